@@ -1,0 +1,1 @@
+"""Benchmarks, each beside a peer: ``python -m bench NAME [--json FILE]``."""

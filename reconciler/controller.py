@@ -1,0 +1,1 @@
+"""The loop of the control plane. To come."""

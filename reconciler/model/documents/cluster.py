@@ -1,0 +1,65 @@
+"""``Cluster``: what holds for the whole repository. There is one at the most."""
+
+from typing import Annotated, ClassVar, Literal
+
+from reconciler.model.documents.fields import Duration, Metadata, Part, doc
+
+
+class RetentionSpec(Part, frozen=True):
+    """How long the store remembers."""
+
+    events: Annotated[
+        Duration, doc("How long events are kept.", example="30d", unit="duration")
+    ] = "30d"
+    journal: Annotated[
+        Duration,
+        doc("How long the inputs of cycles are kept for replay.", example="7d", unit="duration"),
+    ] = "7d"
+
+
+class ClusterSpec(Part, frozen=True):
+    """Settings of the control loop."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "scheduling": "scheduling policies (fairness, backfill) are not built yet",
+        "drift": "drift policies are not built yet",
+        "sync": "safety limits of a sync are not built yet",
+        "verification": "verification of commit signatures is not built yet",
+        "notifications": "notifications are not built yet",
+    }
+
+    engine: Annotated[
+        Literal["agents"], doc("Where work runs: Muster's own node agents.", example="agents")
+    ] = "agents"
+    suspend: Annotated[
+        bool,
+        doc("Start nothing new in the whole cluster; what runs goes on.", example=True),
+    ] = False
+    lease: Annotated[
+        Duration,
+        doc(
+            "How long work that may be retried goes on at a node that has lost the controller, "
+            "before the node stops it and it may start elsewhere.",
+            example="15m",
+            unit="duration",
+        ),
+    ] = "15m"
+    node_silence: Annotated[
+        Duration,
+        doc(
+            "After how long without a report a node is Unknown and gets nothing new.",
+            example="90s",
+            unit="duration",
+        ),
+    ] = "90s"
+    retention: Annotated[
+        RetentionSpec, doc("How long the store remembers.", example={"events": "30d"})
+    ] = RetentionSpec()
+
+
+class Cluster(Part, frozen=True, tag_field="kind", tag="Cluster"):
+    """Settings of the cluster that the repository describes."""
+
+    api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
+    metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "main"})]
+    spec: Annotated[ClusterSpec, doc("What is desired.", example={"lease": "15m"})] = ClusterSpec()

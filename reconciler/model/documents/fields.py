@@ -1,0 +1,91 @@
+"""What every document shares: the annotation of fields, names, amounts and metadata.
+
+A field says in its annotation what it means, in which unit and with an example; schemas, the
+reference and the error messages come from there and from nowhere else.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from reconciler.model import quantities
+
+API_VERSION = "muster/v1"
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+
+def doc(
+    description: str, *, example: Any, unit: str | None = None, **constraints: Any
+) -> msgspec.Meta:
+    """The annotation of a field.
+
+    Args:
+        description: what the field means, as a sentence.
+        example: a value that is accepted.
+        unit: the unit of a number or quantity.
+        constraints: what ``msgspec.Meta`` understands: ``ge``, ``le``, ``pattern``, ``min_length``.
+    """
+    extra = {"x-unit": unit} if unit else None
+    return msgspec.Meta(
+        description=description, examples=[example], extra_json_schema=extra, **constraints
+    )
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A mapping inside a document: camelCase keys, none but those that are declared."""
+
+    #: Fields that the design has and this build does not: camelCase name to the reason.
+    #: The schema refuses them with that reason.
+    not_built: ClassVar[dict[str, str]] = {}
+
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+NonNegativeInteger = Annotated[int, msgspec.Meta(ge=0)]
+NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
+Cpu = (
+    Annotated[str, msgspec.Meta(pattern=quantities.CPU_PATTERN)]
+    | NonNegativeInteger
+    | NonNegativeFloat
+)
+Memory = (
+    Annotated[str, msgspec.Meta(pattern=quantities.MEMORY_PATTERN)]
+    | Annotated[int, msgspec.Meta(ge=0)]
+)
+WholeGpus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Duration = (
+    Annotated[str, msgspec.Meta(pattern=quantities.DURATION_PATTERN, min_length=1)]
+    | Annotated[int, msgspec.Meta(ge=0)]
+)
+Label = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class Metadata(Part, frozen=True):
+    """The name of an object and what people and tools note on it."""
+
+    name: Annotated[
+        Name,
+        doc("Name of the object, unique for its kind in the repository.", example="team-a"),
+    ]
+    labels: Annotated[
+        dict[Label, Label],
+        doc("Short facts to select objects by.", example={"team": "vision"}),
+    ] = {}
+    annotations: Annotated[
+        dict[Label, str],
+        doc("Notes of people and tools; Muster does not read them.", example={"ticket": "ML-17"}),
+    ] = {}
+
+
+class AmountsSpec(Part, frozen=True):
+    """Amounts of resources that a queue is guaranteed or limited to."""
+
+    cpu: Annotated[
+        Cpu | None, doc("Number of CPUs; left out: not rationed.", example="64", unit="CPUs")
+    ] = None
+    memory: Annotated[
+        Memory | None,
+        doc("Amount of memory; left out: not rationed.", example="512Gi", unit="bytes"),
+    ] = None
+    gpu: Annotated[
+        WholeGpus | None, doc("Number of GPUs; left out: not rationed.", example=16, unit="GPUs")
+    ] = None

@@ -1,0 +1,263 @@
+"""``Job``: work to run once: groups of tasks, what each takes, and when and how often to try."""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from reconciler.model.documents.fields import (
+    Cpu,
+    Duration,
+    Label,
+    Memory,
+    Metadata,
+    Name,
+    Part,
+    WholeGpus,
+    doc,
+)
+
+EnvironmentName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+SignalName = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT"]
+TaskCount = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+Timestamp = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})$"),
+]
+RelativePath = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"),
+]
+Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
+
+
+class TaskResourcesSpec(Part, frozen=True):
+    """What one task takes."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "gpuMemory": "shares of a GPU by memory are not built yet",
+        "mig": "MIG profiles are not built yet",
+    }
+
+    cpu: Annotated[Cpu, doc("CPUs of one task.", example="500m", unit="CPUs")] = 1
+    memory: Annotated[Memory, doc("Memory of one task.", example="4Gi", unit="bytes")] = 0
+    gpu: Annotated[
+        WholeGpus, doc("Whole GPUs of one task; shares are not built yet.", example=1, unit="GPUs")
+    ] = 0
+
+
+class TaskGroupSpec(Part, frozen=True):
+    """Tasks that are alike. What a group leaves out it takes from the job's `spec`."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "min": "elastic gangs are not built yet",
+        "max": "elastic gangs are not built yet",
+        "topology": "topology is not built yet",
+    }
+
+    name: Annotated[Name, doc("Name of the group, unique in the job.", example="worker")]
+    count: Annotated[TaskCount | None, doc("How many tasks; they start together.", example=4)] = (
+        None
+    )
+    resources: Annotated[
+        TaskResourcesSpec | None, doc("What each task takes.", example={"gpu": 1})
+    ] = None
+    command: Annotated[
+        list[Argument] | None,
+        doc("Program and arguments; no shell reads them.", example=["python3", "train.py"]),
+    ] = None
+    script: Annotated[
+        Argument | None,
+        doc("Text of a script with its `#!` line.", example="#!/bin/sh\nnvidia-smi\n"),
+    ] = None
+    environment: Annotated[
+        dict[EnvironmentName, Argument],
+        doc("Environment variables, over those of the job.", example={"OMP_NUM_THREADS": "4"}),
+    ] = {}
+
+
+class ArraySpec(Part, frozen=True):
+    """The same work several times, each told its index in `MUSTER_ARRAY_INDEX`."""
+
+    count: Annotated[int, doc("How many elements, indexes from 0.", example=16, ge=1, le=100_000)]
+    parallelism: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("How many elements run at once at the most; left out: all that fit.", example=4),
+    ] = None
+
+
+class DependencySpec(Part, frozen=True):
+    """A job that has to come to an end before this one starts."""
+
+    job: Annotated[Name, doc("Name of the other job.", example="preprocess")]
+    condition: Annotated[
+        Literal["afterOk", "afterAny", "afterNotOk"],
+        doc("How the other must have ended: well, in any way, or badly.", example="afterAny"),
+    ] = "afterOk"
+    per_element: Annotated[
+        bool,
+        doc("Element i of this array waits for element i of the other alone.", example=True),
+    ] = False
+
+
+class RetriesSpec(Part, frozen=True):
+    """What happens when work fails. Work lost to a node or preempted does not count."""
+
+    limit: Annotated[
+        int, doc("How often work that failed is tried again.", example=3, ge=0, le=1000)
+    ] = 0
+    backoff: Annotated[
+        Duration,
+        doc("Wait before the first retry; it doubles each time.", example="30s", unit="duration"),
+    ] = "10s"
+    max_backoff: Annotated[
+        Duration, doc("The longest wait between retries.", example="10m", unit="duration")
+    ] = "10m"
+
+
+class CheckpointSpec(Part, frozen=True):
+    """How a task saves its work before it is evicted, and where the next attempt finds it."""
+
+    signal: Annotated[
+        SignalName, doc("Signal that asks the task to save and leave.", example="SIGUSR1")
+    ] = "SIGTERM"
+    grace: Annotated[
+        Duration, doc("Time it has for that before SIGKILL.", example="2m", unit="duration")
+    ] = "30s"
+    path: Annotated[
+        RelativePath | None,
+        doc(
+            "Folder for checkpoints, below the nodes' shared folder; told to the task in "
+            "`MUSTER_CHECKPOINT_DIR`. Left out: named after the job.",
+            example="checkpoints/train",
+        ),
+    ] = None
+
+
+class JobSpec(Part, frozen=True):
+    """What is to run, and when."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "runtime": "runtimes other than plain processes are not built yet",
+        "image": "container images are not built yet",
+        "volumes": "volumes are not built yet",
+        "topology": "topology is not built yet",
+        "affinity": "affinity between jobs is not built yet",
+        "tolerations": "taints and tolerations are not built yet",
+    }
+
+    queue: Annotated[Name, doc("Queue that the job waits in.", example="research")] = "default"
+    owner: Annotated[
+        str | None, doc("E-mail address of who the job belongs to.", example="alice@example.org")
+    ] = None
+    run: Annotated[
+        int, doc("Raise it to run the job once more.", example=2, ge=1, le=1_000_000)
+    ] = 1
+    suspend: Annotated[
+        bool,
+        doc("Hold the job: it does not start; where it runs it is stopped.", example=True),
+    ] = False
+    priority_class: Annotated[Name | None, doc("Name of a PriorityClass.", example="urgent")] = None
+    priority: Annotated[
+        Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)] | None,
+        doc("Priority as a number, instead of a class; 50 where neither is said.", example=80),
+    ] = None
+    preemptible: Annotated[
+        bool | None,
+        doc(
+            "Whether the job may be evicted for others; the class decides otherwise.", example=False
+        ),
+    ] = None
+    count: Annotated[
+        TaskCount | None, doc("How many tasks; they start together or not at all.", example=4)
+    ] = None
+    resources: Annotated[
+        TaskResourcesSpec | None, doc("What each task takes.", example={"cpu": 4, "gpu": 1})
+    ] = None
+    command: Annotated[
+        list[Argument] | None,
+        doc("Program and arguments; no shell reads them.", example=["python3", "train.py"]),
+    ] = None
+    script: Annotated[
+        Argument | None,
+        doc("Text of a script with its `#!` line.", example="#!/bin/sh\nnvidia-smi\n"),
+    ] = None
+    environment: Annotated[
+        dict[EnvironmentName, Argument],
+        doc("Environment variables of every task.", example={"OMP_NUM_THREADS": "4"}),
+    ] = {}
+    working_directory: Annotated[
+        Argument | None,
+        doc("Folder that tasks start in; left out: one of their own.", example="/data/alice"),
+    ] = None
+    groups: Annotated[
+        list[TaskGroupSpec],
+        doc(
+            "Groups of tasks of different shape; left out: one group `main` of `count` tasks.",
+            example=[{"name": "worker", "count": 4}],
+        ),
+    ] = []
+    framework: Annotated[
+        Literal["none", "torchrun"],
+        doc(
+            "How ranks find each other: `torchrun` sets MASTER_ADDR, MASTER_PORT, RANK, "
+            "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK.",
+            example="torchrun",
+        ),
+    ] = "none"
+    array: Annotated[
+        ArraySpec | None, doc("Run the same several times.", example={"count": 16})
+    ] = None
+    depends_on: Annotated[
+        list[DependencySpec],
+        doc("Jobs that have to end first.", example=[{"job": "preprocess"}]),
+    ] = []
+    pools: Annotated[list[Name], doc("Pools it may run in; left out: any.", example=["h200"])] = []
+    node_selector: Annotated[
+        dict[Label, Label],
+        doc("Labels that a node must have.", example={"gpu-model": "NVIDIA H200"}),
+    ] = {}
+    time_limit: Annotated[
+        Duration | None,
+        doc("How long it may run; then it is stopped as TimedOut.", example="12h", unit="duration"),
+    ] = None
+    deadline: Annotated[
+        Timestamp | None,
+        doc(
+            "Time (RFC 3339) by which it must have ended; then it is stopped as TimedOut. "
+            "Among an owner's jobs of equal priority the one with less slack goes first.",
+            example="2027-01-31T06:00:00Z",
+        ),
+    ] = None
+    retries: Annotated[RetriesSpec, doc("What happens when work fails.", example={"limit": 3})] = (
+        RetriesSpec()
+    )
+    checkpoint: Annotated[
+        CheckpointSpec | None,
+        doc("How it saves its work.", example={"signal": "SIGUSR1", "grace": "2m"}),
+    ] = None
+    termination_grace: Annotated[
+        Duration | None,
+        doc(
+            "Time between SIGTERM and SIGKILL; left out: what the pool says.",
+            example="30s",
+            unit="duration",
+        ),
+    ] = None
+    lease: Annotated[
+        Duration | Literal["none"] | None,
+        doc(
+            "How long it goes on at a node that has lost the controller before it may start "
+            "elsewhere; `none`: until the node returns or is declared gone. Left out: the "
+            "cluster's for work that has retries or checkpoints, else `none`.",
+            example="15m",
+            unit="duration",
+        ),
+    ] = None
+
+
+class Job(Part, frozen=True, tag_field="kind", tag="Job"):
+    """Work to run once."""
+
+    api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
+    metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "hello"})]
+    spec: Annotated[JobSpec, doc("What is desired.", example={"command": ["echo", "hello"]})]

@@ -1,0 +1,124 @@
+"""Host lists in the folded form of Slurm and pdsh: ``gpu[001-128,130]``, ``a1,b[2-3]``.
+
+A list of patterns comes in, names in the order written come out, and names fold back into the
+shortest list. Leading zeros are kept; an expansion is bounded so that no pattern exhausts memory.
+"""
+
+import re
+from collections.abc import Iterable
+
+#: The most names that one host list may expand to.
+HOSTS_MAX = 100_000
+
+_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
+_TRAILING_NUMBER = re.compile(r"^(.*?)(\d+)$")
+
+
+class HostListError(ValueError):
+    """Text that is no host list; the message says where it goes wrong."""
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that stand outside brackets."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character == "[":
+            depth += 1
+            if depth > 1:
+                raise HostListError(f"{text!r}: brackets inside brackets at {position}")
+        elif character == "]":
+            depth -= 1
+            if depth < 0:
+                raise HostListError(f"{text!r}: `]` without `[` at {position}")
+        elif character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    if depth:
+        raise HostListError(f"{text!r}: `[` is never closed")
+    parts.append(text[start:])
+    return parts
+
+
+def _expand_range(text: str, item: str) -> list[str]:
+    low, separator, high = item.partition("-")
+    if not low.isdigit() or (separator and not high.isdigit()):
+        raise HostListError(f"{text!r}: {item!r} is not a number or a range such as 001-128")
+    if not separator:
+        return [low]
+    first, last = int(low), int(high)
+    if last < first:
+        raise HostListError(f"{text!r}: the range {item!r} runs backwards")
+    if last - first >= HOSTS_MAX:
+        raise HostListError(f"{text!r}: the range {item!r} has more than {HOSTS_MAX} hosts")
+    width = len(low) if low.startswith("0") or len(low) == len(high) else 0
+    return [f"{number:0{width}d}" for number in range(first, last + 1)]
+
+
+def _expand_one(text: str, pattern: str) -> list[str]:
+    names = [""]
+    rest = pattern
+    while rest:
+        head, bracket, tail = rest.partition("[")
+        names = [name + head for name in names]
+        if not bracket:
+            break
+        inside, _, rest = tail.partition("]")
+        choices = [
+            number for item in inside.split(",") for number in _expand_range(text, item.strip())
+        ]
+        if len(names) * len(choices) > HOSTS_MAX:
+            raise HostListError(f"{text!r}: more than {HOSTS_MAX} hosts")
+        names = [name + choice for name in names for choice in choices]
+    return names
+
+
+def expand(text: str) -> list[str]:
+    """The names that a host list stands for, in the order written, each once.
+
+    Raises:
+        HostListError: unbalanced brackets, a range that runs backwards, a name that no host can
+            have, or more than ``HOSTS_MAX`` names.
+    """
+    names: dict[str, None] = {}
+    for part in _split(text):
+        pattern = part.strip()
+        if not pattern:
+            raise HostListError(f"{text!r}: an empty name")
+        for name in _expand_one(text, pattern):
+            if not _NAME.match(name):
+                raise HostListError(f"{text!r}: {name!r} is not a host name")
+            names[name] = None
+            if len(names) > HOSTS_MAX:
+                raise HostListError(f"{text!r}: more than {HOSTS_MAX} hosts")
+    return list(names)
+
+
+def fold(names: Iterable[str]) -> str:
+    """The shortest host list for ``names``: runs of numbers with one prefix are folded."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in dict.fromkeys(names):
+        match = _TRAILING_NUMBER.match(name)
+        if not match:
+            plain.append(name)
+            continue
+        digits = match[2]
+        width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
+        groups.setdefault((match[1], width), []).append(int(digits))
+    folded = list(plain)
+    for (prefix, width), numbers in groups.items():
+        ranges: list[tuple[int, int]] = []
+        for number in sorted(numbers):
+            if ranges and number == ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], number)
+            else:
+                ranges.append((number, number))
+        texts = [
+            f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}"
+            for low, high in ranges
+        ]
+        if len(numbers) == 1:
+            folded.append(prefix + texts[0])
+        else:
+            folded.append(f"{prefix}[{','.join(texts)}]")
+    return ",".join(folded)

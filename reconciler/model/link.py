@@ -1,0 +1,106 @@
+"""What the server and the loop say to each other over their local socket.
+
+Frames are a four-byte big-endian length and a msgpack value, tagged by kind. The loop listens,
+the server connects; either may die and come back: all that crosses can be said again.
+"""
+
+import struct
+
+import msgspec
+
+from reconciler.model.wire import SyncRequest
+
+#: The most bytes one frame may have.
+FRAME_BYTES_MAX = 64 * 2**20
+HEADER = struct.Struct(">I")
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """To the loop: a node has said something. ``received_at`` is the server's wall clock."""
+
+    request: SyncRequest
+    received_at: float
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    """To the loop: a node was answered, so its leases run from here."""
+
+    node: str
+    at: float
+
+
+class Hint(msgspec.Struct, frozen=True, tag="hint"):
+    """To the loop: the repository may have changed; look now."""
+
+
+class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
+    """To the server: what to tell a node. ``payload`` is an encoded ``wire.AssignmentSet``.
+
+    ``payload`` None leaves the set as it is; ``acknowledged`` are ends that are durable.
+    """
+
+    node: str
+    epoch: int
+    version: int
+    payload: bytes | None = None
+    acknowledged: tuple[str, ...] = ()
+
+
+class Published(msgspec.Struct, frozen=True, tag="published"):
+    """To the server, after a cycle: what it shows of the loop itself.
+
+    ``ready`` is false until the loop has a revision and its records. ``metrics`` is the text of
+    the cluster page; ``poll_s`` goes into the answers to agents; ``events`` is the newest event's
+    sequence number, so that followers know that there is something new.
+    """
+
+    epoch: int
+    cycle: int
+    at: float
+    ready: bool
+    poll_s: float
+    metrics: bytes
+    revision: str | None = None
+    events: int = 0
+
+
+ToLoop = Reported | Answered | Hint
+ToServer = NodeUpdate | Published
+
+
+class FrameError(ValueError):
+    """A frame that is too long: the two sides do not speak the same protocol."""
+
+
+def encode(message: ToLoop | ToServer) -> bytes:
+    """One frame."""
+    body = msgspec.msgpack.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class FrameBuffer:
+    """Collects bytes as they arrive and gives back the bodies of whole frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add ``data``; return the bodies that are complete.
+
+        Raises:
+            FrameError: a frame longer than ``FRAME_BYTES_MAX`` is announced.
+        """
+        self._bytes += data
+        bodies = []
+        position = 0
+        while len(self._bytes) - position >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._bytes, position)
+            if length > FRAME_BYTES_MAX:
+                raise FrameError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} allowed")
+            if len(self._bytes) - position - HEADER.size < length:
+                break
+            start = position + HEADER.size
+            bodies.append(bytes(self._bytes[start : start + length]))
+            position = start + length
+        del self._bytes[:position]
+        return bodies

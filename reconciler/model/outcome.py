@@ -1,0 +1,74 @@
+"""What one cycle decided: renewed records and the actions that follow from them.
+
+``core.reconcile`` returns it, ``store`` commits it whole, and only then ``engines`` act on it.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from reconciler.model.drift import Drift
+from reconciler.model.events import Event
+from reconciler.model.reasons import Reason
+from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord
+
+
+class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
+    """Start this attempt at its node."""
+
+    attempt: str
+    node: str
+
+
+class StopAttempt(msgspec.Struct, frozen=True, tag="stop"):
+    """End this attempt as its ``stop`` order says."""
+
+    attempt: str
+    node: str
+
+
+class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
+    """The end of this attempt is durable: its node may forget it."""
+
+    attempt: str
+    node: str
+
+
+Action = StartAttempt | StopAttempt | Acknowledge
+
+
+class QueueUsage(msgspec.Struct, frozen=True):
+    """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs."""
+
+    name: str
+    parent: str | None
+    allocated: tuple[int, int, int]
+    guaranteed: tuple[int | None, int | None, int | None]
+    limit: tuple[int | None, int | None, int | None]
+    pending_jobs: int = 0
+    running_jobs: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The result of one cycle.
+
+    ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
+    ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
+    ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
+    list. ``wake_at`` is the next moment at which time alone changes something.
+    """
+
+    now: float
+    desired_generation: int
+    jobs: tuple[JobRecord, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
+    new_runs: tuple[str, ...] = ()
+    reasons: dict[str, tuple[Reason, ...]] = {}
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    queues: tuple[QueueUsage, ...] = ()
+    next_order: int = 1
+    wake_at: float | None = None
+    phase_s: dict[Literal["ingest", "admit", "progress", "health", "schedule"], float] = {}

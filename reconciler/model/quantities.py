@@ -1,0 +1,157 @@
+"""Amounts as people write them (``16Gi``, ``500m``, ``2h30m``) to exact integers, and back.
+
+Text from documents and command lines comes in; integers in one base unit go out: milli-CPUs,
+bytes, milli-GPUs, seconds. Printing an amount and parsing it again gives the same amount.
+"""
+
+import re
+from decimal import Decimal, InvalidOperation
+
+#: Suffixes of memory amounts and what they multiply by (binary and decimal, as in Kubernetes).
+MEMORY_SUFFIXES = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+#: Units of durations, largest first, in seconds.
+DURATION_UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+#: The largest amount accepted in any unit: it must fit in a signed 64-bit column.
+LARGEST_AMOUNT = 2**62
+
+CPU_PATTERN = r"^[0-9]+(\.[0-9]{1,3})?$|^[0-9]+m$"
+MEMORY_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+DURATION_PATTERN = (
+    r"^([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$|^[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}$"
+    r"|^[0-9]+(:[0-9]{1,2}){1,2}$|^[0-9]+$"
+)
+
+_MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)$")
+_DURATION = re.compile(r"^(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
+_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
+
+
+class QuantityError(ValueError):
+    """Text that is no amount of the kind asked for; the message says what was expected."""
+
+
+def _bounded(amount: Decimal, written: object, unit: str) -> int:
+    whole = int(amount)
+    if whole != amount:
+        raise QuantityError(f"{written!r} is finer than one {unit}")
+    if whole > LARGEST_AMOUNT:
+        raise QuantityError(
+            f"{written!r} is larger than any machine; expected at most 2^62 {unit}s"
+        )
+    return whole
+
+
+def _decimal(text: str, written: object, expected: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise QuantityError(f"{written!r} is not {expected}") from None
+    if not number.is_finite() or number < 0:
+        raise QuantityError(f"{written!r} is not {expected}")
+    return number
+
+
+def parse_cpu(written: str | float) -> int:
+    """CPUs as ``2``, ``0.5`` or ``500m`` to milli-CPUs."""
+    text = str(written).strip()
+    expected = "a number of CPUs such as 2, 0.5 or 500m"
+    if text.endswith("m"):
+        return _bounded(_decimal(text[:-1], written, expected), written, "milli-CPU")
+    return _bounded(_decimal(text, written, expected) * 1000, written, "milli-CPU")
+
+
+def format_cpu(milli: int) -> str:
+    """Milli-CPUs as ``2`` or ``500m``."""
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+
+
+def parse_memory(written: str | float) -> int:
+    """Memory as ``16Gi``, ``512M`` or plain bytes to bytes."""
+    text = str(written).strip()
+    expected = "an amount of memory such as 16Gi, 512Mi or 1G"
+    match = _MEMORY.match(text)
+    if not match or match[2] not in MEMORY_SUFFIXES:
+        raise QuantityError(f"{written!r} is not {expected}")
+    return _bounded(
+        (_decimal(match[1], written, expected) * MEMORY_SUFFIXES[match[2]]).to_integral_value(),
+        written,
+        "byte",
+    )
+
+
+def format_memory(amount_bytes: int) -> str:
+    """Bytes in the largest unit that divides them, binary units first: ``16Gi``, ``1G``, ``7``."""
+    if amount_bytes == 0:
+        return "0"
+    for suffix in ("Pi", "Ti", "Gi", "Mi", "Ki", "P", "T", "G", "M", "k"):
+        if amount_bytes % MEMORY_SUFFIXES[suffix] == 0:
+            return f"{amount_bytes // MEMORY_SUFFIXES[suffix]}{suffix}"
+    return str(amount_bytes)
+
+
+def parse_gpu(written: str | float) -> int:
+    """GPUs as ``8`` or ``0.5`` to milli-GPUs."""
+    expected = "a number of GPUs such as 8 or 0.5"
+    return _bounded(_decimal(str(written).strip(), written, expected) * 1000, written, "milli-GPU")
+
+
+def format_gpu(milli: int) -> str:
+    """Milli-GPUs as the shortest decimal number: ``8``, ``0.5``."""
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:.3f}".rstrip("0")
+
+
+def parse_duration(written: str | float) -> int:
+    """A span of time to seconds.
+
+    Accepts ``90s``, ``2h30m``, ``1w``, plain seconds, and Slurm's clock forms
+    ``minutes:seconds``, ``hours:minutes:seconds`` and ``days-hours[:minutes[:seconds]]``.
+    """
+    text = str(written).strip()
+    expected = "a duration such as 90s, 2h30m or 1-12:00:00"
+    if text.isdigit():
+        return _bounded(Decimal(text), written, "second")
+    match = _DURATION.match(text)
+    if match and text:
+        parts = zip(match.groups(), DURATION_UNITS.values(), strict=True)
+        return _bounded(
+            Decimal(sum(int(part) * unit for part, unit in parts if part)), written, "second"
+        )
+    match = _CLOCK.match(text)
+    if not match:
+        raise QuantityError(f"{written!r} is not {expected}")
+    days, first, second, third = match.groups()
+    if days is not None:
+        hours, minutes, seconds = int(first), int(second or 0), int(third or 0)
+    elif third is not None:
+        hours, minutes, seconds = int(first), int(second), int(third)
+    else:
+        hours, minutes, seconds = 0, int(first), int(second or 0)
+    total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return _bounded(Decimal(total), written, "second")
+
+
+def format_duration(seconds: int) -> str:
+    """Seconds as ``2h30m``; zero as ``0s``."""
+    if seconds == 0:
+        return "0s"
+    parts = []
+    for suffix, size in DURATION_UNITS.items():
+        if suffix == "w" and seconds % size:
+            continue
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{suffix}")
+    return "".join(parts)

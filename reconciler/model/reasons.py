@@ -1,0 +1,47 @@
+"""Why a job waits: codes in order of precedence, with the funnel that leads to them."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ReasonCode(StrEnum):
+    """Reasons of a pending job, the first that holds is told first (INTERFACES)."""
+
+    HELD = "Held"
+    INVALID = "Invalid"
+    NOT_ALLOWED = "NotAllowed"
+    NO_UNIX_USER = "NoUnixUser"
+    DEPENDENCY_NEVER_MET = "DependencyNeverMet"
+    DEPENDENCY = "Dependency"
+    BACKING_OFF = "BackingOff"
+    ARRAY_LIMIT = "ArrayLimit"
+    OVER_LIMIT = "OverLimit"
+    OVER_BUDGET = "OverBudget"
+    NEVER_FITS = "NeverFits"
+    NO_TOPOLOGY_DOMAIN = "NoTopologyDomain"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    FRAGMENTED = "Fragmented"
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    WAITING_FOR_EVICTIONS = "WaitingForEvictions"
+    RESERVED = "Reserved"
+    BEHIND = "Behind"
+
+
+PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
+
+
+class FunnelStep(msgspec.Struct, frozen=True):
+    """So many nodes drop out for this: ``{"count": 4, "why": "not in pool a100"}``."""
+
+    count: int
+    why: str
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One true reason. ``unblocks`` says what would end it."""
+
+    code: ReasonCode
+    message: str
+    funnel: tuple[FunnelStep, ...] = ()
+    unblocks: str = ""

@@ -1,0 +1,269 @@
+"""What is known of jobs, attempts and nodes: the durable records that ``core`` reads and renews.
+
+A record is replaced, never changed. The store holds the same values; a controller that starts
+loads them and goes on where its predecessor was killed.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.reasons import Reason
+from reconciler.model.resources import Resources
+from reconciler.model.states import (
+    ELEMENT_CODE,
+    FINISHED_JOB_STATES,
+    AttemptState,
+    EndReason,
+    JobState,
+    NodeState,
+)
+
+
+class ElementNote(msgspec.Struct, frozen=True):
+    """What an element of a job has behind it; elements without a history have none.
+
+    Attributes:
+        tries: attempts at the element made so far, the one under way included.
+        retries_spent: how many of ``retries.limit`` are used up.
+        not_before: earliest start, while it backs off; 0: at once.
+        verdict: why the try under way is being ended, decided before its tasks have left.
+        started_at: when all its tasks of the try under way were running; 0: not yet.
+    """
+
+    tries: int = 0
+    retries_spent: int = 0
+    not_before: float = 0.0
+    verdict: EndReason | None = None
+    started_at: float = 0.0
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """One run of a job.
+
+    ``elements`` holds one byte an element, an index into ``states.ELEMENT_CODES``; ``notes``
+    is sparse. ``reason_key`` points into ``Observed.reasons`` while it waits.
+    ``removed`` is set when its document left the repository while it was alive.
+    """
+
+    spec: desired.Job
+    state: JobState
+    elements: bytes
+    submitted_at: float
+    order: int = 0
+    notes: dict[int, ElementNote] = {}
+    started_at: float | None = None
+    ended_at: float | None = None
+    removed: bool = False
+    message: str = ""
+    reason_key: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.spec.name
+
+    @property
+    def key(self) -> str:
+        """Identity of the run: name, run number, hash."""
+        return self.spec.key
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more can happen to it."""
+        return self.state in FINISHED_JOB_STATES
+
+    def element_state_counts(self) -> dict[JobState, int]:
+        """State to number of elements, without zeros."""
+        counts = {state: self.elements.count(code) for state, code in ELEMENT_CODE.items()}
+        return {state: count for state, count in counts.items() if count}
+
+
+class RankPlacement(msgspec.Struct, frozen=True):
+    """How the tasks of one element find each other."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    master_address: str = ""
+    master_port: int = 0
+
+
+class StopOrder(msgspec.Struct, frozen=True):
+    """An attempt is to end: why, for whom, with which signal, and after which time by force."""
+
+    reason: EndReason
+    signal: str
+    grace_s: int
+    at: float
+    by: str = ""
+
+
+class AttemptRecord(msgspec.Struct, frozen=True):
+    """One try at one task. ``id`` is ``JOB.RUN.HASH8.ELEMENT.GROUP.INDEX.TRY``.
+
+    ``boot_id`` is the node's boot for which it was decided: no other boot may start it.
+    ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
+    """
+
+    id: str
+    job: str
+    run: int
+    job_key: str
+    element: int
+    group: str
+    index: int
+    try_number: int
+    node: str
+    boot_id: str
+    resources: Resources
+    state: AttemptState
+    assigned_at: float
+    devices: tuple[int, ...] = ()
+    rank: RankPlacement = RankPlacement()
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    end_reason: EndReason | None = None
+    stop: StopOrder | None = None
+    message: str = ""
+    max_memory_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU as the agent sees it. ``simulated`` ones compute nothing."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int = 0
+    simulated: bool = False
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """What a node has."""
+
+    hostname: str = ""
+    address: str = "127.0.0.1"
+    capacity: Resources = Resources()
+    gpus: tuple[Gpu, ...] = ()
+    labels: dict[str, str] = {}
+    kernel: str = ""
+    agent_version: str = ""
+    virtual: bool = False
+    runs_as_root: bool = False
+
+
+class NodeUsage(msgspec.Struct, frozen=True):
+    """What a node uses now."""
+
+    at: float = 0.0
+    cpu_percent: float = 0.0
+    memory_used_bytes: int = 0
+    disk_used_bytes: int = 0
+    disk_total_bytes: int = 0
+    load_1m: float = 0.0
+    agent_cpu_s: float = 0.0
+    agent_memory_bytes: int = 0
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """What is known of one node.
+
+    ``last_answer_at`` is when it was last answered: its leases can't run longer than from then.
+    ``pool`` is empty for a node that no pool declares.
+    """
+
+    name: str
+    state: NodeState
+    pool: str = ""
+    boot_id: str = ""
+    incarnation: str = ""
+    inventory: Inventory = Inventory()
+    usage: NodeUsage = NodeUsage()
+    first_seen_at: float = 0.0
+    last_report_at: float = 0.0
+    last_answer_at: float = 0.0
+    drain: desired.Drain | None = None
+    message: str = ""
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A cancel or drain that could not be committed; it expires and counts as drift."""
+
+    verb: str
+    subject: str
+    reason: str
+    owner: str
+    made_at: float
+    expires_at: float
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """Everything ``core`` knows besides what git asks for.
+
+    Attributes:
+        desired_generation: the ``Desired.generation`` that was admitted last.
+        jobs: the newest run of each job by name, finished ones included.
+        past_runs: keys of every run that there ever was; none of them starts again.
+        attempts: attempts that have not ended, by id.
+        nodes: nodes by name.
+        reasons: why work waits, by the key that job records carry.
+        reports: what nodes said since the last cycle, oldest first.
+        answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
+        leader_since: when this controller began to lead; leases granted before by another
+            leader may run until one lease after it.
+    """
+
+    desired_generation: int = -1
+    jobs: Mapping[str, JobRecord] = {}
+    past_runs: AbstractSet[str] = frozenset()
+    attempts: Mapping[str, AttemptRecord] = {}
+    nodes: Mapping[str, NodeRecord] = {}
+    reasons: Mapping[str, tuple[Reason, ...]] = {}
+    reports: tuple["NodeReport", ...] = ()
+    answered: Mapping[str, float] = {}
+    overrides: tuple[Override, ...] = ()
+    leader_since: float = 0.0
+    next_order: int = 1
+
+
+class AttemptReport(msgspec.Struct, frozen=True):
+    """What a node says of one attempt. Times are the node's wall clock.
+
+    ``state`` is Starting, Running, Stopping or Ended; ``Ended`` is told again until it has been
+    acknowledged.
+    """
+
+    id: str
+    state: AttemptState
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    end_reason: EndReason | None = None
+    message: str = ""
+    max_memory_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """What a node says of itself.
+
+    ``attempts`` is everything the node knows of when ``complete``, else only what is new.
+    """
+
+    node: str
+    boot_id: str
+    incarnation: str
+    received_at: float
+    attempts: tuple[AttemptReport, ...] = ()
+    complete: bool = True
+    inventory: Inventory | None = None
+    usage: NodeUsage | None = None

@@ -1,0 +1,116 @@
+"""What agents and the controller say to each other: msgpack over ``POST /v1/nodes/NAME/sync``.
+
+The agent tells what is; the answer holds, when its version differs from the one that the agent
+has, the node's whole set of assignments, never a list of orders. An answer of an older epoch
+than one already seen is refused by the agent.
+"""
+
+import msgspec
+
+from reconciler.model.records import AttemptReport, Inventory, NodeUsage, RankPlacement, StopOrder
+
+PROTOCOL_VERSION = 1
+#: The most bytes a sync request may have; larger ones are answered with 413.
+SYNC_BYTES_MAX = 8 * 2**20
+
+
+class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node says.
+
+    ``have`` is the (epoch, version) of the assignments the agent holds; (0, 0) for none.
+    ``wait_s`` is how long the server may wait for news before it answers.
+    ``complete`` says that ``attempts`` lists all that the node knows of.
+    """
+
+    node: str
+    boot_id: str
+    incarnation: str
+    protocol: int = PROTOCOL_VERSION
+    have: tuple[int, int] = (0, 0)
+    wait_s: float = 0.0
+    complete: bool = True
+    attempts: tuple[AttemptReport, ...] = ()
+    inventory: Inventory | None = None
+    usage: NodeUsage | None = None
+
+
+class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the tasks of one group of one run have in common.
+
+    ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
+    """
+
+    job: str
+    run: int
+    group: str
+    command: tuple[str, ...] = ()
+    script: str | None = None
+    environment: dict[str, str] = {}
+    working_directory: str | None = None
+    checkpoint_path: str | None = None
+    checkpoint_signal: str = "SIGTERM"
+    grace_s: int = 30
+    lease_s: float | None = None
+    user: str | None = None
+    allow_root: bool = False
+    framework: str = "none"
+    memory_bytes: int = 0
+
+
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt that the node has to have: running, or stopping where ``stop`` is set."""
+
+    attempt: str
+    template: str
+    boot_id: str
+    element: int = 0
+    index: int = 0
+    try_number: int = 1
+    array_count: int | None = None
+    devices: tuple[int, ...] = ()
+    rank: RankPlacement = RankPlacement()
+    stop: StopOrder | None = None
+
+
+class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Somebody wants to read a task's output: the agent posts it to ``/v1/nodes/NAME/logs/ID``.
+
+    ``follow``: go on until the attempt has ended or the answer to a post says that nobody reads.
+    """
+
+    id: str
+    attempt: str
+    stream: str = "stdout"
+    offset: int = 0
+    follow: bool = False
+
+
+class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything one node has to have, with the templates that its assignments name."""
+
+    templates: dict[str, TaskTemplate] = {}
+    assignments: tuple[Assignment, ...] = ()
+
+
+class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer. ``set`` is None when the agent's own is still the newest.
+
+    ``poll_s`` is how long the agent's next poll should wait; it keeps leases renewed in time.
+    """
+
+    epoch: int
+    version: int
+    set: AssignmentSet | None = None
+    acknowledged: tuple[str, ...] = ()
+    want_inventory: bool = False
+    poll_s: float = 30.0
+    log_requests: tuple[LogRequest, ...] = ()
+
+
+class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a task's output. ``end``: there is no more. ``error``: why there is none."""
+
+    data: bytes = b""
+    offset: int = 0
+    end: bool = False
+    error: str = ""

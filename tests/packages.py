@@ -1,0 +1,68 @@
+"""Installs the Debian packages that integration tests need, or says which tests go without.
+
+Run by ``make test`` with the system's Python. In CI (``CI=true``) a package that can't be had is
+an error; elsewhere its tests are left out and named.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LIST = Path(__file__).parent.parent / "debian-packages.txt"
+
+
+def wanted() -> list[str]:
+    """The packages named in ``debian-packages.txt``."""
+    lines = (line.split("#")[0].strip() for line in LIST.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def missing() -> list[str]:
+    """Those of them that are not installed."""
+    if not shutil.which("dpkg-query"):
+        return wanted()
+    absent = []
+    for package in wanted():
+        query = ["dpkg-query", "-W", "-f", "${Status}", package]
+        found = subprocess.run(query, capture_output=True, text=True, check=False)
+        if "install ok installed" not in found.stdout:
+            absent.append(package)
+    return absent
+
+
+def install() -> int:
+    """Install what is missing as root or through sudo without a password."""
+    absent = missing()
+    if not absent:
+        return 0
+    prefix: list[str] = []
+    if os.geteuid() != 0:
+        sudo = shutil.which("sudo")
+        allowed = sudo and subprocess.run([sudo, "-n", "true"], check=False).returncode == 0
+        if not sudo or not allowed:
+            return report(absent, "not root and no sudo without a password")
+        prefix = [sudo, "-n"]
+    if not shutil.which("apt-get"):
+        return report(absent, "no apt-get here")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    if prefix:
+        prefix += ["env", "DEBIAN_FRONTEND=noninteractive"]
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *absent]):
+        command = [*prefix, "apt-get", "-qq", *arguments]
+        if subprocess.run(command, env=environment, check=False).returncode != 0:
+            return report(missing(), f"`{' '.join(command)}` failed")
+    return 0
+
+
+def report(absent: list[str], why: str) -> int:
+    """Say what is missing and what that costs."""
+    print(
+        f"packages: {' '.join(absent)} missing ({why}); their tests are left out", file=sys.stderr
+    )
+    return 1 if os.environ.get("CI") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(install())
