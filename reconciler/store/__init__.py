@@ -1,1 +1,11 @@
-"""To come."""
+"""Durable state on SQL: what a cycle decided is committed here before anybody is told.
+
+``Store`` belongs to the loop, which alone writes; ``Reader`` to every process that shows what
+is known. One commit a cycle holds records, events, views and the input that led to them.
+"""
+
+from reconciler.store.errors import DamagedError, DeposedError, StoreBusyError, StoreError
+from reconciler.store.reader import Reader
+from reconciler.store.store import Store
+
+__all__ = ["DamagedError", "DeposedError", "Reader", "Store", "StoreBusyError", "StoreError"]

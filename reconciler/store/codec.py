@@ -1,0 +1,139 @@
+"""Records to rows and back. Rows are tuples in the order of the table's columns."""
+
+from typing import Any
+
+import msgspec
+
+from reconciler.model import drift, events, records
+from reconciler.model.reasons import Reason
+from reconciler.model.states import EndReason
+
+Row = tuple[Any, ...]
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class _Note(msgspec.Struct, frozen=True, array_like=True):
+    """An element's note in few bytes: the values in order, without their names."""
+
+    tries: int
+    retries_spent: int
+    not_before: float
+    verdict: EndReason | None
+    started_at: float
+
+
+_decode_job = msgspec.msgpack.Decoder(records.JobRecord).decode
+_decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
+_decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
+_decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
+_decode_drift = msgspec.msgpack.Decoder(drift.Drift).decode
+_decode_override = msgspec.msgpack.Decoder(records.Override).decode
+_decode_note = msgspec.msgpack.Decoder(_Note).decode
+
+
+def labels_text(labels: dict[str, str]) -> str:
+    """Labels as lines, each between line ends, so that one can be found by its whole line."""
+    if not labels:
+        return ""
+    return "\n" + "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
+
+
+def job_row(job: records.JobRecord) -> Row:
+    """A row of ``schema.JOBS``; the notes have rows of their own."""
+    spec = job.spec
+    bare = msgspec.structs.replace(job, notes={}) if job.notes else job
+    return (
+        job.key,
+        spec.name,
+        spec.run,
+        job.state.value,
+        spec.queue,
+        spec.owner,
+        spec.priority,
+        job.submitted_at,
+        job.order,
+        labels_text(spec.labels),
+        1,
+        encode(bare),
+    )
+
+
+def job(body: bytes, notes: dict[int, records.ElementNote] | None = None) -> records.JobRecord:
+    """The record of a row of ``schema.JOBS``, with its notes where they are given."""
+    record = _decode_job(body)
+    return msgspec.structs.replace(record, notes=notes) if notes else record
+
+
+def note_row(key: str, element: int, note: records.ElementNote) -> Row:
+    """A row of ``schema.NOTES``."""
+    return (key, element, encode(msgspec.structs.astuple(note)))
+
+
+def note(body: bytes) -> records.ElementNote:
+    """The note of a row of ``schema.NOTES``."""
+    return records.ElementNote(*msgspec.structs.astuple(_decode_note(body)))
+
+
+def attempt_row(attempt: records.AttemptRecord) -> Row:
+    """A row of ``schema.ATTEMPTS``."""
+    end = attempt.end_reason
+    return (
+        attempt.id,
+        attempt.job,
+        attempt.run,
+        attempt.job_key,
+        attempt.element,
+        attempt.group,
+        attempt.index,
+        attempt.try_number,
+        attempt.node,
+        attempt.state.value,
+        attempt.assigned_at,
+        attempt.started_at,
+        attempt.ended_at,
+        attempt.exit_code,
+        attempt.signal,
+        None if end is None else end.value,
+        encode(attempt),
+    )
+
+
+def attempt(body: bytes) -> records.AttemptRecord:
+    """The record of a row of ``schema.ATTEMPTS``."""
+    return _decode_attempt(body)
+
+
+def node_row(node: records.NodeRecord) -> Row:
+    """A row of ``schema.NODES``."""
+    return (node.name, node.pool, node.state.value, encode(node))
+
+
+def node(body: bytes) -> records.NodeRecord:
+    """The record of a row of ``schema.NODES``."""
+    return _decode_node(body)
+
+
+def reasons(body: bytes) -> tuple[Reason, ...]:
+    """The reasons of a row of ``schema.REASONS``."""
+    return _decode_reasons(body)
+
+
+def event_row(sequence: int, event: events.Event) -> Row:
+    """A row of ``schema.EVENTS``."""
+    return (sequence, event.at, event.kind, event.message, event.job, event.node, event.attempt)
+
+
+def drift_row(found: drift.Drift) -> Row:
+    """A row of ``schema.DRIFT``."""
+    return (found.key, found.kind, found.subject, found.severity, encode(found))
+
+
+def drift_of(body: bytes) -> drift.Drift:
+    """The difference of a row of ``schema.DRIFT``."""
+    return _decode_drift(body)
+
+
+def override(body: bytes) -> records.Override:
+    """The override of a row of ``schema.OVERRIDES``."""
+    return _decode_override(body)

@@ -1,0 +1,93 @@
+"""Opens the database and turns what its driver says into errors that people can act on."""
+
+import contextlib
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from reconciler.store.errors import DamagedError, StoreError
+
+#: How long a connection waits for another one's lock.
+BUSY_TIMEOUT_S = 10
+#: Connections that the readers of one process share.
+READERS_MAX = 8
+#: Results of the driver that mean that the file is not what it should be.
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+
+
+def path_of(url: str) -> pathlib.Path:
+    """The file behind ``sqlite:///PATH``.
+
+    Raises:
+        StoreError: the address is of another kind or names no file.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except exc.ArgumentError:
+        raise StoreError(f"{url!r} is no store address; write sqlite:///PATH") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise StoreError(
+            f"store {parsed.render_as_string()}: only SQLite is built so far; write sqlite:///PATH"
+        )
+    if not parsed.database or parsed.database == ":memory:":
+        raise StoreError(f"store {url!r} names no file; write sqlite:///PATH")
+    return pathlib.Path(parsed.database)
+
+
+def engine(path: pathlib.Path, *, read_only: bool) -> sa.Engine:
+    """An engine over the file, with write-ahead log and commits that are on disk when made."""
+    made = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        pool_size=READERS_MAX if read_only else 1,
+        max_overflow=0,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+    )
+
+    def prepare(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        if read_only:
+            cursor.execute("PRAGMA query_only = ON")
+        else:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            cursor.execute("PRAGMA synchronous = FULL")
+            cursor.execute("PRAGMA journal_size_limit = 67108864")
+        cursor.close()
+
+    sa.event.listen(made, "connect", prepare)
+    return made
+
+
+@contextlib.contextmanager
+def told(where: str) -> Iterator[None]:
+    """Turn errors of the driver and of decoding into StoreErrors that name ``where``."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        raise _translated(where, error.orig or error) from None
+    except sqlite3.Error as error:
+        raise _translated(where, error) from None
+    except exc.TimeoutError:
+        raise StoreError(f"store {where}: all {READERS_MAX} connections are in use") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise DamagedError(
+            f"store {where} holds a record that can't be read ({error}); restore a backup with "
+            f"`muster restore`, or open it with the Muster that wrote it"
+        ) from None
+
+
+def _translated(where: str, error: BaseException) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(code, int) and (code & 0xFF) in DAMAGE:
+        return DamagedError(
+            f"store {where} is damaged or no database ({error}); restore a backup with "
+            "`muster restore`, or move the file away to begin anew"
+        )
+    if "no such table" in str(error) or "no such column" in str(error):
+        return DamagedError(f"store {where} lacks a part of its schema ({error}); restore a backup")
+    return StoreError(f"store {where} can't be used: {error}")

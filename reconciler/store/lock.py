@@ -1,0 +1,41 @@
+"""One live controller to a SQLite file: a lock that the kernel drops when its holder dies."""
+
+import fcntl
+import os
+import pathlib
+
+from reconciler.store.errors import StoreBusyError, StoreError
+
+_PID_BYTES_MAX = 64
+
+
+class LeaderLock:
+    """Holds ``FILE.lock`` beside the store until it is closed."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreBusyError: a live process holds it; the message has its number.
+            StoreError: the file can't be made.
+        """
+        lock_path = path.with_name(path.name + ".lock")
+        try:
+            self._descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"lock {lock_path} can't be made: {error.strerror}") from None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._descriptor, _PID_BYTES_MAX, 0).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise StoreBusyError(
+                f"store {path} is led by the controller with process number {holder or 'unknown'}, "
+                "which is alive; stop it first, or give this one a store of its own"
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let go."""
+        os.close(self._descriptor)

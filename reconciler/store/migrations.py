@@ -1,0 +1,77 @@
+"""Brings the tables of a store up to this version, and refuses those of a newer one.
+
+A step that has been released is never edited: a change of ``schema`` comes with a further step
+that turns the tables of the version before into the new ones.
+"""
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from reconciler.store import schema
+from reconciler.store.errors import DamagedError, StoreError
+
+Step = Callable[[sa.Connection], None]
+
+
+def _first(connection: sa.Connection) -> None:
+    """The tables of the first version."""
+    schema.METADATA.create_all(connection)
+    connection.execute(
+        sa.insert(schema.LEADER).values(
+            id=1, holder="", epoch=0, renewed_at=0.0, cycle=0, next_order=1, last_event=0
+        )
+    )
+
+
+#: Step N (from 1) leads from version N - 1 to N.
+STEPS: tuple[Step, ...] = (_first,)
+NEWEST = len(STEPS)
+
+
+def version_of(connection: sa.Connection, url: str) -> int:
+    """The version of the tables; 0 for an empty database.
+
+    Raises:
+        DamagedError: the database holds tables of something else.
+    """
+    names = set(sa.inspect(connection).get_table_names())
+    if not names:
+        return 0
+    if schema.VERSION.name not in names:
+        found = ", ".join(sorted(names)[:5])
+        raise DamagedError(
+            f"{url} is a database of something else: it holds the tables {found} and no "
+            f"{schema.VERSION.name}; name a file of its own for Muster's store"
+        )
+    version = connection.execute(sa.select(sa.func.max(schema.VERSION.c.version))).scalar()
+    return int(version or 0)
+
+
+def refuse_newer(version: int, url: str) -> None:
+    """Raise StoreError for the tables of a Muster newer than this one."""
+    if version > NEWEST:
+        raise StoreError(
+            f"store {url} has schema version {version}; this Muster knows versions up to "
+            f"{NEWEST}: run the newer Muster that wrote it, or restore a backup made before"
+        )
+
+
+def require_newest(connection: sa.Connection, url: str) -> None:
+    """Raise StoreError unless the tables are those of this version."""
+    version = version_of(connection, url)
+    refuse_newer(version, url)
+    if version < NEWEST:
+        raise StoreError(
+            f"store {url} has schema version {version}, {NEWEST} is needed; start the "
+            "controller first: it brings the store up to date"
+        )
+
+
+def migrate(connection: sa.Connection, url: str) -> None:
+    """Apply the steps that are missing, within the caller's transaction."""
+    version = version_of(connection, url)
+    refuse_newer(version, url)
+    for number, step in enumerate(STEPS[version:], version + 1):
+        step(connection)
+        connection.execute(sa.insert(schema.VERSION).values(version=number))

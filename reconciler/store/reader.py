@@ -1,0 +1,280 @@
+"""What anybody may read: each call on a connection of its own, never in the writer's way.
+
+With the write-ahead log a reader sees the last commit as a whole and blocks nobody.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from reconciler.model import drift, events, records
+from reconciler.model.reasons import Reason
+from reconciler.store import codec, database, migrations, schema
+from reconciler.store.errors import StoreError
+
+#: The most rows that one call gives back.
+ROWS_MAX = 10_000
+#: The most keys that go into one statement.
+KEYS_MAX = 500
+ENDED: sa.ColumnElement[str] = sa.literal_column("'Ended'")
+
+
+class Reader:
+    """Reads a store. Close it when done."""
+
+    def __init__(self, url: str, engine: sa.Engine) -> None:
+        self.url = url
+        self._readers = engine
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a store that exists.
+
+        Raises:
+            StoreError: there is none, it is damaged, or a newer Muster wrote it.
+        """
+        path = database.path_of(url)
+        if not path.exists():
+            raise StoreError(f"store {url}: there is no file {path}; the controller makes it")
+        engine = database.engine(path, read_only=True)
+        try:
+            with database.told(url), engine.connect() as connection:
+                migrations.require_newest(connection, url)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(url, engine)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._readers.dispose()
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file."""
+        return database.path_of(self.url)
+
+    def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        with database.told(self.url), self._readers.connect() as connection:
+            return connection.execute(statement).all()
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        queue: str | None = None,
+        owner: str | None = None,
+        name_prefix: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> list[records.JobRecord]:
+        """The newest run of each job, those submitted last first, without elements' notes.
+
+        ``after`` is ``cursor(record)`` of the last job of the page before.
+        """
+        table = schema.JOBS.c
+        wanted = [table.newest == sa.literal_column("1")]
+        if states:
+            wanted.append(table.state.in_(list(states)))
+        if queue is not None:
+            wanted.append(table.queue == queue)
+        if owner is not None:
+            wanted.append(table.owner == owner)
+        if name_prefix:
+            wanted.append(table.name.startswith(name_prefix, autoescape=True))
+        for key, value in (labels or {}).items():
+            wanted.append(table.labels.contains(f"\n{key}={value}\n", autoescape=True))
+        if after is not None:
+            position, name = parse_cursor(after)
+            wanted.append(
+                (table.position < position) | ((table.position == position) & (table.name > name))
+            )
+        statement = (
+            sa.select(table.body)
+            .where(*wanted)
+            .order_by(table.position.desc(), table.name)
+            .limit(min(limit, ROWS_MAX))
+        )
+        with database.told(self.url):
+            return [codec.job(row.body) for row in self._rows(statement)]
+
+    def job(self, name: str, run: int | None = None) -> records.JobRecord | None:
+        """One run of a job with its notes, the newest unless ``run`` is given."""
+        table = schema.JOBS.c
+        statement = sa.select(table.key, table.body).where(table.name == name)
+        if run is None:
+            statement = statement.where(table.newest == 1)
+        else:
+            statement = statement.where(table.run == run).order_by(table.newest.desc())
+        rows = self._rows(statement.limit(1))
+        if not rows:
+            return None
+        notes = schema.NOTES.c
+        found = self._rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
+        with database.told(self.url):
+            return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
+
+    def attempts(
+        self,
+        job: str,
+        run: int | None = None,
+        *,
+        element: int | None = None,
+        alive: bool | None = None,
+        limit: int = 1000,
+    ) -> list[records.AttemptRecord]:
+        """Attempts at a job's tasks, by element and the oldest first."""
+        table = schema.ATTEMPTS.c
+        wanted = [table.job == job]
+        if run is not None:
+            wanted.append(table.run == run)
+        if element is not None:
+            wanted.append(table.element == element)
+        if alive is not None:
+            wanted.append(table.state != ENDED if alive else table.state == ENDED)
+        statement = (
+            sa.select(table.body)
+            .where(*wanted)
+            .order_by(
+                table.run, table.element, table.try_number, table.task_group, table.task_index
+            )
+            .limit(min(limit, ROWS_MAX))
+        )
+        with database.told(self.url):
+            return [codec.attempt(row.body) for row in self._rows(statement)]
+
+    def attempts_alive(self, node: str | None = None) -> list[records.AttemptRecord]:
+        """Attempts that have not ended, of one node or of all; the oldest first."""
+        table = schema.ATTEMPTS.c
+        statement = sa.select(table.body).where(table.state != ENDED)
+        if node is not None:
+            statement = statement.where(table.node == node)
+        with database.told(self.url):
+            rows = self._rows(statement.order_by(table.assigned_at, table.id))
+            return [codec.attempt(row.body) for row in rows]
+
+    def job_state_counts(self) -> dict[tuple[str, str], int]:
+        """(queue, state) to number of jobs, of newest runs."""
+        table = schema.JOBS.c
+        rows = self._rows(
+            sa.select(table.queue, table.state, sa.func.count())
+            .where(table.newest == 1)
+            .group_by(table.queue, table.state)
+        )
+        return {(queue, state): int(count) for queue, state, count in map(tuple, rows)}
+
+    def nodes(self) -> list[records.NodeRecord]:
+        """All nodes by name."""
+        table = schema.NODES.c
+        with database.told(self.url):
+            rows = self._rows(sa.select(table.body).order_by(table.name))
+            return [codec.node(row.body) for row in rows]
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """One node."""
+        table = schema.NODES.c
+        with database.told(self.url):
+            rows = self._rows(sa.select(table.body).where(table.name == name))
+            return codec.node(rows[0].body) if rows else None
+
+    def reasons(self, keys: Sequence[str]) -> dict[str, tuple[Reason, ...]]:
+        """The reasons behind ``JobRecord.reason_key``, for those of ``keys`` that exist."""
+        table = schema.REASONS.c
+        wanted = sorted({key for key in keys if key})
+        found: dict[str, tuple[Reason, ...]] = {}
+        for start in range(0, len(wanted), KEYS_MAX):
+            part = wanted[start : start + KEYS_MAX]
+            rows = self._rows(sa.select(table.key, table.body).where(table.key.in_(part)))
+            with database.told(self.url):
+                found |= {row.key: codec.reasons(row.body) for row in rows}
+        return found
+
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        job: str | None = None,
+        node: str | None = None,
+        limit: int = 1000,
+    ) -> list[events.Event]:
+        """Events in order: those behind ``after``, or the newest ``limit`` without it."""
+        table = schema.EVENTS.c
+        columns = [schema.EVENTS.c[name] for name in events.Event.__struct_fields__]
+        statement: sa.Select[Any] = sa.select(*columns)
+        if job is not None:
+            statement = statement.where(table.job == job)
+        if node is not None:
+            statement = statement.where(table.node == node)
+        if after is not None:
+            statement = statement.where(table.sequence > after).order_by(table.sequence)
+        else:
+            statement = statement.order_by(table.sequence.desc())
+        rows = self._rows(statement.limit(min(limit, ROWS_MAX)))
+        found = [events.Event(**row._asdict()) for row in rows]
+        return found if after is not None else found[::-1]
+
+    def last_event(self) -> int:
+        """Sequence number of the newest event; 0 where there never was one."""
+        return int(self._rows(sa.select(schema.LEADER.c.last_event))[0][0])
+
+    def view(self, name: str) -> bytes | None:
+        """What the loop keeps for showing, by name."""
+        table = schema.VIEWS.c
+        rows = self._rows(sa.select(table.body).where(table.name == name))
+        return bytes(rows[0].body) if rows else None
+
+    def drift(self) -> list[drift.Drift]:
+        """All differences by key."""
+        table = schema.DRIFT.c
+        with database.told(self.url):
+            rows = self._rows(sa.select(table.body).order_by(table.key))
+            return [codec.drift_of(row.body) for row in rows]
+
+    def overrides(self) -> tuple[records.Override, ...]:
+        """Cancels and drains that are not committed."""
+        table = schema.OVERRIDES.c
+        with database.told(self.url):
+            rows = self._rows(sa.select(table.body).order_by(table.position))
+            return tuple(codec.override(row.body) for row in rows)
+
+    def journal(self, cycle: int) -> bytes | None:
+        """The input of a cycle, of the newest leader that had one of this number."""
+        table = schema.JOURNAL.c
+        statement = sa.select(table.body).where(table.cycle == cycle)
+        rows = self._rows(statement.order_by(table.epoch.desc()).limit(1))
+        return bytes(rows[0].body) if rows else None
+
+    def snapshot(self, cycle: int) -> tuple[int, bytes] | None:
+        """The newest full snapshot at or before a cycle, with the cycle it was taken in."""
+        table = schema.SNAPSHOTS.c
+        statement = sa.select(table.cycle, table.body).where(table.cycle <= cycle)
+        rows = self._rows(statement.order_by(table.cycle.desc(), table.epoch.desc()).limit(1))
+        return (int(rows[0].cycle), bytes(rows[0].body)) if rows else None
+
+    def incumbents(self) -> bytes | None:
+        """What was last in force of the desired state, as the loop encoded it."""
+        return self.view(INCUMBENTS)
+
+
+#: Name of the view that holds the incumbents; others may not use it.
+INCUMBENTS = ".incumbents"
+
+
+def cursor(record: records.JobRecord) -> str:
+    """Where a page of jobs that ends with this one stops."""
+    return f"{record.order}.{record.name}"
+
+
+def parse_cursor(text: str) -> tuple[int, str]:
+    """The position and name in a cursor.
+
+    Raises:
+        ValueError: ``text`` is no cursor.
+    """
+    position, _, name = text.partition(".")
+    if not position.removeprefix("-").isascii() or not position.removeprefix("-").isdigit():
+        raise ValueError(f"{text!r} is no place in a list; use the one that the last page gave")
+    return int(position), name

@@ -1,0 +1,153 @@
+"""The tables. Columns beside ``body`` are there to be searched by; ``body`` is the whole record.
+
+Bodies are msgpack of the model's types, so that a record comes back as it was; times are seconds
+since the epoch. Nothing here is specific to SQLite: the types and the indexes with a condition
+exist in PostgreSQL too.
+"""
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+
+def _text(name: str, *, key: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, primary_key=key, nullable=False)
+
+
+def _integer(name: str, *, key: bool = False, default: int | None = None) -> sa.Column[int]:
+    return sa.Column(
+        name,
+        sa.BigInteger,
+        primary_key=key,
+        nullable=False,
+        autoincrement=False,
+        server_default=None if default is None else str(default),
+    )
+
+
+def _time(name: str, *, nullable: bool = False) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=nullable)
+
+
+def _body(name: str = "body") -> sa.Column[bytes]:
+    return sa.Column(name, sa.LargeBinary, nullable=False)
+
+
+#: One row: the numbers of all migrations up to it have been applied.
+VERSION = sa.Table("schema_version", METADATA, _integer("version", key=True))
+
+#: One row (id 1): who leads, and the counters that must never go back.
+LEADER = sa.Table(
+    "leader",
+    METADATA,
+    _integer("id", key=True),
+    _text("holder"),
+    _integer("epoch"),
+    _time("renewed_at"),
+    _integer("cycle"),
+    _integer("next_order"),
+    _integer("last_event"),
+)
+
+#: ``newest`` is 1 for the newest run of each name.
+JOBS = sa.Table(
+    "jobs",
+    METADATA,
+    _text("key", key=True),
+    _text("name"),
+    _integer("run"),
+    _text("state"),
+    _text("queue"),
+    _text("owner"),
+    _integer("priority"),
+    _time("submitted_at"),
+    _integer("position"),
+    _text("labels"),
+    _integer("newest"),
+    _body(),
+    sa.Index("jobs_by_name", "name", "run"),
+)
+sa.Index("jobs_by_position", JOBS.c.position, JOBS.c.name, sqlite_where=JOBS.c.newest == 1)
+
+#: Notes of elements, a row each: a cycle writes only those that changed.
+NOTES = sa.Table(
+    "notes",
+    METADATA,
+    _text("job_key", key=True),
+    _integer("element", key=True),
+    _body(),
+    sqlite_with_rowid=False,
+)
+
+#: Keys of every run that there ever was.
+RUNS = sa.Table("runs", METADATA, _text("key", key=True), sqlite_with_rowid=False)
+
+ATTEMPTS = sa.Table(
+    "attempts",
+    METADATA,
+    _text("id", key=True),
+    _text("job"),
+    _integer("run"),
+    _text("job_key"),
+    _integer("element"),
+    _text("task_group"),
+    _integer("task_index"),
+    _integer("try_number"),
+    _text("node"),
+    _text("state"),
+    _time("assigned_at"),
+    _time("started_at", nullable=True),
+    _time("ended_at", nullable=True),
+    sa.Column("exit_code", sa.BigInteger),
+    sa.Column("signal", sa.BigInteger),
+    sa.Column("end_reason", sa.Text),
+    _body(),
+    sa.Index("attempts_by_job", "job", "run", "element"),
+)
+sa.Index(
+    "attempts_alive",
+    ATTEMPTS.c.node,
+    sqlite_where=ATTEMPTS.c.state != "Ended",
+    postgresql_where=ATTEMPTS.c.state != "Ended",
+)
+
+NODES = sa.Table("nodes", METADATA, _text("name", key=True), _text("pool"), _text("state"), _body())
+REASONS = sa.Table("reasons", METADATA, _text("key", key=True), _body())
+EVENTS = sa.Table(
+    "events",
+    METADATA,
+    _integer("sequence", key=True),
+    _time("at"),
+    _text("kind"),
+    _text("message"),
+    _text("job"),
+    _text("node"),
+    _text("attempt"),
+)
+sa.Index("events_by_job", EVENTS.c.job, sqlite_where=EVENTS.c.job != "")
+sa.Index("events_by_node", EVENTS.c.node, sqlite_where=EVENTS.c.node != "")
+sa.Index("events_by_time", EVENTS.c.at)
+
+DRIFT = sa.Table(
+    "drift",
+    METADATA,
+    _text("key", key=True),
+    _text("kind"),
+    _text("subject"),
+    _text("severity"),
+    _body(),
+)
+VIEWS = sa.Table("views", METADATA, _text("name", key=True), _body())
+OVERRIDES = sa.Table("overrides", METADATA, _integer("position", key=True), _body())
+JOURNAL = sa.Table(
+    "journal",
+    METADATA,
+    _integer("epoch", key=True),
+    _integer("cycle", key=True),
+    _time("at"),
+    _integer("size"),
+    _body(),
+)
+SNAPSHOTS = sa.Table(
+    "snapshots", METADATA, _integer("epoch", key=True), _integer("cycle", key=True), _body()
+)

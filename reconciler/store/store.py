@@ -1,0 +1,228 @@
+"""The loop's own side of the store: to lead, to load, to commit whole cycles, to keep it small.
+
+Every write begins with an update of the leader's row that only matches while its epoch is ours;
+it takes the database's write lock too, so nothing can come between the check and the commit.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+import sqlalchemy as sa
+
+from reconciler.model import records
+from reconciler.model.outcome import Outcome
+from reconciler.store import codec, database, lock, migrations, retention, schema, writer
+from reconciler.store.errors import DeposedError, StoreError
+from reconciler.store.reader import ENDED, INCUMBENTS, Reader
+
+_LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
+_COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
+
+
+class Store(Reader):
+    """A store that is written. One thread uses the writing side; readers are free."""
+
+    def __init__(self, url: str, readers: sa.Engine, engine: sa.Engine) -> None:
+        super().__init__(url, readers)
+        self._engine = engine
+        self._lock: lock.LeaderLock | None = None
+        self._writer = writer.Writer()
+        self._led_since = 0.0
+        self._cycle = 0
+        self._last_event = 0
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a store; make it, or bring it up to date, where it needs that.
+
+        Raises:
+            StoreError: it can't be made, is damaged, or a newer Muster wrote it.
+        """
+        path = database.path_of(url)
+        if not path.parent.is_dir():
+            raise StoreError(f"store {url}: there is no folder {path.parent}; make it first")
+        engine = database.engine(path, read_only=False)
+        try:
+            with database.told(url), engine.connect() as connection:
+                # takes the write lock first, so that two openers do not migrate at once
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                migrations.migrate(connection, url)
+                connection.commit()
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(url, database.engine(path, read_only=True), engine)
+
+    def close(self) -> None:
+        """Close its connections and stop leading."""
+        super().close()
+        self._engine.dispose()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def cycle(self) -> int:
+        """The last cycle that was committed, by this leader or one before it."""
+        return self._cycle
+
+    @property
+    def last_event_sequence(self) -> int:
+        """The newest event's number as of the last commit."""
+        return self._last_event
+
+    def lead(self, holder: str, now: float) -> int:
+        """Begin to lead, and return the epoch that every commit has to name.
+
+        Raises:
+            StoreBusyError: a live controller leads this store.
+        """
+        if self._lock is None:
+            self._lock = lock.LeaderLock(self.path)
+        with database.told(self.url), self._engine.begin() as connection:
+            table = schema.LEADER
+            connection.execute(
+                sa.update(table).values(holder=holder, epoch=table.c.epoch + 1, renewed_at=now)
+            )
+            row = connection.execute(sa.select(table)).one()
+        self._led_since = now
+        self._cycle = int(row.cycle)
+        self._last_event = int(row.last_event)
+        self._writer = writer.Writer()
+        return int(row.epoch)
+
+    def load(self) -> records.Observed:
+        """Everything that ``core`` starts from; ``leader_since`` is when ``lead`` was called."""
+        jobs, runs, notes = schema.JOBS.c, schema.RUNS.c, schema.NOTES.c
+        attempts, reasons = schema.ATTEMPTS.c, schema.REASONS.c
+        with database.told(self.url), self._readers.connect() as connection:
+            noted: dict[str, dict[int, records.ElementNote]] = {}
+            for row in connection.execute(
+                sa.select(notes.job_key, notes.element, notes.body)
+                .join(schema.JOBS, jobs.key == notes.job_key)
+                .where(jobs.newest == 1)
+            ):
+                noted.setdefault(row.job_key, {})[row.element] = codec.note(row.body)
+            found = [
+                codec.job(row.body, noted.get(row.key))
+                for row in connection.execute(
+                    sa.select(jobs.key, jobs.body)
+                    .where(jobs.newest == 1)
+                    .order_by(jobs.position, jobs.name)
+                )
+            ]
+            alive = [
+                codec.attempt(row.body)
+                for row in connection.execute(
+                    sa.select(attempts.body)
+                    .where(attempts.state != ENDED)
+                    .order_by(attempts.assigned_at, attempts.id)
+                )
+            ]
+            observed = records.Observed(
+                jobs={job.name: job for job in found},
+                past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
+                attempts={attempt.id: attempt for attempt in alive},
+                nodes={node.name: node for node in self.nodes()},
+                reasons={
+                    row.key: codec.reasons(row.body)
+                    for row in connection.execute(sa.select(reasons.key, reasons.body))
+                },
+                overrides=self.overrides(),
+                leader_since=self._led_since,
+                next_order=int(
+                    connection.execute(sa.select(schema.LEADER.c.next_order)).scalar_one()
+                ),
+            )
+        self._writer.remember(observed.jobs.values())
+        return observed
+
+    @contextmanager
+    def _write(self, epoch: int, cycle: int, now: float) -> Iterator[sa.Connection]:
+        """A transaction that exists only while ``epoch`` leads."""
+        try:
+            with database.told(self.url), self._engine.begin() as connection:
+                self._require_lead(connection, epoch, cycle, now)
+                yield connection
+        except BaseException:
+            # what the writer remembers may not be what was written
+            self._writer = writer.Writer()
+            raise
+
+    def _require_lead(self, connection: sa.Connection, epoch: int, cycle: int, now: float) -> None:
+        led = connection.exec_driver_sql(_LEAD, (now, cycle, epoch))
+        if led.rowcount == 1:
+            return
+        row = connection.execute(sa.select(schema.LEADER)).one()
+        raise DeposedError(
+            f"store {self.url}: epoch {epoch} no longer leads; {row.holder} does, with epoch "
+            f"{row.epoch}; nothing was written, and this controller has to stop"
+        )
+
+    def commit(
+        self,
+        epoch: int,
+        cycle: int,
+        outcome: Outcome,
+        *,
+        journal: bytes,
+        snapshot: bytes | None,
+        views: Mapping[str, bytes],
+        incumbents: bytes | None,
+    ) -> int:
+        """Make a cycle durable as a whole, and return the newest event's number.
+
+        Raises:
+            DeposedError: another controller leads; nothing was written.
+        """
+        shown = dict(views)
+        if incumbents is not None:
+            shown[INCUMBENTS] = incumbents
+        with self._write(epoch, cycle, outcome.now) as connection:
+            put = self._writer
+            put.jobs(connection, outcome.jobs)
+            put.records(connection, outcome.attempts, outcome.nodes, outcome.new_runs)
+            put.reasons(connection, outcome.reasons)
+            last = put.events(connection, outcome.events, self._last_event)
+            put.drift(connection, outcome.drift)
+            put.views(connection, shown)
+            entry = (epoch, cycle, outcome.now, len(journal), journal)
+            writer.many(connection, writer.UPSERT["journal"], [entry])
+            if snapshot is not None:
+                row = (epoch, cycle, snapshot)
+                writer.many(connection, writer.UPSERT["snapshots"], [row])
+            connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
+        self._cycle = cycle
+        self._last_event = last
+        return last
+
+    def put_overrides(
+        self, epoch: int, overrides: tuple[records.Override, ...], now: float
+    ) -> None:
+        """Replace the cancels and drains that are not committed to git.
+
+        Raises:
+            DeposedError: another controller leads; nothing was written.
+        """
+        with self._write(epoch, self._cycle, now) as connection:
+            connection.exec_driver_sql("DELETE FROM overrides")
+            rows = [(position, codec.encode(one)) for position, one in enumerate(overrides)]
+            writer.many(connection, writer.UPSERT["overrides"], rows)
+
+    def prune(
+        self,
+        epoch: int,
+        now: float,
+        *,
+        events_before: float,
+        journal_before: float,
+        journal_bytes_max: int = retention.JOURNAL_BYTES_MAX,
+    ) -> int:
+        """Delete a bounded number of rows that are too old; returns how many, 0 when done.
+
+        Raises:
+            DeposedError: another controller leads; nothing was deleted.
+        """
+        with self._write(epoch, self._cycle, now) as connection:
+            return retention.prune(connection, events_before, journal_before, journal_bytes_max)

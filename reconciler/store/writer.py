@@ -1,0 +1,136 @@
+"""The statements of a commit, compiled once, and what has to be remembered between commits.
+
+A cycle's rows go to the driver in one ``executemany`` a table: per-row work of the SQL toolkit
+would cost several times the commit itself. What did not change since the last commit (notes of
+elements, drift, views) is told by comparison and not written.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from reconciler.model import drift, events, records
+from reconciler.model.reasons import Reason
+from reconciler.store import codec, schema
+from reconciler.store.codec import Row
+
+Notes = Mapping[int, records.ElementNote]
+
+
+def _upsert(table: sa.Table) -> str:
+    keys = [column.name for column in table.primary_key]
+    insert = sqlite.insert(table).values({column.name: None for column in table.c})
+    changed = {
+        column.name: insert.excluded[column.name] for column in table.c if column.name not in keys
+    }
+    statement = (
+        insert.on_conflict_do_update(index_elements=keys, set_=changed)
+        if changed
+        else insert.on_conflict_do_nothing(index_elements=keys)
+    )
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
+
+
+def _delete(*columns: sa.Column[Any]) -> str:
+    statement = sa.delete(columns[0].table).where(
+        *(column == sa.bindparam(None) for column in columns)
+    )
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
+
+
+UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
+DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
+DELETE_REASON = _delete(schema.REASONS.c.key)
+OLD_RUNS = "UPDATE jobs SET newest = 0 WHERE name = ? AND key <> ? AND newest = 1"
+
+
+def many(connection: sa.Connection, statement: str, rows: list[Row]) -> None:
+    """Execute ``statement`` for each of ``rows``."""
+    if rows:
+        connection.exec_driver_sql(statement, rows)
+
+
+class Writer:
+    """Writes parts of an outcome. Its memory is only an economy: after an error, make a new one."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+        self._notes: dict[str, Notes] = {}
+        self._drift: tuple[drift.Drift, ...] | None = None
+        self._views: dict[str, bytes] = {}
+
+    def remember(self, jobs: Iterable[records.JobRecord]) -> None:
+        """Take what was just loaded as what the store holds."""
+        for job in jobs:
+            self._newest[job.name] = job.key
+            if not job.finished:
+                self._notes[job.key] = job.notes
+
+    def jobs(self, connection: sa.Connection, jobs: tuple[records.JobRecord, ...]) -> None:
+        """Jobs and the notes of theirs that changed."""
+        many(connection, UPSERT["jobs"], [codec.job_row(job) for job in jobs])
+        notes: list[Row] = []
+        gone: list[Row] = []
+        renewed: list[Row] = []
+        for job in jobs:
+            key = job.key
+            if self._newest.get(job.name) != key:
+                renewed.append((job.name, key))
+                self._newest[job.name] = key
+            known = self._notes.get(key, {})
+            if known is not job.notes:
+                notes += [
+                    codec.note_row(key, element, note)
+                    for element, note in job.notes.items()
+                    if known.get(element) is not note
+                ]
+                gone += [(key, element) for element in known.keys() - job.notes.keys()]
+            if job.finished:
+                self._notes.pop(key, None)
+            else:
+                self._notes[key] = job.notes
+        many(connection, OLD_RUNS, renewed)
+        many(connection, UPSERT["notes"], notes)
+        many(connection, DELETE_NOTE, gone)
+
+    def records(
+        self,
+        connection: sa.Connection,
+        attempts: tuple[records.AttemptRecord, ...],
+        nodes: tuple[records.NodeRecord, ...],
+        new_runs: tuple[str, ...],
+    ) -> None:
+        """Attempts, nodes and the keys of runs."""
+        many(connection, UPSERT["attempts"], [codec.attempt_row(attempt) for attempt in attempts])
+        many(connection, UPSERT["nodes"], [codec.node_row(node) for node in nodes])
+        many(connection, UPSERT["runs"], [(key,) for key in new_runs])
+
+    def reasons(self, connection: sa.Connection, reasons: Mapping[str, tuple[Reason, ...]]) -> None:
+        """Reasons that changed; an empty one goes."""
+        kept = [(key, codec.encode(why)) for key, why in reasons.items() if why]
+        many(connection, UPSERT["reasons"], kept)
+        many(connection, DELETE_REASON, [(key,) for key, why in reasons.items() if not why])
+
+    def events(
+        self, connection: sa.Connection, happened: tuple[events.Event, ...], last: int
+    ) -> int:
+        """Events, numbered on from ``last``; returns the newest number."""
+        rows = [codec.event_row(last + step, event) for step, event in enumerate(happened, 1)]
+        many(connection, UPSERT["events"], rows)
+        return last + len(rows)
+
+    def drift(self, connection: sa.Connection, found: tuple[drift.Drift, ...]) -> None:
+        """The whole list, where it is another than the last."""
+        if found == self._drift:
+            return
+        connection.exec_driver_sql("DELETE FROM drift")
+        many(connection, UPSERT["drift"], [codec.drift_row(one) for one in found])
+        self._drift = found
+
+    def views(self, connection: sa.Connection, views: Mapping[str, bytes]) -> None:
+        """Views that changed."""
+        changed = {name: body for name, body in views.items() if self._views.get(name) != body}
+        many(connection, UPSERT["views"], list(changed.items()))
+        self._views |= changed

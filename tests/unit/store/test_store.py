@@ -1,0 +1,393 @@
+"""What is committed is there after a restart, as a whole, and only the leader commits."""
+
+import contextlib
+import os
+import pathlib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from reconciler import store
+from reconciler.model import drift, outcome, records
+from reconciler.model.states import AttemptState, JobState
+from reconciler.store import reader
+from tests.unit.store import samples
+
+
+@pytest.fixture
+def url(tmp_path: pathlib.Path) -> str:
+    return f"sqlite:///{tmp_path / 'muster.db'}"
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[store.Store]:
+    made = store.Store.open(url)
+    yield made
+    made.close()
+
+
+def commit(
+    to: store.Store,
+    epoch: int,
+    cycle: int,
+    decided: outcome.Outcome,
+    *,
+    journal: bytes = b"delta",
+    snapshot: bytes | None = None,
+    views: dict[str, bytes] | None = None,
+    incumbents: bytes | None = None,
+) -> int:
+    return to.commit(
+        epoch,
+        cycle,
+        decided,
+        journal=journal,
+        snapshot=snapshot,
+        views=views or {},
+        incumbents=incumbents,
+    )
+
+
+def reopened(of: store.Store) -> records.Observed:
+    of.close()
+    again = store.Store.open(of.url)
+    try:
+        again.lead("again", 500.0)
+        return again.load()
+    finally:
+        again.close()
+
+
+def test_an_empty_store_loads_as_nothing_observed(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    assert epoch == 1
+    assert opened.load() == records.Observed(leader_since=50.0)
+
+
+def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    notes = {3: records.ElementNote(tries=2, not_before=7.5), 4: records.ElementNote(tries=1)}
+    train = samples.job(elements=5, notes=notes, reason_key="default/shape", labels={"a": "b"})
+    alive = samples.attempt(train, 1, state=AttemptState.RUNNING)
+    ended = samples.attempt(train, 2, state=AttemptState.ENDED, exit_code=3)
+    decided = samples.cycle(
+        jobs=(train,),
+        attempts=(alive, ended),
+        nodes=(samples.node(),),
+        new_runs=(train.key,),
+        reasons={"default/shape": (samples.reason(),)},
+        next_order=2,
+    )
+    commit(opened, epoch, 7, decided, incumbents=b"kept")
+    found = reopened(opened)
+    assert found == records.Observed(
+        jobs={"train": train},
+        past_runs=frozenset({train.key}),
+        attempts={alive.id: alive},
+        nodes={"n1": samples.node()},
+        reasons={"default/shape": (samples.reason(),)},
+        leader_since=500.0,
+        next_order=2,
+    )
+
+
+def test_counters_go_on_after_a_restart(opened: store.Store, url: str) -> None:
+    epoch = opened.lead("one", 50.0)
+    happened = tuple(samples.event(f"event {number}") for number in range(3))
+    assert commit(opened, epoch, 7, samples.cycle(events=happened)) == 3
+    opened.close()
+    again = store.Store.open(url)
+    assert again.lead("two", 60.0) == epoch + 1
+    assert (again.cycle, again.last_event_sequence) == (7, 3)
+    assert commit(again, epoch + 1, 8, samples.cycle(events=happened[:1])) == 4
+    assert [event.sequence for event in again.events()] == [1, 2, 3, 4]
+    again.close()
+
+
+def test_notes_that_change_are_rewritten_and_those_that_go_are_deleted(
+    opened: store.Store,
+) -> None:
+    epoch = opened.lead("one", 50.0)
+    first = records.ElementNote(tries=1)
+    train = samples.job(elements=3, notes={0: first, 1: first})
+    commit(opened, epoch, 1, samples.cycle(jobs=(train,)))
+    notes = {1: first, 2: records.ElementNote(tries=2)}
+    train = msgspec.structs.replace(train, notes=notes)
+    commit(opened, epoch, 2, samples.cycle(jobs=(train,)))
+    assert opened.job("train") == train
+    assert reopened(opened).jobs["train"].notes == notes
+
+
+def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    old = samples.job(run=1, state=JobState.SUCCEEDED)
+    new = samples.job(run=2, order=2)
+    commit(opened, epoch, 1, samples.cycle(jobs=(old,), new_runs=(old.key,)))
+    commit(opened, epoch, 2, samples.cycle(jobs=(new,), new_runs=(new.key,)))
+    assert opened.job("train", run=1) == old
+    assert opened.job("train") == new
+    assert opened.job("nobody") is None
+    found = reopened(opened)
+    assert found.jobs == {"train": new}
+    assert found.past_runs == {old.key, new.key}
+
+
+def test_a_reason_that_ended_is_removed(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    why = (samples.reason(),)
+    commit(opened, epoch, 1, samples.cycle(reasons={"a": why, "b": why}))
+    commit(opened, epoch, 2, samples.cycle(reasons={"a": ()}))
+    assert opened.reasons(["a", "b", ""]) == {"b": why}
+
+
+def test_a_deposed_leader_writes_nothing(opened: store.Store) -> None:
+    first = opened.lead("one", 50.0)
+    second = opened.lead("two", 60.0)
+    with pytest.raises(store.DeposedError, match=r"epoch 1 no longer leads; two does"):
+        commit(opened, first, 1, samples.cycle(jobs=(samples.job(),)), views={"queues": b"x"})
+    with pytest.raises(store.DeposedError):
+        opened.prune(first, 70.0, events_before=1e9, journal_before=1e9)
+    assert opened.job("train") is None
+    assert opened.view("queues") is None
+    commit(opened, second, 1, samples.cycle(jobs=(samples.job(),)))
+    assert opened.job("train") == samples.job()
+
+
+def test_a_commit_that_fails_leaves_nothing_of_itself(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    commit(opened, epoch, 1, samples.cycle())
+    bad = samples.cycle(jobs=(samples.job(),), events=(samples.event("x", at=None),))  # type: ignore[arg-type]
+    with pytest.raises(store.StoreError, match="NOT NULL"):
+        commit(opened, epoch, 2, bad)
+    assert opened.job("train") is None
+    assert opened.cycle == 1
+    commit(opened, epoch, 2, samples.cycle(jobs=(samples.job(),)))
+    assert opened.job("train") == samples.job()
+
+
+def test_a_second_live_controller_is_refused_by_process_number(
+    opened: store.Store, url: str
+) -> None:
+    opened.lead("one", 50.0)
+    script = (
+        "import sys\nfrom reconciler import store\n"
+        "try:\n    store.Store.open(sys.argv[1]).lead('two', 60.0)\n"
+        "except store.StoreBusyError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, url], capture_output=True, text=True, check=True
+    )
+    assert f"process number {os.getpid()}" in done.stdout
+    assert opened.load() == records.Observed(leader_since=50.0)
+
+
+def test_a_reader_sees_commits_and_does_not_block_them(opened: store.Store, url: str) -> None:
+    epoch = opened.lead("one", 50.0)
+    reading = store.Reader.open(url)
+    with reading._readers.connect() as connection:
+        connection.exec_driver_sql("BEGIN")
+        connection.exec_driver_sql("SELECT * FROM jobs").all()
+        commit(opened, epoch, 1, samples.cycle(jobs=(samples.job(),)))
+    assert reading.job("train") == samples.job()
+    with pytest.raises(store.StoreError, match="readonly"):
+        reading._rows(sa.text("DELETE FROM jobs"))  # type: ignore[arg-type]
+    reading.close()
+
+
+def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    jobs = tuple(
+        samples.job(
+            f"job_{number}",
+            order=number,
+            queue="a" if number % 2 else "b",
+            owner=f"{number % 3}@example.org",
+            state=JobState.RUNNING if number > 6 else JobState.PENDING,
+            labels={"team": f"t{number % 2}", "x": "y"},
+        )
+        for number in range(10)
+    )
+    commit(opened, epoch, 1, samples.cycle(jobs=jobs))
+
+    def names(**filters: object) -> list[int]:
+        return [int(found.name[4:]) for found in opened.jobs(**filters)]  # type: ignore[arg-type]
+
+    assert names() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert names(states=["Running"]) == [9, 8, 7]
+    assert names(queue="b", owner="0@example.org") == [6, 0]
+    assert names(name_prefix="job_3") == [3]
+    assert names(name_prefix="job%") == []
+    assert names(labels={"team": "t1"}, limit=2) == [9, 7]
+    assert names(labels={"team": "t"}) == []
+    assert names(limit=3, after=reader.cursor(jobs[8])) == [7, 6, 5]
+    assert opened.job_state_counts()["a", "Running"] == 2
+    with pytest.raises(ValueError, match="no place in a list"):
+        opened.jobs(after="x")
+
+
+def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    train = samples.job(elements=3)
+    made = [
+        samples.attempt(train, 0, state=AttemptState.ENDED),
+        samples.attempt(train, 0, try_number=2, node="n2"),
+        samples.attempt(train, 1, state=AttemptState.RUNNING),
+    ]
+    commit(opened, epoch, 1, samples.cycle(attempts=tuple(made)))
+    assert opened.attempts("train") == made
+    assert opened.attempts("train", 1, element=0) == made[:2]
+    assert opened.attempts("train", alive=False) == made[:1]
+    assert opened.attempts("train", limit=1) == made[:1]
+    assert opened.attempts("train", 2) == []
+    assert opened.attempts_alive("n1") == made[2:]
+    assert opened.attempts_alive() == made[1:]
+
+
+def test_events_come_in_order_and_on_from_a_number(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    happened = tuple(
+        samples.event(f"event {number}", job="a" if number % 2 else "", node="n1")
+        for number in range(1, 7)
+    )
+    commit(opened, epoch, 1, samples.cycle(events=happened))
+    assert [event.sequence for event in opened.events(limit=2)] == [5, 6]
+    assert [event.sequence for event in opened.events(after=2, limit=2)] == [3, 4]
+    assert [event.sequence for event in opened.events(job="a", after=1)] == [3, 5]
+    assert len(opened.events(node="n1")) == 6
+    assert opened.events(node="n2") == []
+    assert opened.last_event() == 6
+
+
+def test_drift_is_replaced_as_a_whole(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    one = drift.Drift("node-missing", "n1", "never seen", "warning", "report", 90.0)
+    two = drift.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
+    commit(opened, epoch, 1, samples.cycle(drift=(one, two)))
+    assert opened.drift() == [one, two]
+    commit(opened, epoch, 2, samples.cycle(drift=(two,)))
+    assert opened.drift() == [two]
+
+
+def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    commit(opened, epoch, 1, samples.cycle(), journal=b"one", snapshot=b"whole", views={"q": b"1"})
+    commit(opened, epoch, 2, samples.cycle(), journal=b"two", views={"q": b"2"}, incumbents=b"i")
+    assert opened.view("q") == b"2"
+    assert opened.view("none") is None
+    assert opened.incumbents() == b"i"
+    assert (opened.journal(1), opened.journal(2), opened.journal(3)) == (b"one", b"two", None)
+    assert opened.snapshot(2) == (1, b"whole")
+    assert opened.snapshot(0) is None
+
+
+def test_overrides_are_loaded(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    drain = records.Override("drain", "n1", "smoke", "alice@example.org", 1.0, 2.0)
+    opened.put_overrides(epoch, (drain,), 60.0)
+    assert opened.load().overrides == (drain,)
+
+
+def test_what_is_too_old_goes_in_bounded_batches(
+    opened: store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconciler.store.retention.BATCH", 4)
+    epoch = opened.lead("one", 50.0)
+    for number in range(1, 11):
+        at = float(number)
+        commit(
+            opened,
+            epoch,
+            number,
+            samples.cycle(now=at, events=(samples.event("x", at=at),)),
+            journal=b"x" * 100,
+            snapshot=b"s" if number % 3 == 1 else None,
+        )
+
+    def prune(**limits: float) -> int:
+        return opened.prune(epoch, 100.0, **({"events_before": 0, "journal_before": 0} | limits))  # type: ignore[arg-type]
+
+    assert prune() == 0
+    assert prune(events_before=6.0) == 4
+    assert prune(events_before=6.0) == 1
+    assert [event.sequence for event in opened.events()] == [6, 7, 8, 9, 10]
+    assert prune(journal_before=3.0) == 2
+    assert opened.journal(2) is None
+    assert opened.snapshot(3) == (1, b"s")
+    assert prune(journal_bytes_max=350) == 4 + 2
+    assert prune(journal_bytes_max=350) == 1
+    assert opened.journal(7) is None
+    assert opened.journal(8) is not None
+    assert opened.snapshot(7) == (7, b"s")
+    assert opened.snapshot(6) is None
+
+
+def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:
+    opened.close()
+    with sqlite3.connect(opened.path) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (99)")
+    connection.close()
+    for kind in (store.Store, store.Reader):
+        with pytest.raises(store.StoreError, match="schema version 99; this Muster knows"):
+            kind.open(url)
+
+
+def test_a_store_that_was_not_made_yet_is_refused_to_readers(url: str) -> None:
+    with pytest.raises(store.StoreError, match="there is no file"):
+        store.Reader.open(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("nonsense", "is no store address"),
+        ("sqlite://", "names no file"),
+        ("sqlite:////no/such/folder/x.db", "there is no folder"),
+        ("postgresql://host/db", "only SQLite is built"),
+    ],
+)
+def test_an_address_that_can_not_be_used_is_told(address: str, told: str) -> None:
+    with pytest.raises(store.StoreError, match=told):
+        store.Store.open(address)
+
+
+def test_a_damaged_file_is_told(tmp_path: pathlib.Path, url: str) -> None:
+    path = tmp_path / "muster.db"
+    path.write_bytes(b"this is no database at all" * 100)
+    for kind in (store.Store, store.Reader):
+        with pytest.raises(store.DamagedError, match=r"restore a backup"):
+            kind.open(url)
+
+
+def test_a_file_cut_short_is_told(opened: store.Store, url: str) -> None:
+    epoch = opened.lead("one", 50.0)
+    jobs = tuple(samples.job(f"job-{number}", order=number) for number in range(500))
+    commit(opened, epoch, 1, samples.cycle(jobs=jobs))
+    opened.close()
+    content = opened.path.read_bytes()
+    opened.path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(store.DamagedError), contextlib.closing(store.Store.open(url)) as again:
+        again.load()
+
+
+def test_a_database_of_something_else_is_told(tmp_path: pathlib.Path, url: str) -> None:
+    with sqlite3.connect(tmp_path / "muster.db") as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+    with pytest.raises(store.DamagedError, match="something else: it holds the tables recipes"):
+        store.Store.open(url)
+
+
+def test_a_record_that_can_not_be_read_is_told(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    commit(opened, epoch, 1, samples.cycle(jobs=(samples.job(),)))
+    with opened._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET body = x'93'")
+    with pytest.raises(store.DamagedError, match="a record that can't be read"):
+        opened.load()
+    with pytest.raises(store.DamagedError, match="a record that can't be read"):
+        opened.jobs()
