@@ -1,1 +1,340 @@
-"""The loop of the control plane. To come."""
+"""The loop: observe, diff, schedule, record, act; one cycle at a time, on input or at ``wake_at``.
+
+Reports come in from the server process over a local socket, revisions from the repository's
+thread. A cycle calls the pure core, commits its outcome in one transaction, and only then tells
+nodes of it. Killed at any moment it loses nothing that anybody was told.
+"""
+
+import logging
+import os
+import selectors
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reconciler import crashpoints, link_server, metrics
+from reconciler.core import memory as core_memory
+from reconciler.core import reconcile
+from reconciler.engines import agents as agents_engine
+from reconciler.model import desired, link, outcome, records
+from reconciler.store import store as stores
+
+log = logging.getLogger("muster.loop")
+
+#: Input that arrives within this time of the first is decided in one cycle.
+GATHER_S = 0.004
+#: A whole snapshot of the memory is journalled every so many cycles, if it is not larger than
+#: ``SNAPSHOT_BYTES_MAX``; between them the inputs alone.
+SNAPSHOT_CYCLES = 1000
+SNAPSHOT_BYTES_MAX = 64 * 2**20
+#: The longest time without a look at the clock, whatever ``wake_at`` says.
+SLEEP_S_MAX = 60.0
+#: Old events and journal entries are pruned this often.
+PRUNE_EVERY_S = 600.0
+
+
+class JournalInput(msgspec.Struct, frozen=True):
+    """What one call of ``reconcile`` was given besides the memory: enough to call it again."""
+
+    now: float
+    desired_generation: int
+    structure_revision: str | None
+    jobs_revision: str | None
+    reports: tuple[records.NodeReport, ...]
+    answered: dict[str, float]
+
+
+class Inbox:
+    """What other threads hand to the loop; ``wake`` makes its ``select`` return."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._desired: desired.Desired | None = None
+        self._incumbents: bytes | None = None
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when there is something."""
+        return self._reader
+
+    def put_desired(self, value: desired.Desired, incumbents: bytes) -> None:
+        """A newer desired state; it supersedes one that was not taken yet."""
+        with self._lock:
+            self._desired, self._incumbents = value, incumbents
+        self.wake()
+
+    def take_desired(self) -> tuple[desired.Desired | None, bytes | None]:
+        """The newest desired state since the last time."""
+        with self._lock:
+            value, incumbents = self._desired, self._incumbents
+            self._desired = self._incumbents = None
+        return value, incumbents
+
+    def wake(self) -> None:
+        """Make the loop look at once."""
+        try:
+            os.write(self._writer, b"x")
+        except BlockingIOError:
+            return  # it is awake already
+
+    def drain(self) -> None:
+        """Read away what woke the loop."""
+        try:
+            while os.read(self._reader, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+
+class Loop:
+    """The control loop over a store that it leads.
+
+    Args:
+        store: opened; ``epoch`` comes from ``store.lead``.
+        socket_path: where the server process connects.
+        inbox: from which revisions come.
+        hint: called when somebody says that the repository may have changed.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: stores.Store,
+        epoch: int,
+        socket_path: Path,
+        inbox: Inbox,
+        hint: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._inbox = inbox
+        self._hint = hint
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
+        self._link = link_server.LinkServer(socket_path, self._selector)
+        self._memory = core_memory.Memory(store.load(), leader_since=clock())
+        self._engine = agents_engine.AgentsEngine(epoch)
+        self._desired: desired.Desired | None = None
+        self._incumbents: bytes | None = None
+        self._cycle = store.cycle
+        self._wake_at: float | None = None
+        self._uncommitted: list[JournalInput] = []
+        self._counters = metrics.Counters()
+        self._page = b""
+        self._stopping = False
+        self._next_prune_at = clock() + PRUNE_EVERY_S
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def stop(self) -> None:
+        """Leave after the cycle under way."""
+        self._stopping = True
+        self._inbox.wake()
+
+    def run(self) -> None:
+        """Go round until ``stop``."""
+        try:
+            while not self._stopping:
+                if self._wait():
+                    self._gather()
+                    self.cycle()
+                self._prune()
+        finally:
+            self._link.close()
+            self._selector.close()
+
+    def _wait(self) -> bool:
+        """Sleep until there is input or time itself changes something; whether a cycle is due."""
+        now = self._clock()
+        due_at = self._wake_at if self._wake_at is not None else now + SLEEP_S_MAX
+        timeout_s = min(max(0.0, due_at - now), SLEEP_S_MAX)
+        due = self._take(self._selector.select(timeout_s))
+        return due or (self._wake_at is not None and self._clock() >= self._wake_at)
+
+    def _gather(self) -> None:
+        """Let input that comes together be decided together."""
+        ends_at = time.monotonic() + GATHER_S
+        while (left_s := ends_at - time.monotonic()) > 0:
+            self._take(self._selector.select(left_s))
+
+    def _take(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        """Take over what has arrived; whether any of it asks for a cycle."""
+        due = False
+        for key, events in ready:
+            if key.data == "inbox":
+                self._inbox.drain()
+                due = self._take_desired() or due
+            elif key.data == "listener":
+                if self._link.accept():
+                    self._tell_everything()
+            else:
+                if events & selectors.EVENT_WRITE:
+                    self._link.flush()
+                if events & selectors.EVENT_READ:
+                    for message in self._link.receive():
+                        due = self._take_message(message) or due
+        return due
+
+    def _take_desired(self) -> bool:
+        value, incumbents = self._inbox.take_desired()
+        if value is None:
+            return False
+        self._desired = value
+        if incumbents is not None:
+            self._incumbents = incumbents
+        return True
+
+    def _take_message(self, message: link.ToLoop) -> bool:
+        match message:
+            case link.Reported(request=request, received_at=received_at):
+                self._memory.add_report(
+                    records.NodeReport(
+                        node=request.node,
+                        boot_id=request.boot_id,
+                        incarnation=request.incarnation,
+                        received_at=received_at,
+                        attempts=request.attempts,
+                        complete=request.complete,
+                        sequence=request.sequence,
+                        inventory=request.inventory,
+                        usage=request.usage,
+                    )
+                )
+                return True
+            case link.Answered(node=node, at=at):
+                self._memory.answered[node] = at
+                return False
+            case link.Hint():
+                self._hint()
+                return False
+
+    def cycle(self) -> None:
+        """One cycle, if there is a desired state to go by."""
+        if self._desired is None:
+            return
+        started = time.perf_counter()
+        now = self._clock()
+        wanted = self._desired
+        reports, answered = self._memory.take_input()
+        observed = self._memory.observed(reports, answered)
+        result = reconcile.reconcile(wanted, observed, now)
+        decided = time.perf_counter()
+        self._uncommitted.append(
+            JournalInput(
+                now=now,
+                desired_generation=wanted.generation,
+                structure_revision=wanted.status.structure_revision,
+                jobs_revision=wanted.status.jobs_revision,
+                reports=reports,
+                answered=dict(answered),
+            )
+        )
+        if self._must_commit(result):
+            self._commit(result)
+        committed = time.perf_counter()
+        self._memory.absorb(result)
+        self._wake_at = result.wake_at
+        crashpoints.reach("committed-not-sent")
+        structure = wanted.structure
+        for update in self._engine.apply(result.actions, structure, self._memory):
+            self._link.send(update)
+        self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
+        self._publish()
+
+    def _must_commit(self, result: outcome.Outcome) -> bool:
+        """Whether the outcome has more in it than times and usage of nodes."""
+        return bool(
+            result.jobs
+            or result.attempts
+            or result.events
+            or result.new_runs
+            or result.reasons
+            or result.actions
+            or result.drift != self._memory.drift
+            or result.desired_generation != self._memory.desired_generation
+            or self._incumbents is not None
+            or len(self._uncommitted) >= SNAPSHOT_CYCLES
+        )
+
+    def _commit(self, result: outcome.Outcome) -> None:
+        self._cycle += 1
+        snapshot = None
+        if self._cycle % SNAPSHOT_CYCLES == 1:
+            packed = zlib.compress(self._memory.snapshot(), 1)
+            snapshot = packed if len(packed) <= SNAPSHOT_BYTES_MAX else None
+        self._store.commit(
+            self._epoch,
+            self._cycle,
+            result,
+            journal=zlib.compress(self._encoder.encode(self._uncommitted), 1),
+            snapshot=snapshot,
+            views=self._views(result),
+            incumbents=self._incumbents,
+        )
+        self._uncommitted = []
+        self._incumbents = None
+
+    def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
+        wanted = self._desired or desired.Desired()
+        views = {"queues": self._encoder.encode(result.queues)}
+        if result.desired_generation != self._memory.desired_generation:
+            views["pools"] = self._encoder.encode(tuple(wanted.structure.pools.values()))
+            views["sync"] = self._encoder.encode(wanted.status)
+            views["refused"] = self._encoder.encode(dict(wanted.refused))
+        return views
+
+    def _publish(self) -> None:
+        if self._desired is None or not self._link.connected:
+            return
+        self._page = metrics.render_cluster(
+            counters=self._counters,
+            memory=self._memory,
+            wanted=self._desired,
+            epoch=self._epoch,
+            now=self._clock(),
+        )
+        self._link.send(self._published())
+
+    def _published(self) -> link.Published:
+        settings = self._desired.structure.settings if self._desired else desired.Settings()
+        leases = [settings.lease_s, settings.node_silence_s]
+        return link.Published(
+            epoch=self._epoch,
+            cycle=self._cycle,
+            at=self._clock(),
+            ready=self._desired is not None,
+            poll_s=max(0.5, min(30.0, min(leases) / 3)),
+            metrics=self._page,
+            revision=self._desired.status.jobs_revision if self._desired else None,
+            events=self._store.last_event_sequence,
+        )
+
+    def _tell_everything(self) -> None:
+        """A server has connected: every node's set, then the page."""
+        structure = self._desired.structure if self._desired else desired.Structure()
+        for node in self._memory.nodes:
+            self._link.send(self._engine.update(node, structure, self._memory))
+        self._publish()
+        self._link.send(self._published())
+
+    def _prune(self) -> None:
+        now = self._clock()
+        if now < self._next_prune_at or self._desired is None:
+            return
+        settings = self._desired.structure.settings
+        self._store.prune(
+            self._epoch,
+            now,
+            events_before=now - settings.retain_events_s,
+            journal_before=now - settings.retain_journal_s,
+        )
+        self._next_prune_at = now + PRUNE_EVERY_S

@@ -1,1 +1,1 @@
-"""To come."""
+"""Where work runs: engines turn what the core decided into what nodes are told."""

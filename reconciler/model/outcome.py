@@ -3,8 +3,6 @@
 ``core.reconcile`` returns it, ``store`` commits it whole, and only then ``engines`` act on it.
 """
 
-from typing import Literal
-
 import msgspec
 
 from reconciler.model.drift import Drift
@@ -71,4 +69,3 @@ class Outcome(msgspec.Struct, frozen=True):
     queues: tuple[QueueUsage, ...] = ()
     next_order: int = 1
     wake_at: float | None = None
-    phase_s: dict[Literal["ingest", "admit", "progress", "health", "schedule"], float] = {}

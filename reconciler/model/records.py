@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from reconciler.model import desired
+from reconciler.model.drift import Drift
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
 from reconciler.model.states import (
@@ -30,14 +31,14 @@ class ElementNote(msgspec.Struct, frozen=True):
         retries_spent: how many of ``retries.limit`` are used up.
         not_before: earliest start, while it backs off; 0: at once.
         verdict: why the try under way is being ended, decided before its tasks have left.
-        started_at: when all its tasks of the try under way were running; 0: not yet.
+        losses: tries in a row that were lost to nodes; they spend no retry but wait longer.
     """
 
     tries: int = 0
     retries_spent: int = 0
     not_before: float = 0.0
     verdict: EndReason | None = None
-    started_at: float = 0.0
+    losses: int = 0
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -108,6 +109,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
     ``boot_id`` is the node's boot for which it was decided: no other boot may start it.
     ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
+    ``concluded`` is set when the whole try of its element has come to its end: until then an
+    attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
     """
 
     id: str
@@ -134,6 +137,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     message: str = ""
     max_memory_bytes: int = 0
     cpu_s: float = 0.0
+    concluded: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -185,6 +189,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     pool: str = ""
     boot_id: str = ""
     incarnation: str = ""
+    sequence: int = 0
     inventory: Inventory = Inventory()
     usage: NodeUsage = NodeUsage()
     first_seen_at: float = 0.0
@@ -211,18 +216,21 @@ class Observed(msgspec.Struct, frozen=True):
     Attributes:
         desired_generation: the ``Desired.generation`` that was admitted last.
         jobs: the newest run of each job by name, finished ones included.
+        active: names of those that are not finished.
         past_runs: keys of every run that there ever was; none of them starts again.
-        attempts: attempts that have not ended, by id.
+        attempts: attempts of tries that are not concluded, by id.
         nodes: nodes by name.
         reasons: why work waits, by the key that job records carry.
         reports: what nodes said since the last cycle, oldest first.
         answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
+        drift: the differences found by the last cycle.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
 
     desired_generation: int = -1
     jobs: Mapping[str, JobRecord] = {}
+    active: AbstractSet[str] = frozenset()
     past_runs: AbstractSet[str] = frozenset()
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
@@ -230,6 +238,7 @@ class Observed(msgspec.Struct, frozen=True):
     reports: tuple["NodeReport", ...] = ()
     answered: Mapping[str, float] = {}
     overrides: tuple[Override, ...] = ()
+    drift: tuple[Drift, ...] = ()
     leader_since: float = 0.0
     next_order: int = 1
 
@@ -257,6 +266,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     """What a node says of itself.
 
     ``attempts`` is everything the node knows of when ``complete``, else only what is new.
+    ``sequence`` grows with every report of an incarnation.
     """
 
     node: str
@@ -265,5 +275,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     received_at: float
     attempts: tuple[AttemptReport, ...] = ()
     complete: bool = True
+    sequence: int = 0
     inventory: Inventory | None = None
     usage: NodeUsage | None = None

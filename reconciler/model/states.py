@@ -49,6 +49,7 @@ class EndReason(StrEnum):
     PREEMPTED = "Preempted"
     CANCELLED = "Cancelled"
     TIMED_OUT = "TimedOut"
+    SUSPENDED = "Suspended"
     SIBLING_ENDED = "SiblingEnded"
     DRAINED = "Drained"
     LEASE_EXPIRED = "LeaseExpired"

@@ -19,7 +19,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``have`` is the (epoch, version) of the assignments the agent holds; (0, 0) for none.
     ``wait_s`` is how long the server may wait for news before it answers.
-    ``complete`` says that ``attempts`` lists all that the node knows of.
+    ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
+    every request of an incarnation: of two that cross on their way the older is dropped.
     """
 
     node: str
@@ -29,6 +30,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     have: tuple[int, int] = (0, 0)
     wait_s: float = 0.0
     complete: bool = True
+    sequence: int = 0
     attempts: tuple[AttemptReport, ...] = ()
     inventory: Inventory | None = None
     usage: NodeUsage | None = None

@@ -1,0 +1,59 @@
+"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts."""
+
+from reconciler.core import health
+from reconciler.core import work as desk
+from reconciler.model.drift import Drift
+from reconciler.model.states import NodeState
+
+
+def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
+    """Every difference now; ``known`` maps keys of lasting ones to when they were first seen."""
+    found: list[Drift] = []
+    structure = work.desired.structure
+    declared = structure.pool_of_node()
+    for name in work.node_names():
+        node = work.node(name)
+        if node is None:
+            continue
+        if name not in declared and node.state is not NodeState.GONE:
+            found.append(_drift(work, "node-undeclared", name, "no pool declares it"))
+        pool = structure.pools.get(declared.get(name, ""))
+        if pool is not None and node.state is NodeState.UNKNOWN:
+            found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
+        elif pool is not None:
+            missing = health.lacks(node.inventory.capacity, pool.node_resources)
+            if missing:
+                found.append(_drift(work, "node-inventory", name, missing))
+    found.extend(
+        _drift(work, "node-missing", name, "declared, and no agent reports")
+        for name in sorted(declared)
+        if work.node(name) is None
+    )
+    status = work.desired.status
+    if status.sync == "OutOfSync":
+        subject = status.attempted_revision or "head"
+        found.append(_drift(work, "head-not-applied", subject, status.message))
+    elif status.sync == "Unknown":
+        found.append(_drift(work, "repository-unreadable", "repository", status.message))
+    return tuple(
+        Drift(
+            kind=d.kind,
+            subject=d.subject,
+            message=d.message,
+            severity=d.severity,
+            action=d.action,
+            first_seen=known.get(d.key, work.now),
+        )
+        for d in found
+    )
+
+
+def _drift(work: desk.Work, kind: str, subject: str, message: str) -> Drift:
+    return Drift(
+        kind=kind,
+        subject=subject,
+        message=message,
+        severity="warning",
+        action="report",
+        first_seen=work.now,
+    )

@@ -1,0 +1,114 @@
+"""Third phase: which nodes may take work, and when the work of a silent one is given up.
+
+A node that is not heard of is ``Unknown`` at once and loses nothing yet: its tasks may well run.
+They are given up only when their lease, their grace and a margin have passed since the last
+answer that could have renewed the lease (DESIGN section 5).
+"""
+
+from reconciler.core import ingest
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason, NodeState
+
+#: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
+LEASE_MARGIN_S = 2.0
+
+
+def watch(work: desk.Work) -> None:
+    """Renew every node's state and give up what leases no longer hold."""
+    structure = work.desired.structure
+    pool_of_node = structure.pool_of_node()
+    for name in work.node_names():
+        node = work.node(name)
+        if node is None:
+            continue
+        pool = structure.pools.get(pool_of_node.get(name, ""))
+        node = _renew_state(work, node, pool)
+        if node.state in (NodeState.UNKNOWN, NodeState.GONE):
+            _doubt_attempts(work, node)
+        _expire_leases(work, node)
+
+
+def last_contact(node: records.NodeRecord) -> float:
+    """When the node was last heard of or answered."""
+    return max(node.last_report_at, node.last_answer_at)
+
+
+def _renew_state(
+    work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
+) -> records.NodeRecord:
+    drain = pool.drains.get(node.name) if pool else None
+    state, message = _state_of(work, node, pool, drain)
+    return work.renew_node(
+        node, state=state, message=message, drain=drain, pool=pool.name if pool else ""
+    )
+
+
+def _state_of(
+    work: desk.Work,
+    node: records.NodeRecord,
+    pool: desired.Pool | None,
+    drain: desired.Drain | None,
+) -> tuple[NodeState, str]:
+    silence_s = work.desired.structure.settings.node_silence_s
+    heard_at = max(last_contact(node), work.observed.leader_since)
+    never_heard = node.last_report_at == 0.0
+    if never_heard or heard_at + silence_s <= work.now:
+        if pool is None:
+            return NodeState.GONE, "silent, and no pool declares it"
+        return NodeState.UNKNOWN, "not heard of"
+    work.wake(heard_at + silence_s)
+    if node.state is NodeState.UNKNOWN and last_contact(node) + silence_s <= work.now:
+        return NodeState.UNKNOWN, node.message  # only a report ends it, no change of leader does
+    busy = bool(work.attempts_of_node(node.name))
+    if pool is None:
+        return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
+    missing = lacks(node.inventory.capacity, pool.node_resources)
+    if missing:
+        return NodeState.UNHEALTHY, missing
+    if drain is not None:
+        who = f" ({drain.owner})" if drain.owner else ""
+        state = NodeState.DRAINING if busy else NodeState.DRAINED
+        return state, f"{drain.reason}{who}"
+    return NodeState.READY, ""
+
+
+def lacks(capacity: Resources, declared: Resources) -> str:
+    """What a node has less of than its pool declares, in words; empty when nothing."""
+    parts = []
+    if capacity.cpu_milli < declared.cpu_milli:
+        parts.append(f"{capacity.cpu_milli / 1000:g} CPUs, {declared.cpu_milli / 1000:g} declared")
+    if capacity.memory_bytes < declared.memory_bytes:
+        parts.append(f"{capacity.memory_bytes} bytes of memory, {declared.memory_bytes} declared")
+    if capacity.gpu_milli < declared.gpu_milli:
+        parts.append(f"{capacity.gpu_milli // 1000} GPUs, {declared.gpu_milli // 1000} declared")
+    return "; ".join(parts)
+
+
+def _doubt_attempts(work: desk.Work, node: records.NodeRecord) -> None:
+    for attempt in work.attempts_of_node(node.name):
+        if attempt.state is not AttemptState.UNKNOWN:
+            work.renew_attempt(attempt, state=AttemptState.UNKNOWN)
+
+
+def _expire_leases(work: desk.Work, node: records.NodeRecord) -> None:
+    if node.state is NodeState.GONE:
+        for attempt in work.attempts_of_node(node.name):
+            ingest.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
+        return
+    if node.state is not NodeState.UNKNOWN:
+        return
+    renewed_at = max(last_contact(node), work.observed.leader_since)
+    for attempt in work.attempts_of_node(node.name):
+        record = work.job(attempt.job)
+        if record is None or record.spec.lease_s is None:
+            continue
+        spec = record.spec
+        grace_s = desk.stop_order(work, spec, attempt, EndReason.LEASE_EXPIRED).grace_s
+        given_up_at = renewed_at + (record.spec.lease_s or 0) + grace_s + LEASE_MARGIN_S
+        if given_up_at <= work.now:
+            message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
+            ingest.lose(work, attempt, EndReason.NODE_LOST, message)
+        else:
+            work.wake(given_up_at)

@@ -1,0 +1,148 @@
+"""First phase: what nodes said since the last cycle becomes states of attempts and nodes.
+
+A report is what a node knows, not an order of events: it may come twice, late, or cross with a
+newer one. Nothing is ever concluded from a report that an older state can't lead to.
+"""
+
+from reconciler.core import work as desk
+from reconciler.model import outcome, records
+from reconciler.model.states import AttemptState, EndReason, NodeState
+
+_SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
+
+
+def apply_reports(work: desk.Work) -> None:
+    """Apply every report, oldest first, then the times at which nodes were answered."""
+    for report in work.observed.reports:
+        _apply_report(work, report)
+    for name, at in work.observed.answered.items():
+        node = work.node(name)
+        if node is not None and at > node.last_answer_at:
+            work.renew_node(node, last_answer_at=at)
+
+
+def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
+    node = work.node(report.node)
+    if node is None:
+        pool = work.desired.structure.pool_of_node().get(report.node, "")
+        node = records.NodeRecord(
+            name=report.node,
+            state=NodeState.UNKNOWN,
+            pool=pool,
+            first_seen_at=report.received_at,
+        )
+        work.nodes[node.name] = node
+        work.event("NodeSeen", "an agent of this name reports for the first time", node=node.name)
+    crossed = (
+        report.incarnation == node.incarnation
+        and report.boot_id == node.boot_id
+        and report.sequence < node.sequence
+    )
+    if crossed:
+        return
+    if node.boot_id and report.boot_id != node.boot_id:
+        _lose_earlier_boot(work, node, report)
+    if node.incarnation and report.incarnation != node.incarnation:
+        work.event("AgentRestarted", "a new agent process reports", node=node.name)
+    node = work.renew_node(
+        node,
+        boot_id=report.boot_id,
+        incarnation=report.incarnation,
+        sequence=report.sequence,
+        inventory=report.inventory or node.inventory,
+        usage=report.usage or node.usage,
+        last_report_at=max(node.last_report_at, report.received_at),
+    )
+    for told in report.attempts:
+        _apply_attempt(work, node, told)
+    if report.complete:
+        _lose_unlisted(work, node, {told.id for told in report.attempts})
+
+
+def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.AttemptReport) -> None:
+    attempt = work.attempt(told.id)
+    if attempt is None or attempt.node != node.name:
+        if told.state is AttemptState.ENDED:
+            work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        return
+    if told.state is AttemptState.ENDED:
+        if attempt.state is not AttemptState.ENDED:
+            _end(work, attempt, told)
+        work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        return
+    if attempt.state is AttemptState.ENDED:
+        return  # given up as lost, yet it lives: the node is not told to have it and stops it
+    state = AttemptState.STOPPING if attempt.stop is not None else told.state
+    if state is AttemptState.STARTING and attempt.state is AttemptState.RUNNING:
+        state = AttemptState.RUNNING
+    started_at = attempt.started_at if attempt.started_at is not None else told.started_at
+    if state is not attempt.state or started_at != attempt.started_at:
+        work.renew_attempt(attempt, state=state, started_at=started_at)
+        if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
+            work.event(
+                "AttemptRunning",
+                f"task {attempt.group}-{attempt.index} of element {attempt.element} runs",
+                job=attempt.job,
+                node=attempt.node,
+                attempt=attempt.id,
+            )
+
+
+def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport) -> None:
+    work.renew_attempt(
+        attempt,
+        state=AttemptState.ENDED,
+        started_at=attempt.started_at if attempt.started_at is not None else told.started_at,
+        ended_at=told.ended_at if told.ended_at is not None else work.now,
+        exit_code=told.exit_code,
+        signal=told.signal,
+        end_reason=told.end_reason or EndReason.EXITED,
+        message=told.message,
+        max_memory_bytes=told.max_memory_bytes,
+        cpu_s=told.cpu_s,
+    )
+    how = f"signal {told.signal}" if told.signal else f"status {told.exit_code}"
+    reason = told.end_reason or EndReason.EXITED
+    detail = f": {told.message}" if told.message else ""
+    work.event(
+        "AttemptEnded",
+        f"{reason.value} with {how}{detail}",
+        job=attempt.job,
+        node=attempt.node,
+        attempt=attempt.id,
+    )
+
+
+def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, message: str) -> None:
+    """End an attempt of which nothing will be heard any more."""
+    work.renew_attempt(
+        attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
+    )
+    work.event(
+        "AttemptLost",
+        message,
+        job=attempt.job,
+        node=attempt.node,
+        attempt=attempt.id,
+    )
+
+
+def _lose_earlier_boot(
+    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+) -> None:
+    """A machine that has booted again runs nothing of its earlier life."""
+    ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
+    for attempt in work.attempts_of_node(node.name):
+        if attempt.boot_id != report.boot_id and attempt.id not in ended:
+            lose(work, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
+    work.event("NodeRebooted", "another boot of the node reports", node=node.name)
+
+
+def _lose_unlisted(work: desk.Work, node: records.NodeRecord, listed: set[str]) -> None:
+    """What the node had told of and knows no longer is lost; the rest is on its way to it."""
+    for attempt in work.attempts_of_node(node.name):
+        if attempt.id in listed or attempt.boot_id != node.boot_id:
+            continue
+        seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
+        if seen:
+            lose(work, attempt, EndReason.LOST, f"{node.name} no longer knows of it")

@@ -1,0 +1,269 @@
+"""Fourth phase: what became of the tries under way, and what time and people end.
+
+An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an
+eviction, a cancel; the tasks that are left are told to leave. Then, when the last of them has
+left, the *conclusion*: the element has succeeded, has failed for good, or waits for another try.
+"""
+
+import msgspec
+
+from reconciler.core import work as desk
+from reconciler.model import records
+from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
+
+#: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
+_SOFT = frozenset(
+    {
+        EndReason.PREEMPTED,
+        EndReason.DRAINED,
+        EndReason.SUSPENDED,
+        EndReason.CANCELLED,
+        EndReason.TIMED_OUT,
+    }
+)
+#: Ends that are nobody's fault: another try spends no retry.
+_FREE = frozenset(
+    {
+        EndReason.PREEMPTED,
+        EndReason.DRAINED,
+        EndReason.SUSPENDED,
+        EndReason.LEASE_EXPIRED,
+        EndReason.LOST,
+        EndReason.NODE_LOST,
+        EndReason.REFUSED,
+    }
+)
+_LOSSES = frozenset(
+    {EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST, EndReason.REFUSED}
+)
+#: After so many losses in a row the next try waits, twice as long each time, up to a minute.
+LOSSES_UNPUNISHED = 3
+LOSS_WAIT_S_MAX = 60.0
+
+
+def progress(work: desk.Work) -> None:
+    """Judge every try under way, then what time, holds and removals do to each job."""
+    for name in work.jobs_with_attempts():
+        draft = work.draft(name)
+        if draft is None:
+            continue
+        _enforce(work, draft)
+        for element in work.elements_with_attempts(name):
+            _judge(work, draft, element)
+        settle(work, draft)
+    for name in work.active_names():
+        record = work.job(name)
+        if record is None:
+            continue
+        if _needs_attention(work, record):
+            draft = work.draft(name)
+            if draft is not None and not draft.finished:
+                _enforce(work, draft)
+                settle(work, draft)
+
+
+def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
+    """Whether anything but its attempts can change the job now: cheap, for it is asked of all."""
+    draft = work.drafts.get(record.name)
+    if draft is not None:
+        return True
+    spec = record.spec
+    if spec.deadline is not None:
+        work.wake(spec.deadline)
+        return spec.deadline <= work.now
+    return record.removed or spec.suspend != (record.state is JobState.HELD)
+
+
+def _enforce(work: desk.Work, draft: desk.JobDraft) -> None:
+    """Removal, deadline, hold: each ends all of a job."""
+    spec = draft.spec
+    if spec.deadline is not None and spec.deadline > work.now:
+        work.wake(spec.deadline)
+    if draft.removed:
+        _end_all(work, draft, EndReason.CANCELLED, JobState.CANCELLED)
+    elif spec.deadline is not None and spec.deadline <= work.now:
+        draft.message = "its deadline has passed"
+        _end_all(work, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
+    elif spec.suspend:
+        _end_all(work, draft, EndReason.SUSPENDED, None)
+
+
+def _end_all(
+    work: desk.Work, draft: desk.JobDraft, reason: EndReason, waiting_become: JobState | None
+) -> None:
+    if waiting_become is not None and draft.elements.count(desk.PENDING):
+        for element, code in enumerate(draft.elements):
+            if code == desk.PENDING:
+                draft.set_element(element, waiting_become)
+                draft.set_note(element, None)
+    for element in work.elements_with_attempts(draft.spec.name):
+        give_verdict(work, draft, element, reason)
+
+
+def give_verdict(
+    work: desk.Work, draft: desk.JobDraft, element: int, reason: EndReason, by: str = ""
+) -> None:
+    """Decide that a try comes to its end, and tell the tasks that are left to leave."""
+    note = draft.note(element)
+    attempts = work.attempts_of_element(draft.spec.name, element)
+    if note.verdict is None:
+        draft.set_note(element, msgspec.structs.replace(note, verdict=reason))
+    for attempt in attempts:
+        if attempt.state is not AttemptState.ENDED and attempt.stop is None:
+            told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
+            work.order_stop(attempt, desk.stop_order(work, draft.spec, attempt, told, by))
+
+
+def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
+    """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
+    attempts = work.attempts_of_element(draft.spec.name, element)
+    if not attempts or draft.elements[element] not in desk.LIVE_CODES:
+        return
+    fault = next((a for a in attempts if _is_fault(a)), None)
+    if fault is not None and draft.note(element).verdict is None:
+        give_verdict(work, draft, element, fault.end_reason or EndReason.EXITED)
+        attempts = work.attempts_of_element(draft.spec.name, element)
+    if all(attempt.state is AttemptState.ENDED for attempt in attempts):
+        _conclude(work, draft, element, attempts)
+        return
+    if all(attempt.started_at is not None for attempt in attempts):
+        draft.set_element(element, JobState.RUNNING)
+        if draft.started_at is None:
+            draft.started_at = min(a.started_at for a in attempts if a.started_at is not None)
+    limit_s = draft.spec.time_limit_s
+    started = [a.started_at for a in attempts if a.started_at is not None]
+    if limit_s is not None and started and draft.note(element).verdict is None:
+        ends_at = min(started) + limit_s
+        if ends_at <= work.now:
+            give_verdict(work, draft, element, EndReason.TIMED_OUT)
+        else:
+            work.wake(ends_at)
+
+
+def _is_fault(attempt: records.AttemptRecord) -> bool:
+    """Whether an ended attempt brings its whole element down."""
+    if attempt.state is not AttemptState.ENDED:
+        return False
+    return not (attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0)
+
+
+def _conclude(
+    work: desk.Work,
+    draft: desk.JobDraft,
+    element: int,
+    attempts: list[records.AttemptRecord],
+) -> None:
+    """All tasks of a try have left: decide what the element is now."""
+    note = draft.note(element)
+    verdict = note.verdict
+    if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
+        verdict = None
+    tries = desk.try_number_of(attempts, note)
+    for attempt in attempts:
+        work.renew_attempt(attempt, concluded=True)
+    if verdict is None:
+        draft.set_element(element, JobState.SUCCEEDED)
+        draft.set_note(element, None)
+    elif verdict is EndReason.CANCELLED or (draft.removed and verdict in _FREE):
+        draft.set_element(element, JobState.CANCELLED)
+        draft.set_note(element, None)
+    elif verdict is EndReason.TIMED_OUT:
+        draft.set_element(element, JobState.TIMED_OUT)
+        draft.set_note(element, None)
+    elif verdict in _FREE:
+        _wait_again(work, draft, element, verdict=verdict, tries=tries)
+    elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
+        _retry(work, draft, element, tries=tries)
+    else:
+        draft.set_element(element, JobState.FAILED)
+        draft.set_note(element, None)
+        fault = next((a for a in attempts if _is_fault(a)), attempts[0])
+        draft.message = _why(fault)
+
+
+def _why(attempt: records.AttemptRecord) -> str:
+    how = f"signal {attempt.signal}" if attempt.signal else f"status {attempt.exit_code}"
+    detail = f": {attempt.message}" if attempt.message else ""
+    return (
+        f"task {attempt.group}-{attempt.index} of element {attempt.element} ended with {how} "
+        f"on {attempt.node}{detail}"
+    )
+
+
+def _wait_again(
+    work: desk.Work,
+    draft: desk.JobDraft,
+    element: int,
+    *,
+    verdict: EndReason,
+    tries: int,
+) -> None:
+    note = draft.note(element)
+    losses = note.losses + 1 if verdict in _LOSSES else 0
+    wait_s = 0.0
+    if losses > LOSSES_UNPUNISHED:
+        wait_s = min(2.0 ** (losses - LOSSES_UNPUNISHED), LOSS_WAIT_S_MAX)
+    draft.set_element(element, JobState.PENDING)
+    draft.set_note(
+        element,
+        records.ElementNote(
+            tries=tries,
+            retries_spent=note.retries_spent,
+            not_before=work.now + wait_s if wait_s else 0.0,
+            losses=losses,
+        ),
+    )
+    work.event(
+        "JobRequeued", f"element {element} waits again: {verdict.value}", job=draft.spec.name
+    )
+
+
+def _retry(
+    work: desk.Work,
+    draft: desk.JobDraft,
+    element: int,
+    *,
+    tries: int,
+) -> None:
+    note = draft.note(element)
+    retries = draft.spec.retries
+    wait_s = min(retries.backoff_s * 2**note.retries_spent, retries.max_backoff_s)
+    draft.set_element(element, JobState.PENDING)
+    draft.set_note(
+        element,
+        records.ElementNote(
+            tries=tries, retries_spent=note.retries_spent + 1, not_before=work.now + wait_s
+        ),
+    )
+    work.event(
+        "JobRetried",
+        f"element {element} failed; retry {note.retries_spent + 1} of {retries.limit} "
+        f"in {wait_s} s",
+        job=draft.spec.name,
+    )
+
+
+def settle(work: desk.Work, draft: desk.JobDraft) -> None:
+    """Derive the job's state from its elements."""
+    if draft.finished:
+        return
+    counts = draft.elements.count
+    total = len(draft.elements)
+    ended = {
+        state: counts(ELEMENT_CODE[state])
+        for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
+    }
+    if sum(ended.values()) == total:
+        for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
+            if ended[state]:
+                work.set_job_state(draft, state, draft.message)
+                return
+        work.set_job_state(draft, JobState.SUCCEEDED)
+    elif counts(desk.RUNNING):
+        work.set_job_state(draft, JobState.RUNNING)
+    elif counts(desk.STARTING):
+        work.set_job_state(draft, JobState.STARTING)
+    elif draft.spec.suspend:
+        work.set_job_state(draft, JobState.HELD)
+    else:
+        work.set_job_state(draft, JobState.PENDING)

@@ -1,0 +1,106 @@
+"""The loop's memory between cycles: absorbs outcomes, hands out ``Observed`` without copying.
+
+The only mutable thing of the core. ``reconcile`` gets a frozen ``Observed`` whose mappings are
+those held here; it reads them and changes none.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from reconciler.model import outcome, records
+from reconciler.model.reasons import Reason
+from reconciler.model.states import AttemptState
+
+#: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
+REPORTS_MAX = 100_000
+
+
+class Memory:
+    """Records as of the last outcome, and what has come in since."""
+
+    def __init__(self, loaded: records.Observed, leader_since: float) -> None:
+        self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
+        self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
+        self.past_runs: set[str] = set(loaded.past_runs)
+        self.attempts: dict[str, records.AttemptRecord] = dict(loaded.attempts)
+        self.attempts_by_node: dict[str, dict[str, None]] = {}
+        for attempt in self.attempts.values():
+            self._index(attempt)
+        self.nodes: dict[str, records.NodeRecord] = dict(loaded.nodes)
+        self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
+        self.overrides = loaded.overrides
+        self.drift = loaded.drift
+        self.desired_generation = -1
+        self.next_order = loaded.next_order
+        self.leader_since = leader_since
+        self.reports: list[records.NodeReport] = []
+        self.answered: dict[str, float] = {}
+
+    def add_report(self, report: records.NodeReport) -> None:
+        """Keep what a node said for the next cycle."""
+        if len(self.reports) < REPORTS_MAX:
+            self.reports.append(report)
+
+    def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
+        """What came in since the last cycle; it is not handed out twice."""
+        reports, self.reports = tuple(self.reports), []
+        answered, self.answered = self.answered, {}
+        return reports, answered
+
+    def observed(
+        self, reports: tuple[records.NodeReport, ...], answered: Mapping[str, float]
+    ) -> records.Observed:
+        """The input of ``reconcile``: records as they stand, and what came in."""
+        return records.Observed(
+            desired_generation=self.desired_generation,
+            jobs=self.jobs,
+            active=self.active,
+            past_runs=self.past_runs,
+            attempts=self.attempts,
+            nodes=self.nodes,
+            reasons=self.reasons,
+            reports=reports,
+            answered=answered,
+            overrides=self.overrides,
+            drift=self.drift,
+            leader_since=self.leader_since,
+            next_order=self.next_order,
+        )
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """Take over an outcome, after it was committed."""
+        for job in result.jobs:
+            self.jobs[job.name] = job
+            if job.finished:
+                self.active.discard(job.name)
+            else:
+                self.active.add(job.name)
+        self.past_runs.update(result.new_runs)
+        for attempt in result.attempts:
+            if attempt.concluded:
+                self.attempts.pop(attempt.id, None)
+                self.attempts_by_node.get(attempt.node, {}).pop(attempt.id, None)
+            else:
+                self.attempts[attempt.id] = attempt
+                self._index(attempt)
+        for node in result.nodes:
+            self.nodes[node.name] = node
+        for key, reasons in result.reasons.items():
+            if reasons:
+                self.reasons[key] = reasons
+            else:
+                self.reasons.pop(key, None)
+        self.drift = result.drift
+        self.desired_generation = result.desired_generation
+        self.next_order = result.next_order
+
+    def snapshot(self) -> bytes:
+        """Everything remembered, for the journal."""
+        return msgspec.msgpack.encode(self.observed((), {}))
+
+    def _index(self, attempt: records.AttemptRecord) -> None:
+        if attempt.state is AttemptState.ENDED:
+            self.attempts_by_node.get(attempt.node, {}).pop(attempt.id, None)
+        else:
+            self.attempts_by_node.setdefault(attempt.node, {})[attempt.id] = None

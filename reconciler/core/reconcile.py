@@ -1,0 +1,97 @@
+"""The one decision function: live, plan, simulation and replay all call it.
+
+desired, observed, now go in; an ``Outcome`` comes out: renewed records, actions, reasons, events,
+and the next moment at which time alone changes something. It reads no clock, draws no random
+number, and gives the same answer for the same input on any machine.
+"""
+
+from reconciler.core import admission, drifts, health, ingest, lifecycle, placing, snapshots
+from reconciler.core import work as desk
+from reconciler.model import desired, outcome, records
+from reconciler.model.states import AttemptState
+from reconciler.scheduling import schedule
+from reconciler.scheduling import snapshot as columns
+
+
+def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -> outcome.Outcome:
+    """Decide one cycle.
+
+    Args:
+        wanted: what git asks for.
+        observed: every record, and what nodes said since the last cycle.
+        now: seconds since the epoch.
+    """
+    work = desk.Work(wanted, observed, now)
+    ingest.apply_reports(work)
+    admission.admit(work)
+    health.watch(work)
+    lifecycle.progress(work)
+    admission.admit_successors(work)
+    situation = snapshots.build(work)
+    decided = schedule.schedule(situation.snapshot)
+    placing.apply(work, situation, decided)
+    return _outcome(work, situation)
+
+
+def _outcome(work: desk.Work, situation: snapshots.Situation) -> outcome.Outcome:
+    jobs = list(work.replaced)
+    for draft in work.drafts.values():
+        record = draft.record()
+        if draft.is_new or record is not draft.base:
+            jobs.append(record)
+    known = {drift.key: drift.first_seen for drift in work.observed.drift}
+    return outcome.Outcome(
+        now=work.now,
+        desired_generation=work.desired.generation,
+        jobs=tuple(jobs),
+        attempts=tuple(work.attempts.values()),
+        nodes=tuple(work.nodes.values()),
+        new_runs=tuple(work.new_runs),
+        reasons=work.reasons,
+        actions=tuple(work.actions),
+        events=tuple(work.events),
+        drift=drifts.find(work, known),
+        queues=_queue_usage(work, situation),
+        next_order=work.next_order,
+        wake_at=work.wake_at,
+    )
+
+
+def _queue_usage(work: desk.Work, situation: snapshots.Situation) -> tuple[outcome.QueueUsage, ...]:
+    table: columns.QueueColumns = situation.snapshot.queues
+    queues = work.desired.structure.queues
+    allocated = table.allocated.copy()
+    row_of = {name: row for row, name in enumerate(table.names)}
+    running: dict[str, set[str]] = {}
+    for attempt in work.live_attempts():
+        spec = _spec_of(work, attempt.job)
+        if spec is not None:
+            running.setdefault(spec.queue, set()).add(attempt.job)
+    for attempt in work.attempts.values():
+        if attempt.state is AttemptState.ENDED or attempt.id in work.observed.attempts:
+            continue
+        spec = _spec_of(work, attempt.job)
+        row = row_of.get(spec.queue, -1) if spec is not None else -1
+        while row >= 0:
+            allocated[row] += attempt.resources.as_vector()
+            row = int(table.parent[row])
+    return tuple(
+        outcome.QueueUsage(
+            name=queue.name,
+            parent=queue.parent,
+            allocated=(int(amounts[0]), int(amounts[1]), int(amounts[2])),
+            guaranteed=queue.guaranteed.as_vector(),
+            limit=queue.limit.as_vector(),
+            pending_jobs=situation.pending_jobs.get(queue.name, 0),
+            running_jobs=len(running.get(queue.name, ())),
+        )
+        for queue, amounts in zip(queues.values(), allocated, strict=True)
+    )
+
+
+def _spec_of(work: desk.Work, job: str) -> desired.Job | None:
+    draft = work.drafts.get(job)
+    if draft is not None:
+        return draft.spec
+    record = work.observed.jobs.get(job)
+    return record.spec if record else None

@@ -1,0 +1,163 @@
+"""What keeps a job from being offered to the scheduler at all, told as reasons.
+
+Holds, dependencies, back-off and the concurrency cap of arrays are facts of a job's life; quota
+and room are the scheduler's. A job has reasons of one or the other kind, never of both.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Which elements may start now, how many of them, and if none why not."""
+
+    elements: tuple[int, ...] = ()
+    startable: int = 0
+    reason_key: str = ""
+    reason: Reason | None = None
+
+
+def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Readiness:
+    """Which of the waiting elements of an active job may start in this cycle."""
+    spec = record.spec
+    blocked = _blocked_whole(work, record)
+    if blocked is not None:
+        return blocked
+    waiting = np.flatnonzero(np.frombuffer(elements, dtype=np.uint8) == desk.PENDING)
+    if not len(waiting):
+        return Readiness()
+    indexes: list[int] = waiting.tolist()
+    per_element = [d for d in spec.depends_on if d.per_element]
+    if per_element:
+        indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
+        if not indexes:
+            return _dependency_reason(spec, per_element[0], "the same element of it")
+    if record.notes:
+        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
+        if len(ready) < len(indexes):
+            next_at = min(
+                record.notes[i].not_before
+                for i in indexes
+                if i in record.notes and record.notes[i].not_before > work.now
+            )
+            work.wake(next_at)
+        if not ready:
+            return Readiness(
+                reason_key=f"BackingOff/{spec.name}",
+                reason=Reason(
+                    code=ReasonCode.BACKING_OFF,
+                    message="the last try failed or was lost; it waits before the next one",
+                    unblocks="the end of the wait",
+                ),
+            )
+        indexes = ready
+    startable = len(indexes)
+    if spec.parallelism is not None:
+        live = sum(elements.count(code) for code in desk.LIVE_CODES)
+        startable = min(startable, spec.parallelism - live)
+        if startable <= 0:
+            return Readiness(
+                reason_key=f"ArrayLimit/{spec.name}",
+                reason=Reason(
+                    code=ReasonCode.ARRAY_LIMIT,
+                    message=f"{spec.parallelism} elements run at once at the most (parallelism)",
+                    unblocks="the end of a running element, or a higher spec.array.parallelism",
+                ),
+            )
+    return Readiness(elements=tuple(indexes), startable=startable)
+
+
+_NO_NOTE = records.ElementNote()
+
+
+def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:
+    spec = record.spec
+    structure = work.desired.structure
+    if record.state is JobState.HELD:
+        return Readiness(
+            reason_key="Held/job",
+            reason=Reason(
+                code=ReasonCode.HELD,
+                message="it is held by its document (spec.suspend)",
+                unblocks="`muster release`, or spec.suspend: false",
+            ),
+        )
+    if structure.settings.suspend:
+        return Readiness(
+            reason_key="Held/cluster",
+            reason=Reason(
+                code=ReasonCode.HELD,
+                message="the cluster is suspended: nothing new starts",
+                unblocks="spec.suspend: false in Cluster",
+            ),
+        )
+    if spec.queue not in structure.queues:
+        return Readiness(
+            reason_key=f"Invalid/queue/{spec.queue}",
+            reason=Reason(
+                code=ReasonCode.INVALID,
+                message=f"its queue {spec.queue} does not exist",
+                unblocks=f"a Queue named {spec.queue}, or another spec.queue",
+            ),
+        )
+    for dependency in spec.depends_on:
+        blocked = _dependency_blocks(work, spec, dependency)
+        if blocked is not None:
+            return blocked
+    return None
+
+
+def _dependency_blocks(
+    work: desk.Work, spec: desired.Job, dependency: desired.Dependency
+) -> Readiness | None:
+    state = work.job_state(dependency.job)
+    if dependency.per_element:
+        return None if state is not None else _dependency_reason(spec, dependency, "it exists")
+    if state is None or state not in FINISHED_JOB_STATES:
+        return _dependency_reason(spec, dependency, "it ends")
+    if _condition_met(dependency.condition, state):
+        return None
+    return Readiness(
+        reason_key=f"DependencyNeverMet/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY_NEVER_MET,
+            message=f"{dependency.condition} {dependency.job}, which is {state.value}",
+            unblocks=f"another run of {dependency.job}, or a change of spec.dependsOn",
+        ),
+    )
+
+
+def _condition_met(condition: str, state: JobState) -> bool:
+    if condition == "afterAny":
+        return True
+    return (state is JobState.SUCCEEDED) == (condition == "afterOk")
+
+
+def _element_met(work: desk.Work, dependency: desired.Dependency, element: int) -> bool:
+    draft = work.drafts.get(dependency.job)
+    record = work.observed.jobs.get(dependency.job)
+    elements = bytes(draft.elements) if draft else record.elements if record else b""
+    if element >= len(elements):
+        return False
+    code = elements[element]
+    finished = code >= ELEMENT_CODE[JobState.SUCCEEDED]
+    state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
+    return finished and _condition_met(dependency.condition, state)
+
+
+def _dependency_reason(spec: desired.Job, dependency: desired.Dependency, until: str) -> Readiness:
+    return Readiness(
+        reason_key=f"Dependency/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY,
+            message=f"{dependency.condition} {dependency.job}: waits until {until}",
+            unblocks=f"the end of {dependency.job}",
+        ),
+    )

@@ -1,0 +1,333 @@
+"""The desk of one cycle: what is observed below, what the phases renew on top.
+
+Phases read jobs, attempts and nodes through a ``Work`` and see what earlier phases of the same
+cycle wrote; nothing they read is ever changed in place, so that ``reconcile`` stays a function.
+Every change of state passes through here and is checked against the tables of ``model.states``.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from reconciler.model import desired, events, outcome, records, states
+from reconciler.model.reasons import Reason
+from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
+
+PENDING = ELEMENT_CODE[JobState.PENDING]
+STARTING = ELEMENT_CODE[JobState.STARTING]
+RUNNING = ELEMENT_CODE[JobState.RUNNING]
+#: Codes of elements that hold resources now.
+LIVE_CODES = (STARTING, RUNNING)
+
+
+class JobDraft:
+    """One job while a cycle works on it; becomes a record again when the cycle ends."""
+
+    def __init__(self, record: records.JobRecord) -> None:
+        self.base = record
+        self.spec = record.spec
+        self.state = record.state
+        self.elements = bytearray(record.elements)
+        self.notes = record.notes
+        self.started_at = record.started_at
+        self.ended_at = record.ended_at
+        self.removed = record.removed
+        self.message = record.message
+        self.reason_key = record.reason_key
+        self.is_new = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state in states.FINISHED_JOB_STATES
+
+    def note(self, element: int) -> records.ElementNote:
+        """What the element has behind it."""
+        return self.notes.get(element, _NO_NOTE)
+
+    def set_note(self, element: int, note: records.ElementNote | None) -> None:
+        """Replace or drop an element's note."""
+        if self.notes is self.base.notes:
+            self.notes = dict(self.base.notes)
+        if note is None:
+            self.notes.pop(element, None)
+        else:
+            self.notes[element] = note
+
+    def set_element(self, element: int, state: JobState) -> None:
+        """Change an element's state if the table allows it."""
+        before = states.ELEMENT_CODES[self.elements[element]]
+        states.check(f"job {self.spec.name} element {element}", before, state)
+        self.elements[element] = ELEMENT_CODE[state]
+
+    def live_count(self) -> int:
+        """Elements that hold resources now."""
+        return sum(self.elements.count(code) for code in LIVE_CODES)
+
+    def record(self) -> records.JobRecord:
+        """The renewed record; the old one where nothing changed."""
+        renewed = msgspec.structs.replace(
+            self.base,
+            spec=self.spec,
+            state=self.state,
+            elements=bytes(self.elements),
+            notes=self.notes,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            removed=self.removed,
+            message=self.message,
+            reason_key=self.reason_key,
+        )
+        return self.base if renewed == self.base else renewed
+
+
+_NO_NOTE = records.ElementNote()
+
+
+class Work:
+    """What one cycle reads and what it renews."""
+
+    def __init__(self, wanted: desired.Desired, observed: records.Observed, now: float) -> None:
+        self.desired = wanted
+        self.observed = observed
+        self.now = now
+        self.drafts: dict[str, JobDraft] = {}
+        self.attempts: dict[str, records.AttemptRecord] = {}
+        self.nodes: dict[str, records.NodeRecord] = {}
+        self.events: list[events.Event] = []
+        self.actions: list[outcome.Action] = []
+        self.new_runs: list[str] = []
+        self.replaced: list[records.JobRecord] = []
+        self.reasons: dict[str, tuple[Reason, ...]] = {}
+        self.finished_now: list[str] = []
+        self.next_order = observed.next_order
+        self.wake_at: float | None = None
+        self._by_job: dict[str, dict[int, dict[str, None]]] | None = None
+        self._by_node: dict[str, dict[str, None]] | None = None
+
+    # -- reading
+
+    def job(self, name: str) -> records.JobRecord | None:
+        """The newest run of a job as it stands before this cycle, for reading only."""
+        draft = self.drafts.get(name)
+        if draft is not None:
+            return draft.base
+        for record in reversed(self.replaced):
+            if record.name == name:
+                return record
+        return self.observed.jobs.get(name)
+
+    def job_state(self, name: str) -> JobState | None:
+        """The state of a job as this cycle has it so far."""
+        draft = self.drafts.get(name)
+        if draft:
+            return draft.state
+        record = self.observed.jobs.get(name)
+        return record.state if record else None
+
+    def draft(self, name: str) -> JobDraft | None:
+        """The job to work on, or None if there is none of that name."""
+        draft = self.drafts.get(name)
+        if draft is None:
+            record = self.observed.jobs.get(name)
+            if record is None:
+                return None
+            draft = self.drafts[name] = JobDraft(record)
+        return draft
+
+    def active_names(self) -> list[str]:
+        """Names of jobs that are not finished, those of this cycle included, sorted."""
+        names = set(self.observed.active)
+        for name, draft in self.drafts.items():
+            if draft.finished:
+                names.discard(name)
+            else:
+                names.add(name)
+        return sorted(names)
+
+    def attempt(self, attempt_id: str) -> records.AttemptRecord | None:
+        """An attempt of a try that had not concluded when the cycle began."""
+        return self.attempts.get(attempt_id) or self.observed.attempts.get(attempt_id)
+
+    def live_attempts(self) -> Iterator[records.AttemptRecord]:
+        """Every attempt that has not ended, in the order of their ids' arrival."""
+        renewed = self.attempts
+        for attempt_id, attempt in self.observed.attempts.items():
+            if attempt_id not in renewed and attempt.state is not AttemptState.ENDED:
+                yield attempt
+        for attempt in renewed.values():
+            if attempt.state is not AttemptState.ENDED:
+                yield attempt
+
+    def attempts_of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
+        """The attempts of the element's try under way, those that ended in it included."""
+        ids = self._index_by_job().get(job, {}).get(element, {})
+        found = (self.attempt(attempt_id) for attempt_id in ids)
+        return [attempt for attempt in found if attempt is not None]
+
+    def elements_with_attempts(self, job: str) -> list[int]:
+        """Elements of a job that have attempts under way, ascending."""
+        return sorted(self._index_by_job().get(job, {}))
+
+    def jobs_with_attempts(self) -> list[str]:
+        """Names of jobs that have attempts under way, sorted."""
+        return sorted(self._index_by_job())
+
+    def attempts_of_node(self, node: str) -> list[records.AttemptRecord]:
+        """The attempts on a node that have not ended."""
+        ids = self._index_by_node().get(node, {})
+        found = (self.attempt(attempt_id) for attempt_id in ids)
+        return [a for a in found if a is not None and a.state is not AttemptState.ENDED]
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """A node as this cycle has it so far."""
+        return self.nodes.get(name) or self.observed.nodes.get(name)
+
+    def node_names(self) -> list[str]:
+        """Names of all nodes ever seen or declared, sorted."""
+        return sorted(self.observed.nodes.keys() | self.nodes.keys())
+
+    def _index_by_job(self) -> dict[str, dict[int, dict[str, None]]]:
+        if self._by_job is None:
+            index: dict[str, dict[int, dict[str, None]]] = {}
+            for attempt in self.observed.attempts.values():
+                index.setdefault(attempt.job, {}).setdefault(attempt.element, {})[attempt.id] = None
+            self._by_job = index
+        return self._by_job
+
+    def _index_by_node(self) -> dict[str, dict[str, None]]:
+        if self._by_node is None:
+            index: dict[str, dict[str, None]] = {}
+            for attempt in self.observed.attempts.values():
+                index.setdefault(attempt.node, {})[attempt.id] = None
+            self._by_node = index
+        return self._by_node
+
+    # -- writing
+
+    def add_job(self, spec: desired.Job) -> JobDraft:
+        """A run that has never been: it begins here."""
+        state = JobState.HELD if spec.suspend else JobState.PENDING
+        record = records.JobRecord(
+            spec=spec,
+            state=state,
+            elements=bytes(spec.element_count),
+            submitted_at=self.now,
+            order=self.next_order,
+        )
+        self.next_order += 1
+        draft = JobDraft(record)
+        draft.is_new = True
+        self.drafts[spec.name] = draft
+        self.new_runs.append(spec.key)
+        self.event("JobSubmitted", f"run {spec.run} waits in queue {spec.queue}", job=spec.name)
+        return draft
+
+    def archive_finished(self, name: str) -> None:
+        """Set a run that finished in this cycle aside, so that a newer one can begin."""
+        draft = self.drafts.pop(name)
+        self.replaced.append(draft.record())
+
+    def add_attempt(self, attempt: records.AttemptRecord) -> None:
+        """A new attempt, decided in this cycle."""
+        self.attempts[attempt.id] = attempt
+        elements = self._index_by_job().setdefault(attempt.job, {})
+        elements.setdefault(attempt.element, {})[attempt.id] = None
+        self._index_by_node().setdefault(attempt.node, {})[attempt.id] = None
+        self.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+
+    def renew_attempt(self, attempt: records.AttemptRecord, **changes: object) -> None:
+        """Replace an attempt by one with ``changes``; its state only as the table allows."""
+        renewed = msgspec.structs.replace(attempt, **changes)
+        if renewed.state is not attempt.state:
+            states.check(
+                f"attempt {attempt.id} on {attempt.node}",
+                attempt.state,
+                renewed.state,
+                self._story(attempt),
+            )
+        self.attempts[attempt.id] = renewed
+
+    def order_stop(self, attempt: records.AttemptRecord, stop: records.StopOrder) -> None:
+        """Tell an attempt to leave; one that was told already is left alone."""
+        if attempt.stop is not None or attempt.state is AttemptState.ENDED:
+            return
+        state = attempt.state
+        if state is not AttemptState.UNKNOWN:
+            state = AttemptState.STOPPING
+        self.renew_attempt(attempt, state=state, stop=stop)
+        self.actions.append(outcome.StopAttempt(attempt=attempt.id, node=attempt.node))
+
+    def renew_node(self, node: records.NodeRecord, **changes: object) -> records.NodeRecord:
+        """Replace a node by one with ``changes``; a change of state is an event."""
+        renewed = msgspec.structs.replace(node, **changes)
+        if renewed.state is not node.state:
+            states.check(f"node {node.name}", node.state, renewed.state)
+            self.event(f"Node{renewed.state.value}", renewed.message or "", node=node.name)
+        if renewed != node:
+            self.nodes[node.name] = renewed
+        return renewed
+
+    def set_job_state(self, draft: JobDraft, state: JobState, message: str = "") -> None:
+        """Change a job's state as the table allows; a change is an event."""
+        if state is draft.state:
+            return
+        states.check(f"job {draft.spec.name}", draft.state, state)
+        draft.state = state
+        if message:
+            draft.message = message
+        if state in states.FINISHED_JOB_STATES:
+            draft.ended_at = self.now
+            draft.reason_key = ""
+            self.finished_now.append(draft.spec.name)
+        self.event(f"Job{state.value}", message, job=draft.spec.name)
+
+    def event(
+        self, kind: str, message: str, *, job: str = "", node: str = "", attempt: str = ""
+    ) -> None:
+        """Note that something happened."""
+        self.events.append(
+            events.Event(
+                at=self.now, kind=kind, message=message, job=job, node=node, attempt=attempt
+            )
+        )
+
+    def wake(self, at: float) -> None:
+        """Ask for a cycle at ``at`` at the latest."""
+        if self.wake_at is None or at < self.wake_at:
+            self.wake_at = at
+
+    def _story(self, attempt: records.AttemptRecord) -> tuple[str, ...]:
+        lines = [f"assigned to {attempt.node} at {attempt.assigned_at}"]
+        if attempt.started_at is not None:
+            lines.append(f"started at {attempt.started_at}")
+        if attempt.stop is not None:
+            lines.append(f"told to stop ({attempt.stop.reason}) at {attempt.stop.at}")
+        if attempt.ended_at is not None:
+            lines.append(f"ended ({attempt.end_reason}) at {attempt.ended_at}")
+        return tuple(lines)
+
+
+def stop_order(
+    work: Work, spec: desired.Job, attempt: records.AttemptRecord, reason: EndReason, by: str = ""
+) -> records.StopOrder:
+    """How an attempt is asked to leave: the checkpoint signal unless its work is unwanted."""
+    if spec.checkpoint is not None and reason is not EndReason.CANCELLED:
+        return records.StopOrder(
+            reason=reason,
+            signal=spec.checkpoint.signal,
+            grace_s=spec.checkpoint.grace_s,
+            at=work.now,
+            by=by,
+        )
+    grace_s = spec.grace_s
+    if grace_s is None:
+        node = work.node(attempt.node)
+        pool = work.desired.structure.pools.get(node.pool) if node else None
+        grace_s = pool.grace_s if pool else 30
+    return records.StopOrder(reason=reason, signal="SIGTERM", grace_s=grace_s, at=work.now, by=by)
+
+
+def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNote) -> int:
+    """The number of the try under way, or of the last one."""
+    return max((attempt.try_number for attempt in attempts), default=note.tries)

@@ -1,0 +1,146 @@
+"""The native engine: one assignment set a node, rebuilt when a decision touched the node.
+
+After an outcome is committed, the actions in it name the nodes that have to hear of it. Each gets
+its whole set of attempts, never a difference, and the ends that it may forget. Sets are encoded
+here once; the server passes the bytes on.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from reconciler.model import desired, identifiers, link, outcome, records, wire
+from reconciler.model.states import AttemptState
+
+
+class Held(Protocol):
+    """What the engine reads of the loop's memory."""
+
+    @property
+    def jobs(self) -> Mapping[str, records.JobRecord]:
+        """Newest runs by name."""
+
+    @property
+    def attempts(self) -> Mapping[str, records.AttemptRecord]:
+        """Attempts of tries that are not concluded, by id."""
+
+    @property
+    def attempts_by_node(self) -> Mapping[str, Mapping[str, None]]:
+        """Ids of attempts that have not ended, by node."""
+
+    @property
+    def nodes(self) -> Mapping[str, records.NodeRecord]:
+        """Nodes by name."""
+
+
+class AgentsEngine:
+    """What every node is to have, by epoch and version.
+
+    The engine places nothing by itself, can preempt and signal, and streams logs through the
+    agents' own connection.
+    """
+
+    places_tasks = False
+    can_preempt = True
+    can_signal = True
+    can_stream_logs = True
+
+    def __init__(self, epoch: int, *, allow_root: bool = False) -> None:
+        self.epoch = epoch
+        self.allow_root = allow_root
+        self._versions: dict[str, int] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def apply(
+        self,
+        actions: Iterable[outcome.Action],
+        structure: desired.Structure,
+        memory: Held,
+    ) -> list[link.NodeUpdate]:
+        """The updates that follow from a committed outcome, one for each node it touches."""
+        changed: dict[str, None] = {}
+        acknowledged: dict[str, list[str]] = {}
+        for action in actions:
+            if isinstance(action, outcome.Acknowledge):
+                acknowledged.setdefault(action.node, []).append(action.attempt)
+            changed.setdefault(action.node)
+        return [
+            self.update(node, structure, memory, tuple(acknowledged.get(node, ())))
+            for node in changed
+        ]
+
+    def update(
+        self,
+        node: str,
+        structure: desired.Structure,
+        memory: Held,
+        acknowledged: tuple[str, ...] = (),
+    ) -> link.NodeUpdate:
+        """The node's whole set as it is now, under a new version."""
+        version = self._versions.get(node, 0) + 1
+        self._versions[node] = version
+        return link.NodeUpdate(
+            node=node,
+            epoch=self.epoch,
+            version=version,
+            payload=self._encoder.encode(self._set(node, structure, memory)),
+            acknowledged=acknowledged,
+        )
+
+    def _set(self, node: str, structure: desired.Structure, memory: Held) -> wire.AssignmentSet:
+        templates: dict[str, wire.TaskTemplate] = {}
+        assignments = []
+        for attempt_id in memory.attempts_by_node.get(node, ()):
+            attempt = memory.attempts[attempt_id]
+            job = memory.jobs.get(attempt.job)
+            if job is None or attempt.state is AttemptState.ENDED:
+                continue
+            template = identifiers.template_id(job.spec, attempt.group)
+            if template not in templates:
+                record = memory.nodes.get(node)
+                templates[template] = self._template(job.spec, attempt.group, structure, record)
+            assignments.append(
+                wire.Assignment(
+                    attempt=attempt.id,
+                    template=template,
+                    boot_id=attempt.boot_id,
+                    element=attempt.element,
+                    index=attempt.index,
+                    try_number=attempt.try_number,
+                    array_count=job.spec.array_count,
+                    devices=attempt.devices,
+                    rank=attempt.rank,
+                    stop=attempt.stop,
+                )
+            )
+        return wire.AssignmentSet(templates=templates, assignments=tuple(assignments))
+
+    def _template(
+        self,
+        spec: desired.Job,
+        group_name: str,
+        structure: desired.Structure,
+        node: records.NodeRecord | None,
+    ) -> wire.TaskTemplate:
+        group = next(group for group in spec.groups if group.name == group_name)
+        pool = structure.pools.get(node.pool) if node else None
+        checkpoint = spec.checkpoint
+        grace_s = spec.grace_s if spec.grace_s is not None else (pool.grace_s if pool else 30)
+        return wire.TaskTemplate(
+            job=spec.name,
+            run=spec.run,
+            group=group.name,
+            command=group.command,
+            script=group.script,
+            environment=group.environment,
+            working_directory=spec.working_directory,
+            checkpoint_path=checkpoint.path if checkpoint else None,
+            checkpoint_signal=checkpoint.signal if checkpoint else "SIGTERM",
+            grace_s=checkpoint.grace_s if checkpoint else grace_s,
+            lease_s=spec.lease_s,
+            user=structure.unix_users.get(spec.owner),
+            allow_root=self.allow_root or (pool is not None and pool.allow_root),
+            framework=spec.framework,
+            memory_bytes=group.resources.memory_bytes,
+        )
