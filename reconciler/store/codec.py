@@ -6,22 +6,19 @@ import msgspec
 
 from reconciler.model import drift, events, records
 from reconciler.model.reasons import Reason
-from reconciler.model.states import EndReason
 
 Row = tuple[Any, ...]
 
 encode = msgspec.msgpack.Encoder().encode
 
 
-class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """An element's note in few bytes: the values in order, without their names."""
-
-    tries: int
-    retries_spent: int
-    not_before: float
-    verdict: EndReason | None
-    started_at: float
-
+#: ``records.ElementNote`` in few bytes: its values in order, without their names.
+_Note = msgspec.defstruct(
+    "_Note",
+    [(f.name, f.type, f.default) for f in msgspec.structs.fields(records.ElementNote)],
+    frozen=True,
+    array_like=True,
+)
 
 _decode_job = msgspec.msgpack.Decoder(records.JobRecord).decode
 _decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
@@ -95,6 +92,7 @@ def attempt_row(attempt: records.AttemptRecord) -> Row:
         attempt.exit_code,
         attempt.signal,
         None if end is None else end.value,
+        int(attempt.concluded),
         encode(attempt),
     )
 

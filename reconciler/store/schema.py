@@ -82,6 +82,7 @@ NOTES = sa.Table(
 #: Keys of every run that there ever was.
 RUNS = sa.Table("runs", METADATA, _text("key", key=True), sqlite_with_rowid=False)
 
+#: ``concluded`` is 1 when nothing hangs on the attempt any more (``AttemptRecord.concluded``).
 ATTEMPTS = sa.Table(
     "attempts",
     METADATA,
@@ -101,6 +102,7 @@ ATTEMPTS = sa.Table(
     sa.Column("exit_code", sa.BigInteger),
     sa.Column("signal", sa.BigInteger),
     sa.Column("end_reason", sa.Text),
+    _integer("concluded"),
     _body(),
     sa.Index("attempts_by_job", "job", "run", "element"),
 )
@@ -109,6 +111,12 @@ sa.Index(
     ATTEMPTS.c.node,
     sqlite_where=ATTEMPTS.c.state != "Ended",
     postgresql_where=ATTEMPTS.c.state != "Ended",
+)
+sa.Index(
+    "attempts_open",
+    ATTEMPTS.c.assigned_at,
+    sqlite_where=ATTEMPTS.c.concluded == 0,
+    postgresql_where=ATTEMPTS.c.concluded == 0,
 )
 
 NODES = sa.Table("nodes", METADATA, _text("name", key=True), _text("pool"), _text("state"), _body())

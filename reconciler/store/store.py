@@ -14,7 +14,7 @@ from reconciler.model import records
 from reconciler.model.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, writer
 from reconciler.store.errors import DeposedError, StoreError
-from reconciler.store.reader import ENDED, INCUMBENTS, Reader
+from reconciler.store.reader import INCUMBENTS, Reader
 
 _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
 _COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
@@ -112,24 +112,26 @@ class Store(Reader):
                     .order_by(jobs.position, jobs.name)
                 )
             ]
-            alive = [
+            unconcluded = [
                 codec.attempt(row.body)
                 for row in connection.execute(
                     sa.select(attempts.body)
-                    .where(attempts.state != ENDED)
+                    .where(attempts.concluded == sa.literal_column("0"))
                     .order_by(attempts.assigned_at, attempts.id)
                 )
             ]
             observed = records.Observed(
                 jobs={job.name: job for job in found},
+                active=frozenset(job.name for job in found if not job.finished),
                 past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
-                attempts={attempt.id: attempt for attempt in alive},
+                attempts={attempt.id: attempt for attempt in unconcluded},
                 nodes={node.name: node for node in self.nodes()},
                 reasons={
                     row.key: codec.reasons(row.body)
                     for row in connection.execute(sa.select(reasons.key, reasons.body))
                 },
                 overrides=self.overrides(),
+                drift=tuple(self.drift()),
                 leader_since=self._led_since,
                 next_order=int(
                     connection.execute(sa.select(schema.LEADER.c.next_order)).scalar_one()

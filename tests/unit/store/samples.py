@@ -51,6 +51,7 @@ def attempt(
     node: str = "n1",
     state: AttemptState = AttemptState.ASSIGNED,
     exit_code: int | None = None,
+    concluded: bool = False,
 ) -> records.AttemptRecord:
     """An attempt at one of a job's elements."""
     ended = state is AttemptState.ENDED
@@ -73,6 +74,7 @@ def attempt(
         ended_at=103.0 if ended else None,
         exit_code=exit_code,
         end_reason=EndReason.EXITED if ended else None,
+        concluded=concluded,
     )
 
 

@@ -74,23 +74,28 @@ def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> No
     notes = {3: records.ElementNote(tries=2, not_before=7.5), 4: records.ElementNote(tries=1)}
     train = samples.job(elements=5, notes=notes, reason_key="default/shape", labels={"a": "b"})
     alive = samples.attempt(train, 1, state=AttemptState.RUNNING)
-    ended = samples.attempt(train, 2, state=AttemptState.ENDED, exit_code=3)
+    waiting = samples.attempt(train, 2, state=AttemptState.ENDED, exit_code=3)
+    ended = samples.attempt(train, 3, state=AttemptState.ENDED, concluded=True)
+    missing = drift.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
     decided = samples.cycle(
         jobs=(train,),
-        attempts=(alive, ended),
+        attempts=(alive, waiting, ended),
         nodes=(samples.node(),),
         new_runs=(train.key,),
         reasons={"default/shape": (samples.reason(),)},
+        drift=(missing,),
         next_order=2,
     )
     commit(opened, epoch, 7, decided, incumbents=b"kept")
     found = reopened(opened)
     assert found == records.Observed(
         jobs={"train": train},
+        active=frozenset({"train"}),
         past_runs=frozenset({train.key}),
-        attempts={alive.id: alive},
+        attempts={alive.id: alive, waiting.id: waiting},
         nodes={"n1": samples.node()},
         reasons={"default/shape": (samples.reason(),)},
+        drift=(missing,),
         leader_since=500.0,
         next_order=2,
     )
