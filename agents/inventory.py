@@ -1,0 +1,116 @@
+"""What the node has and uses: inventory once, usage now and then, and which boot this is."""
+
+import os
+import platform
+import secrets
+import time
+from pathlib import Path
+
+import psutil
+
+from agents.settings import Settings, default_address
+from reconciler.model.records import Inventory, NodeUsage
+from reconciler.model.resources import Resources
+
+VERSION = "0.1.0"
+SAMPLE_EVERY_S = 15.0
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def inventory_of(settings: Settings) -> Inventory:
+    """What the node offers: what the machine has, unless the command line says otherwise."""
+    capacity = Resources(
+        cpu_milli=settings.cpu_milli or 1000 * (psutil.cpu_count() or 1),
+        memory_bytes=settings.memory_bytes or psutil.virtual_memory().total,
+        gpu_milli=1000 * len(settings.gpus),
+    )
+    address = "127.0.0.1" if settings.virtual else default_address()
+    return Inventory(
+        hostname=platform.node(),
+        address=settings.address or address,
+        capacity=capacity,
+        gpus=settings.gpus,
+        labels=settings.labels,
+        kernel=platform.release(),
+        agent_version=VERSION,
+        virtual=settings.virtual,
+        runs_as_root=os.geteuid() == 0,
+    )
+
+
+def boot_id_of(settings: Settings) -> str:
+    """Which boot of the node this is.
+
+    A virtual node's boots are its own: they last until the file ``boot`` in its root is removed,
+    as :class:`agents.virtual.VirtualNodes` does when it kills a node.
+    """
+    if settings.boot_id:
+        return settings.boot_id
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    if not settings.virtual:
+        return machine
+    nonce = settings.root / "boot"
+    if not nonce.exists():
+        fresh = nonce.with_suffix(".new")
+        fresh.write_text(secrets.token_hex(8), encoding="ascii")
+        fresh.replace(nonce)
+    return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
+
+
+class Sampler:
+    """Usage of the node and of its attempts, looked at no more often than every 15 seconds."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._process = psutil.Process()
+        self._sampled_at = -SAMPLE_EVERY_S
+        self._usage: NodeUsage | None = None
+        self.attempts: dict[str, tuple[float, int]] = {}
+        psutil.cpu_percent()
+
+    def usage(self, supervisor: int, pids: dict[str, int]) -> NodeUsage | None:
+        """A new sample if one is due, else None."""
+        now = time.monotonic()
+        if now < self._sampled_at + SAMPLE_EVERY_S:
+            return None
+        self._sampled_at = now
+        self._sample_attempts(pids)
+        disk = psutil.disk_usage(str(self._root))
+        own = [self._process]
+        try:
+            own.append(psutil.Process(supervisor))
+            cpu_s = sum(sum(process.cpu_times()[:2]) for process in own)
+            memory = sum(process.memory_info().rss for process in own)
+        except (psutil.Error, ValueError):
+            cpu_s = sum(self._process.cpu_times()[:2])
+            memory = self._process.memory_info().rss
+        return NodeUsage(
+            at=time.time(),
+            cpu_percent=psutil.cpu_percent(),
+            memory_used_bytes=psutil.virtual_memory().used,
+            disk_used_bytes=disk.used,
+            disk_total_bytes=disk.total,
+            load_1m=os.getloadavg()[0],
+            agent_cpu_s=round(cpu_s, 2),
+            agent_memory_bytes=memory,
+        )
+
+    def _sample_attempts(self, pids: dict[str, int]) -> None:
+        """CPU time so far and the most memory seen of each attempt, by the session it leads."""
+        self.attempts = {name: self.attempts[name] for name in pids if name in self.attempts}
+        if not pids:
+            return
+        by_session: dict[int, tuple[float, int]] = {}
+        for process in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = process.read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            cpu_s, memory = by_session.get(int(fields[3]), (0.0, 0))
+            cpu_s += sum(map(int, fields[11:15])) * _TICK_S
+            by_session[int(fields[3])] = cpu_s, memory + int(fields[21]) * _PAGE_BYTES
+        for name, pid in pids.items():
+            before_s, before = self.attempts.get(name, (0.0, 0))
+            cpu_s, memory = by_session.get(pid, (0.0, 0))
+            self.attempts[name] = max(before_s, round(cpu_s, 2)), max(before, memory)

@@ -1,0 +1,72 @@
+"""The durable memory of the supervisor: what was started and how it ended. Standard library only.
+
+Records go in; after a crash the newest word on each attempt comes out. A line that was torn by a
+crash is nothing; the file is written anew, whole, when it has grown.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH104, PTH123
+
+import json
+import os
+from typing import Any
+
+Record = dict[str, Any]
+
+BYTES_MAX = 4 * 2**20
+
+
+class Journal:
+    """Records of attempts, appended as JSON lines and written anew when they have grown."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        self.pending: list[bytes] = []
+        self.must_sync = False
+
+    def load(self) -> dict[str, Record]:
+        """What the journal says, newest word last; a torn line is nothing."""
+        records: dict[str, Record] = {}
+        with open(self.path, "rb") as stream:
+            for line in stream:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                for name in entry.get("forget", ()):
+                    records.pop(name, None)
+                if "record" in entry:
+                    records[entry["record"]["id"]] = entry["record"]
+        return records
+
+    def add(self, entry: Record, *, sync: bool) -> None:
+        """Have an entry written by the next :meth:`flush`, on disk if ``sync``."""
+        self.pending.append(json.dumps(entry, separators=(",", ":")).encode())
+        self.must_sync = self.must_sync or sync
+
+    def flush(self) -> None:
+        """Write what is pending. A leading newline keeps a torn line from spoiling the next."""
+        if self.pending:
+            data = memoryview(b"\n" + b"\n".join(self.pending) + b"\n")
+            while data:
+                data = data[os.write(self.handle, data) :]
+            self.pending = []
+        if self.must_sync:
+            os.fdatasync(self.handle)
+            self.must_sync = False
+
+    def compact(self, records: list[Record]) -> None:
+        """Write the journal anew with only what still counts."""
+        if os.fstat(self.handle).st_size < BYTES_MAX:
+            return
+        fresh = self.path + ".new"
+        handle = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        lines = [json.dumps({"record": r}, separators=(",", ":")).encode() for r in records]
+        data = memoryview(b"\n".join(lines) + b"\n")
+        while data:
+            data = data[os.write(handle, data) :]
+        os.fsync(handle)
+        os.rename(fresh, self.path)
+        os.close(self.handle)
+        self.handle = handle

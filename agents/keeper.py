@@ -1,0 +1,183 @@
+"""The agent's side of the supervisor: finds or starts it, sends orders, reads records.
+
+The supervisor is started from its file, isolated and in a session of its own, so that neither the
+agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
+"""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents import supervisor
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
+
+LOG_BYTES_MAX = 2**20
+CONNECT_S = 60.0
+SEND_TIMEOUT_S = 30.0
+LINE_BYTES_MAX = 64 * 2**20
+
+
+class KeeperError(Exception):
+    """There is no supervisor, and none can be started."""
+
+
+class Keeper:
+    """A connection to the supervisor of one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.link: socket.socket | None = None
+        self.pid = 0
+        self.pids: dict[str, int] = {}
+        self._started: subprocess.Popen[bytes] | None = None
+        self._inbox = b""
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(dict[str, Any])
+
+    def connect(self) -> list[AttemptReport]:
+        """Reach the supervisor, starting one where there is none; all it knows."""
+        deadline = time.monotonic() + CONNECT_S
+        delay_s = 0.01
+        while True:
+            link = self._dial()
+            if link is not None:
+                records = self._greet(link)
+                if records is not None:
+                    return records
+            elif not self._is_held():
+                self._start()
+            if time.monotonic() > deadline:
+                raise KeeperError(
+                    f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
+                    f"see {self.root}/supervisor.log"
+                )
+            time.sleep(delay_s)
+            delay_s = min(0.5, delay_s * 1.5)
+
+    def send(self, orders: list[dict[str, Any]]) -> bool:
+        """Give orders, in their order; False when the supervisor is gone."""
+        if self.link is None:
+            return False
+        try:
+            self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[AttemptReport] | None:
+        """What has become of attempts, once the link is readable; None when it is closed."""
+        if self.link is None:
+            return None
+        try:
+            data = self.link.recv(2**20)
+        except OSError:
+            return None
+        if not data or len(self._inbox) > LINE_BYTES_MAX:
+            return None
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        return [r for line in lines for r in self._reports(self._decoder.decode(line))]
+
+    def close(self) -> None:
+        """Drop the link; the supervisor goes on."""
+        if self.link is not None:
+            self.link.close()
+        self.link, self._inbox = None, b""
+        if self._started is not None:
+            self._started.poll()
+
+    def _dial(self) -> socket.socket | None:
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(SEND_TIMEOUT_S)
+        try:
+            link.connect(f"/proc/self/fd/{folder}/supervisor.sock")
+        except OSError:
+            link.close()
+            return None
+        finally:
+            os.close(folder)
+        return link
+
+    def _greet(self, link: socket.socket) -> list[AttemptReport] | None:
+        try:
+            link.sendall(b'{"op":"hello"}\n')
+            parts: list[bytes] = []
+            while not parts or b"\n" not in parts[-1]:
+                data = link.recv(2**20)
+                if not data or sum(map(len, parts)) > LINE_BYTES_MAX:
+                    link.close()
+                    return None
+                parts.append(data)
+        except OSError:
+            link.close()
+            return None
+        line, _, self._inbox = b"".join(parts).partition(b"\n")
+        message = self._decoder.decode(line)
+        self.link, self.pid = link, int(message["hello"])
+        return self._reports(message)
+
+    def _is_held(self) -> bool:
+        """Whether a supervisor holds its lock: it starts, recovers, or is on its way out."""
+        handle = os.open(self.root / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def _start(self) -> None:
+        if self._started is not None and self._started.poll() is None:
+            return
+        log = self.root / "supervisor.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.1"))
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(self.root)]
+        with log.open("ab") as stream:
+            try:
+                self._started = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                raise KeeperError(f"the supervisor can't be started: {problem}") from problem
+
+    def _reports(self, message: dict[str, Any]) -> list[AttemptReport]:
+        reports = []
+        for record in message.get("records", ()):
+            if record["state"] == AttemptState.ENDED:
+                self.pids.pop(record["id"], None)
+            else:
+                self.pids[record["id"]] = int(record["pid"])
+            reports.append(report_of(record))
+        return reports
+
+
+def report_of(record: dict[str, Any]) -> AttemptReport:
+    """A supervisor's record as the controller is told of it."""
+    reason = record.get("end_reason")
+    return AttemptReport(
+        id=record["id"],
+        state=AttemptState(record["state"]),
+        started_at=record.get("started_at"),
+        ended_at=record.get("ended_at"),
+        exit_code=record.get("exit_code"),
+        signal=record.get("signal"),
+        end_reason=EndReason(reason) if reason else None,
+        message=record.get("message", ""),
+        max_memory_bytes=record.get("max_memory_bytes", 0),
+        cpu_s=record.get("cpu_s", 0.0),
+    )

@@ -1,0 +1,176 @@
+"""Output of tasks: kept in files of bounded size, and sent to whoever asks to read it.
+
+A log is turned over by copying and cutting, because the task holds the file open; what is written
+between the two is lost. Logs outlive their attempt's directory until age or space calls for them.
+"""
+
+import contextlib
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from agents.link import Connection, LinkError, Target
+from agents.tasks import ATTEMPT_PATTERN
+from reconciler.model.wire import LogChunk, LogRequest
+
+CHUNK_BYTES_MAX = 256 * 2**10
+FOLLOWERS_MAX = 32
+LIFETIME_S = 3600.0
+LOOK_EVERY_S = 0.2
+#: How often a silent log is posted anyway, to learn whether anybody still reads.
+ALIVE_EVERY_S = 15.0
+FILES_MAX = 50_000
+REMEMBERED_MAX = 1024
+POST_TIMEOUT_S = 30.0
+STREAMS = ("stdout", "stderr")
+
+
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> None:
+    """Turn over the logs that have grown beyond ``limit`` bytes."""
+    for attempt in attempts:
+        for stream in STREAMS:
+            path = folder / f"{attempt}.{stream}"
+            try:
+                if path.stat().st_size <= limit:
+                    continue
+                copy = folder / f"{attempt}.{stream}.1"
+                with path.open("rb") as source, copy.open("wb") as target:
+                    # The newest ``limit`` bytes: a task may write faster than it is looked at.
+                    source.seek(-limit, 2)
+                    shutil.copyfileobj(source, target, 2**20)
+                with path.open("r+b") as cut:
+                    cut.truncate(0)
+            except OSError:
+                continue
+
+
+def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> None:
+    """Delete the oldest logs of attempts not in ``keep``, until the limits hold."""
+    old = []
+    for path in folder.iterdir():
+        attempt = path.name.removesuffix(".1").rpartition(".")[0]
+        if attempt not in keep:
+            found = path.stat()
+            old.append((found.st_mtime, found.st_size, path))
+    old.sort(reverse=True)
+    total, oldest = 0, time.time() - age_s_max
+    for position, (changed_at, size, path) in enumerate(old):
+        total += size
+        if position >= FILES_MAX or total > bytes_max or changed_at < oldest:
+            path.unlink(missing_ok=True)
+
+
+class Followers:
+    """Threads that send logs, so many at a time and each so long."""
+
+    def __init__(
+        self, folder: Path, node: str, target: Target, has_ended: Callable[[str], bool]
+    ) -> None:
+        self._folder = folder
+        self._node = node
+        self._target = target
+        self._has_ended = has_ended
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._active = 0
+        self._lock = threading.Lock()
+
+    def add(self, request: LogRequest) -> None:
+        """Serve a request, once however often it is asked."""
+        with self._lock:
+            if request.id in self._seen:
+                return
+            self._seen[request.id] = None
+            while len(self._seen) > REMEMBERED_MAX:
+                self._seen.popitem(last=False)
+            if self._active >= 2 * FOLLOWERS_MAX:
+                del self._seen[request.id]
+                return
+            full = self._active >= FOLLOWERS_MAX
+            self._active += 1
+        threading.Thread(target=self._serve, args=(request, full), daemon=True).start()
+
+    def _serve(self, request: LogRequest, full: bool) -> None:  # noqa: FBT001
+        post = Post(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
+        try:
+            if full:
+                error = f"node {self._node} already sends {FOLLOWERS_MAX} logs; try again later"
+                post.send(LogChunk(offset=request.offset, end=True, error=error))
+            else:
+                self._follow(request, post)
+        except (LinkError, OSError) as problem:
+            error = f"log {request.id} of {request.attempt} was cut off: {problem}"
+            # Where nobody can be told, who reads sees the connection end.
+            with contextlib.suppress(LinkError):
+                post.send(LogChunk(offset=request.offset, end=True, error=error))
+        finally:
+            post.close()
+            with self._lock:
+                self._active -= 1
+
+    def _follow(self, request: LogRequest, post: "Post") -> None:
+        name = f"{request.attempt}.{request.stream}"
+        if request.stream not in STREAMS or not ATTEMPT_PATTERN.fullmatch(request.attempt):
+            post.send(LogChunk(end=True, error=f"there is no log {name!r}: stdout and stderr are"))
+            return
+        path, offset = self._folder / name, request.offset
+        give_up = time.monotonic() + LIFETIME_S
+        posted_at = time.monotonic()
+        while True:
+            last = not request.follow or self._has_ended(request.attempt)
+            data, offset = read_piece(path, offset)
+            if data is None and last:
+                error = f"node {self._node} keeps no {request.stream} of {request.attempt}"
+                post.send(LogChunk(offset=offset, end=True, error=error))
+                return
+            if data:
+                if not post.send(LogChunk(data=data, offset=offset)):
+                    return
+                offset, posted_at = offset + len(data), time.monotonic()
+                continue
+            if last or time.monotonic() > give_up:
+                post.send(LogChunk(offset=offset, end=True))
+                return
+            if time.monotonic() > posted_at + ALIVE_EVERY_S:
+                posted_at = time.monotonic()
+                if not post.send(LogChunk(offset=offset)):
+                    return
+            time.sleep(LOOK_EVERY_S)
+
+
+def read_piece(path: Path, offset: int) -> tuple[bytes | None, int]:
+    """The next piece and where it begins; None for no file. A log that was cut begins anew."""
+    try:
+        with path.open("rb") as stream:
+            if offset > stream.seek(0, 2):
+                offset = 0
+            stream.seek(offset)
+            return stream.read(CHUNK_BYTES_MAX), offset
+    except FileNotFoundError:
+        return None, offset
+
+
+class Post:
+    """Where the pieces of one log go."""
+
+    def __init__(self, target: Target, path: str) -> None:
+        self._connection = Connection(target)
+        self._path = path
+
+    def send(self, chunk: LogChunk) -> bool:
+        """Post a piece; False when nobody reads any more."""
+        body = msgspec.msgpack.encode(chunk)
+        status, answer = self._connection.post(self._path, body, POST_TIMEOUT_S)
+        if 200 <= status < 300:
+            return True
+        if status in {404, 410}:
+            return False
+        raise LinkError(f"the controller answered {status} {answer[:200]!r}")
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._connection.close()

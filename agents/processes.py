@@ -1,0 +1,115 @@
+"""Finding and killing processes by what ``/proc`` says: standard library only, for the supervisor.
+
+A process belongs to an attempt when it descends from its main process, or when the environment
+it was started with names the attempt and this node's root.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH208, SIM105
+
+import os
+import signal
+import time
+from typing import Any
+
+#: How long a supervisor that starts keeps looking for processes of its predecessor.
+RECOVERY_S = 30.0
+#: (parent, session, start time in ticks since boot) of a process.
+Facts = tuple[int, int, int]
+
+
+def read_file(path: str) -> bytes:
+    """What a file of ``/proc`` holds; nothing when its process is gone or not ours."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, 2**20)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+
+
+def process_facts(pid: int) -> Facts | None:
+    """(parent, session, start time in ticks since boot) of a process; None if gone or a zombie."""
+    fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
+        return None
+    return int(fields[1]), int(fields[3]), int(fields[19])
+
+
+def processes() -> dict[int, Facts]:
+    """Facts of every live process by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            facts = process_facts(int(name))
+            if facts is not None:
+                found[int(name)] = facts
+    return found
+
+
+def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:
+    """The roots and everything below them."""
+    children: dict[int, list[int]] = {}
+    for pid, facts in table.items():
+        children.setdefault(facts[0], []).append(pid)
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending.extend(children.get(pid, ()))
+    return found
+
+
+def attempt_of(pid: int, root: str) -> str:
+    """The attempt that a process's first environment names, if it is one of this node's."""
+    entries = read_file(f"/proc/{pid}/environ").split(b"\0")
+    if b"MUSTER_NODE_ROOT=" + os.fsencode(root) not in entries:
+        return ""
+    for entry in entries:
+        if entry.startswith(b"MUSTER_ATTEMPT="):
+            return os.fsdecode(entry[15:])
+    return ""
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Signal a process group that may be gone."""
+    try:
+        os.killpg(pid, number)
+    except OSError:
+        pass
+
+
+def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:
+    """Kill what an earlier supervisor left: recorded processes with all below them, and every
+    process whose environment names an attempt of this node. True when two passes found none."""
+    started = {int(record["pid"]): int(record["ticks"]) for record in recorded}
+    deadline = time.monotonic() + limit_s
+    clean = 0
+    while clean < 2:
+        table = processes()
+        table.pop(os.getpid(), None)
+        roots = {pid for pid, ticks in started.items() if pid in table and table[pid][2] == ticks}
+        roots |= {pid for pid in table if attempt_of(pid, root)}
+        victims = descendants(roots, table)
+        for pid in victims:
+            kill(pid)
+        clean = 0 if victims else clean + 1
+        if time.monotonic() > deadline:
+            return False
+        if victims:
+            time.sleep(0.02)
+    return True

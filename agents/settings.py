@@ -1,0 +1,125 @@
+"""What an agent is told on its command line, checked before anything is touched."""
+
+import argparse
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from reconciler.model.quantities import parse_cpu, parse_memory
+from reconciler.model.records import Gpu
+
+USAGE_ERROR = 64
+NODE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+GPUS_MAX = 1024
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has."""
+
+    server: str
+    name: str
+    root: Path
+    token_file: Path | None = None
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    labels: dict[str, str] = {}
+    shared: Path | None = None
+    address: str = ""
+    virtual: bool = False
+    boot_id: str = ""
+    stop_tasks_on_exit: bool = False
+    stop_grace_s: float = 5.0
+    die_with_parent: int | None = None
+    log_bytes_max: int = 64 * 2**20
+    logs_total_bytes_max: int = 4 * 2**30
+    logs_age_s_max: float = 7 * 86_400.0
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage exits with 64: 2 means "changes are there" for Muster's commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and leave."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
+
+
+def parser() -> Parser:
+    """The command line of ``muster-agent``."""
+    made = Parser("muster-agent", description="Runs a node's tasks for a Muster controller.")
+    add = made.add_argument
+    add("--server", required=True, metavar="URL", help="the controller, http(s)://host:port")
+    add("--name", required=True, metavar="NODE", help="the node's name in its pool")
+    add("--root", required=True, type=Path, metavar="DIR", help="the node's own folder")
+    add("--token-file", type=Path, help="file with the node's token, mode 0600")
+    add("--cpus", metavar="N", help="CPUs to offer instead of all")
+    add("--memory", metavar="AMOUNT", help="memory to offer instead of all, like 4Gi")
+    add("--simulated-gpus", type=int, default=0, metavar="N", help="offer GPUs that aren't there")
+    add("--gpu-model", default="simulated", metavar="NAME", help="model of the simulated GPUs")
+    add("--gpu-memory", default="16Gi", metavar="AMOUNT", help="memory of each simulated GPU")
+    add("--label", action="append", default=[], metavar="K=V", help="a label; repeatable")
+    add("--shared", type=Path, metavar="DIR", help="folder that all nodes share (ROOT/shared)")
+    add("--address", default="", help="where other nodes reach this one")
+    add("--virtual", action="store_true", help="one of several nodes of one machine")
+    add("--boot-id", default="", help="present this boot instead of the machine's")
+    add("--stop-tasks-on-exit", action="store_true", help="end all tasks when told to leave")
+    add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
+    add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID",
+        help="leave, with all tasks, when the process that started this one ends")  # fmt: skip
+    add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
+    add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all old logs may have")
+    return made
+
+
+def parse(arguments: list[str] | None = None) -> Settings:
+    """Settings from a command line; leaves with 64 where it makes no sense."""
+    made = parser()
+    given = made.parse_args(arguments)
+    if not NODE_PATTERN.fullmatch(given.name):
+        made.error(f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-'")
+    if not 0 <= given.simulated_gpus <= GPUS_MAX:
+        made.error(f"--simulated-gpus {given.simulated_gpus}: 0 to {GPUS_MAX} are possible")
+    labels = dict(label.partition("=")[::2] for label in given.label)
+    if any("=" not in label for label in given.label):
+        made.error(f"--label {given.label}: each has to be KEY=VALUE")
+    try:
+        gpu_memory = parse_memory(given.gpu_memory)
+        gpus = tuple(
+            Gpu(i, f"GPU-sim-{given.name}-{i}", given.gpu_model, gpu_memory, simulated=True)
+            for i in range(given.simulated_gpus)
+        )
+        return Settings(
+            server=given.server,
+            name=given.name,
+            root=Path(os.path.realpath(given.root)),
+            token_file=given.token_file,
+            cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
+            memory_bytes=parse_memory(given.memory) if given.memory else 0,
+            gpus=gpus,
+            labels=labels,
+            shared=given.shared,
+            address=given.address,
+            virtual=given.virtual,
+            boot_id=given.boot_id,
+            stop_tasks_on_exit=given.stop_tasks_on_exit,
+            stop_grace_s=given.stop_grace,
+            die_with_parent=given.die_with_parent,
+            log_bytes_max=max(2**12, parse_memory(given.log_limit)),
+            logs_total_bytes_max=parse_memory(given.logs_total),
+        )
+    except ValueError as problem:
+        made.error(str(problem))
+
+
+def default_address() -> str:
+    """The address by which other nodes most likely reach this one."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

@@ -1,0 +1,450 @@
+"""The agent around its state machine: threads, sockets and files.
+
+The main thread hears the supervisor; one thread holds a long poll to the controller; one reports
+at once what changed here; one deletes and prunes. Whatever they learn goes through the state
+machine under one lock, and the steps that come out are carried out under it too.
+"""
+
+import contextlib
+import fcntl
+import os
+import random
+import secrets
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents import crashpoints, inventory, keeper, logs, processes, state, tasks
+from agents.link import Connection, LinkError, Target
+from agents.settings import Settings
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.wire import SyncRequest, SyncResponse
+
+BATCH_S = 0.012
+BACKOFF_S_MIN = 0.2
+BACKOFF_S_MAX = 10.0
+#: How much longer than it asked the server to wait the agent waits for the answer.
+ANSWER_SLACK_S = 15.0
+#: A server that answers polls at once with nothing new is asked no faster than this.
+POLL_GAP_S = 0.05
+ROTATE_EVERY_S = 5.0
+PRUNE_EVERY_S = 300.0
+SAY_AGAIN_S = 60.0
+
+
+class OccupiedError(Exception):
+    """Another agent works in this root."""
+
+
+class RejectedError(Exception):
+    """The controller answered, but not with what was asked for."""
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.root = settings.root
+        self.lock = threading.RLock()
+        self.leaving = threading.Event()
+        self.changed = threading.Event()
+        self.clean = threading.Event()
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.incarnation = secrets.token_hex(8)
+        self.sequence = 0
+        token = tasks.read_token(settings.token_file) if settings.token_file else ""
+        self.target = Target(settings.server, token)
+        self.target.parts()
+        self._said: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Take the root and find out what the node is."""
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._lock_file = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OccupiedError(
+                f"another agent works in {self.root} (it holds agent.lock); stop it, or give this "
+                "one a root of its own"
+            ) from None
+        shared = self.settings.shared or self.root / "shared"
+        shared.mkdir(parents=True, exist_ok=True)
+        for folder in ("attempts", "logs", "trash"):
+            (self.root / folder).mkdir(mode=0o711, exist_ok=True)
+        self.inventory = inventory.inventory_of(self.settings)
+        self.boot_id = inventory.boot_id_of(self.settings)
+        self.place = tasks.Place(
+            name=self.settings.name,
+            root=str(self.root),
+            shared=os.path.realpath(shared),
+            gpus=self.inventory.gpus,
+            as_root=self.inventory.runs_as_root,
+        )
+        self.state = state.NodeState(self.boot_id, self._load_epoch())
+        self.keeper = keeper.Keeper(self.root)
+        self.sampler = inventory.Sampler(self.root)
+        self.followers = logs.Followers(
+            self.root / "logs", self.settings.name, self.target, self._has_ended
+        )
+
+    def run(self) -> int:
+        """Work until told to leave."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.leave())
+        self.prepare()
+        self._meet_supervisor()
+        for work in (self._poll, self._report, self._tidy):
+            threading.Thread(target=work, daemon=True).start()
+        self.clean.set()
+        self._listen()
+        if self.settings.stop_tasks_on_exit:
+            self._stop_all()
+        return 0
+
+    def leave(self) -> None:
+        """Have every loop end."""
+        self.leaving.set()
+        self.changed.set()
+        self.clean.set()
+        with contextlib.suppress(OSError):
+            os.write(self.wake_write, b"x")
+
+    def say(self, text: str) -> None:
+        """Tell the operator, the same thing not more than once a minute."""
+        now = time.monotonic()
+        if now < self._said.get(text, -SAY_AGAIN_S) + SAY_AGAIN_S:
+            return
+        if len(self._said) > 256:
+            self._said.clear()
+        self._said[text] = now
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{stamp} muster-agent {self.settings.name}: {text}\n")
+            sys.stderr.flush()
+
+    # The supervisor --------------------------------------------------------------------------
+
+    def _meet_supervisor(self) -> None:
+        """Reach the supervisor, however long it takes, and match what it has."""
+        while not self.leaving.is_set():
+            try:
+                reports = self.keeper.connect()
+            except (keeper.KeeperError, OSError) as problem:
+                self.say(f"{problem}; trying again")
+                self.leaving.wait(BACKOFF_S_MAX)
+                continue
+            with self.lock:
+                self.carry_out(self.state.supervisor_up(reports))
+            return
+
+    def _listen(self) -> None:
+        """The main thread: records from the supervisor, until the agent leaves."""
+        parent = self._watch_parent()
+        while not self.leaving.is_set():
+            poller = select.poll()
+            poller.register(self.wake_read, select.POLLIN)
+            if self.keeper.link is not None:
+                poller.register(self.keeper.link, select.POLLIN)
+            if parent is not None:
+                poller.register(parent, select.POLLIN)
+            for handle, _ in poller.poll():
+                if handle == self.wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.wake_read, 4096)
+                elif handle == parent:
+                    self.say("the process that started this agent has ended; leaving with it")
+                    self.leave()
+                else:
+                    self._hear()
+
+    def _hear(self) -> None:
+        """Take what the supervisor says; a supervisor that is gone is replaced."""
+        reports = self.keeper.receive()
+        if reports is not None:
+            if any(report.state is AttemptState.ENDED for report in reports):
+                crashpoints.reach("exited-not-acknowledged")
+            with self.lock:
+                self.carry_out(self.state.attempts_changed(reports))
+            return
+        if self.leaving.is_set():
+            return
+        self.say("the supervisor is gone: ending what it left and starting another")
+        with self.lock:
+            self.state.supervisor_down()
+            self.keeper.close()
+        self._meet_supervisor()
+
+    def _watch_parent(self) -> int | None:
+        """A handle that becomes readable when the parent ends."""
+        expected = self.settings.die_with_parent
+        if expected is None:
+            return None
+        parent = expected or os.getppid()
+        try:
+            handle = os.pidfd_open(parent)
+        except ProcessLookupError:
+            self.leave()
+            return None
+        if os.getppid() != parent:
+            self.leave()
+        return handle
+
+    def _stop_all(self) -> None:
+        """End every task and the supervisor, and tell the controller if it listens."""
+        grace_s = self.settings.stop_grace_s
+        order = {"op": "shutdown", "reason": EndReason.DRAINED.value, "grace_s": grace_s}
+        deadline = time.monotonic() + grace_s + 15.0
+        if self.keeper.send([order]):
+            while time.monotonic() < deadline:
+                reports = self.keeper.receive()
+                if reports is None:
+                    break
+                with self.lock:
+                    self.state.attempts_changed(reports)
+            else:
+                processes.kill(self.keeper.pid)
+        if not processes.kill_leftovers(str(self.root), []):
+            self.say("some processes of tasks can't be killed")
+        connection = Connection(self.target)
+        with contextlib.suppress(LinkError, RejectedError):
+            self._exchange(connection, self._request(0.0, complete=True), 2.0)
+        connection.close()
+
+    # The controller --------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """The long poll: hears at once when the controller wants something else."""
+        connection = Connection(self.target)
+        wait_s, failures, idle = 0.0, 0, 0
+        while not self.leaving.is_set():
+            request = self._request(wait_s, complete=True)
+            began = time.monotonic()
+            try:
+                response = self._exchange(connection, request, wait_s + ANSWER_SLACK_S)
+            except (LinkError, RejectedError) as problem:
+                failures += 1
+                wait_s = 0.0
+                self.say(str(problem))
+                self._back_off(failures)
+                continue
+            failures = 0
+            at_once = time.monotonic() - began < POLL_GAP_S
+            idle = idle + 1 if at_once and response.set is None else 0
+            if idle > 3:
+                self.leaving.wait(min(1.0, POLL_GAP_S * idle))
+            with self.lock:
+                lease_s = self.state.lease_s_min()
+            # Leases count from when a request was sent: it has to be answered in time for them.
+            wait_s = max(0.0, response.poll_s)
+            if lease_s is not None:
+                wait_s = min(wait_s, lease_s / 4)
+
+    def _report(self) -> None:
+        """Tells at once what changed here; a burst of changes is one request."""
+        connection = Connection(self.target)
+        failures = 0
+        while not self.leaving.is_set():
+            self.changed.wait()
+            time.sleep(BATCH_S)
+            self.changed.clear()
+            if self.leaving.is_set():
+                return
+            request = self._request(0.0, complete=False)
+            try:
+                self._exchange(connection, request, ANSWER_SLACK_S)
+                failures = 0
+            except (LinkError, RejectedError) as problem:
+                failures += 1
+                self.say(str(problem))
+                self.changed.set()
+                self._back_off(failures)
+
+    def _request(self, wait_s: float, *, complete: bool) -> SyncRequest:
+        """What the node says now."""
+        with self.lock:
+            usage = self.sampler.usage(self.keeper.pid, self._pids())
+            reports, complete = self.state.reports(complete=complete)
+            self.sequence += 1
+            return SyncRequest(
+                node=self.settings.name,
+                boot_id=self.boot_id,
+                incarnation=self.incarnation,
+                have=self.state.have,
+                wait_s=wait_s,
+                complete=complete,
+                sequence=self.sequence,
+                attempts=tuple(map(self._with_usage, reports)),
+                inventory=self.inventory if self.state.want_inventory else None,
+                usage=usage,
+            )
+
+    def _exchange(
+        self, connection: Connection, request: SyncRequest, timeout_s: float
+    ) -> SyncResponse:
+        """Send a request and do what its answer asks for."""
+        sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        body = msgspec.msgpack.encode(request)
+        try:
+            path = f"/v1/nodes/{self.settings.name}/sync"
+            response = self._understand(*connection.post(path, body, timeout_s))
+        except (LinkError, RejectedError):
+            with self.lock:
+                self.state.not_delivered(request.attempts)
+            raise
+        with self.lock:
+            if request.inventory is not None:
+                self.state.want_inventory = False
+            self.carry_out(self.state.answered(response, sent_at))
+        return response
+
+    def _understand(self, status: int, answer: bytes) -> SyncResponse:
+        """The answer to a sync, or what keeps it from being one."""
+        if status != 200:
+            raise RejectedError(self._rejection(status, answer))
+        try:
+            return msgspec.msgpack.decode(answer, type=SyncResponse)
+        except msgspec.MsgspecError as problem:
+            raise RejectedError(
+                f"{self.target.url} answered something that this version can't read: {problem}"
+            ) from None
+
+    def _rejection(self, status: int, answer: bytes) -> str:
+        """What a status other than 200 means for the operator."""
+        said = answer[:300].decode("utf-8", "replace")
+        name, url = self.settings.name, self.target.url
+        if status == 409:
+            return (
+                f"another agent holds the session of node {name} at {url}; stop that one, or give "
+                f"this one another --name ({said})"
+            )
+        if status in {401, 403}:
+            return (
+                f"{url} does not accept the token of node {name} ({status} {said}); "
+                "check --token-file"
+            )
+        if status == 413:
+            return f"{url} finds the report of node {name} too large ({said})"
+        return f"{url} answered {status} to the sync of node {name}: {said}"
+
+    def _back_off(self, failures: int) -> None:
+        longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
+        self.leaving.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
+
+    # Carrying out ----------------------------------------------------------------------------
+
+    def carry_out(self, steps: list[state.Step]) -> None:
+        """Do what the state machine decided, orders to the supervisor in one message."""
+        orders: list[dict[str, Any]] = []
+        for step in steps:
+            match step:
+                case state.Start():
+                    orders.append(self._start_order(step))
+                case state.Refuse(attempt, reason, message):
+                    orders.append(refusal(attempt, reason, message))
+                case state.Stop(attempt, reason, name, grace_s):
+                    orders.append({"op": "stop", "id": attempt, "reason": reason.value,
+                                   "signal": name, "grace_s": grace_s})  # fmt: skip
+                case state.Forget(attempts):
+                    crashpoints.reach("acknowledged-not-deleted")
+                    self._discard(attempts)
+                    orders.append({"op": "forget", "ids": list(attempts)})
+                case state.SaveEpoch(epoch):
+                    self._save_epoch(epoch)
+                case state.Renew(at):
+                    orders.append({"op": "renew", "at": at})
+                case state.StreamLog(request):
+                    self.followers.add(request)
+                case state.ReportNow():
+                    self.changed.set()
+                case state.Complain(message):
+                    self.say(message)
+        if any(order["op"] == "start" for order in orders):
+            crashpoints.reach("sent-not-spawned")
+        if orders:
+            self.keeper.send(orders)
+
+    def _start_order(self, step: state.Start) -> dict[str, Any]:
+        try:
+            return tasks.order_for(step.assignment, step.template, self.place)
+        except tasks.UnfitError as problem:
+            return refusal(step.assignment.attempt, EndReason.START_FAILED, str(problem))
+
+    def _discard(self, attempts: tuple[str, ...]) -> None:
+        """Move directories out of the way at once; they are deleted beside the work."""
+        for attempt in attempts:
+            folder = self.root / "attempts" / attempt
+            with contextlib.suppress(FileNotFoundError):
+                folder.replace(self.root / "trash" / attempt)
+        self.clean.set()
+
+    def _tidy(self) -> None:
+        """Delete what is done with, turn logs over, and keep old logs within their limits."""
+        prune_at = time.monotonic()
+        while not self.leaving.is_set():
+            with self.lock:
+                running = self.state.running()
+            self.clean.wait(ROTATE_EVERY_S if running else PRUNE_EVERY_S)
+            self.clean.clear()
+            for folder in (self.root / "trash").iterdir():
+                shutil.rmtree(folder, ignore_errors=True)
+            logs.rotate(self.root / "logs", running, self.settings.log_bytes_max)
+            if time.monotonic() >= prune_at:
+                prune_at = time.monotonic() + PRUNE_EVERY_S
+                settings = self.settings
+                keep = set(running)
+                logs.prune(
+                    self.root / "logs", keep, settings.logs_total_bytes_max, settings.logs_age_s_max
+                )
+            self.leaving.wait(0.05)
+
+    # Small things ----------------------------------------------------------------------------
+
+    def _pids(self) -> dict[str, int]:
+        return {n: self.keeper.pids[n] for n in self.state.running() if n in self.keeper.pids}
+
+    def _with_usage(self, report: AttemptReport) -> AttemptReport:
+        """A report with what was sampled while the attempt ran."""
+        sampled = self.sampler.attempts.get(report.id)
+        if sampled is None:
+            return report
+        return msgspec.structs.replace(
+            report,
+            cpu_s=max(report.cpu_s, sampled[0]),
+            max_memory_bytes=max(report.max_memory_bytes, sampled[1]),
+        )
+
+    def _has_ended(self, attempt: str) -> bool:
+        with self.lock:
+            return self.state.has_ended(attempt)
+
+    def _load_epoch(self) -> int:
+        try:
+            return int((self.root / "epoch").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+        except ValueError:
+            self.say(f"{self.root}/epoch is not a number; taken for 0")
+            return 0
+
+    def _save_epoch(self, epoch: int) -> None:
+        fresh: Path = self.root / "epoch.new"
+        with fresh.open("w", encoding="ascii") as stream:
+            stream.write(str(epoch))
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(self.root / "epoch")
+
+
+def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
+    """The order to record an end of what never started."""
+    return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}

@@ -1,0 +1,138 @@
+"""Turning an order into a process of its own session, as this user or another.
+
+Standard library only, and no threads beside it: the fast way changes the working directory of the
+whole process before it spawns.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH102, PTH112, PTH118
+
+import errno
+import os
+import signal
+from typing import Any
+
+Record = dict[str, Any]
+
+#: What the supervisor ignores, so that only its socket or a kill ends it.
+IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+#: What a task finds at its default.
+RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGXFSZ, signal.SIGCHLD)
+
+
+class SpawnError(Exception):
+    """A task that could not be started: what the exit code of a shell would be, and why."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+def refused(problem: OSError, what: str) -> SpawnError:
+    """The error for a command, folder or user that the system would not take."""
+    missing = problem.errno in {errno.ENOENT, errno.ENOTDIR}
+    return SpawnError(127 if missing else 126, f"{what}: {os.strerror(problem.errno or 0)}")
+
+
+def find_program(name: str, path: str) -> str:
+    """The file that a command name means, as a shell would find it."""
+    if "/" in name:
+        return name
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise SpawnError(127, f"command {name!r} was not found in PATH ({path})")
+
+
+def spawn(order: Record, standard: tuple[int, int, int]) -> int:
+    """Start a task as the supervisor's own user, the fast way. Changes the working directory."""
+    argv, environment = order["argv"], order["env"]
+    try:
+        os.chdir(order["cwd"])
+    except OSError as problem:
+        raise refused(problem, f"working directory {order['cwd']}") from None
+    program = find_program(argv[0], environment.get("PATH", os.defpath))
+    actions = [(os.POSIX_SPAWN_DUP2, handle, number) for number, handle in enumerate(standard)]
+    try:
+        return os.posix_spawn(
+            program, argv, environment, file_actions=actions, setsid=True,
+            setsigmask=(), setsigdef=RESET_SIGNALS,
+        )  # fmt: skip
+    except OSError as problem:
+        raise refused(problem, f"command {program}") from None
+
+
+def spawn_as(order: Record, standard: tuple[int, int, int]) -> int:
+    """Start a task as another user. The pipe closes at ``exec``, or brings what went wrong."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        become(order, standard, write)
+    os.close(write)
+    problem = os.read(read, 4096)
+    os.close(read)
+    if problem:
+        os.waitpid(pid, 0)
+        code, _, message = problem.decode().partition(" ")
+        raise SpawnError(int(code), message)
+    return pid
+
+
+def become(order: Record, standard: tuple[int, int, int], write: int) -> None:
+    """The child's side of :func:`spawn_as`; never returns."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in RESET_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        for target, handle in enumerate(standard):
+            os.dup2(handle, target)
+        user = order["user"]
+        what = f"user {user['name']}"
+        os.initgroups(user["name"], user["gid"])
+        os.setgid(user["gid"])
+        os.setuid(user["uid"])
+        what = f"working directory {order['cwd']}"
+        os.chdir(order["cwd"])
+        program = find_program(order["argv"][0], order["env"].get("PATH", os.defpath))
+        what = f"command {program}"
+        os.execve(program, order["argv"], order["env"])  # noqa: S606 - what a task is
+    except OSError as problem:
+        error = refused(problem, what)
+        os.write(write, f"{error.exit_code} {error}".encode())
+    except SpawnError as problem:
+        os.write(write, f"{problem.exit_code} {problem}".encode())
+    except Exception as problem:
+        os.write(write, f"126 could not be started: {problem!r}".encode())
+    finally:
+        os._exit(127)
+
+
+def make_folder(root: str, order: Record) -> None:
+    """The attempt's directory, made exclusively, with its inner folders and its script."""
+    folder = f"{root}/attempts/{order['id']}"
+    os.mkdir(folder, 0o700)
+    made = [folder, f"{folder}/work", f"{folder}/tmp"]  # noqa: S108 - nobody else's folder
+    for inner in made[1:]:
+        os.mkdir(inner, 0o700)
+    if order.get("script") is not None:
+        made.append(f"{folder}/script")
+        handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(order["script"])
+    user = order.get("user")
+    if user is not None:
+        for path in made:
+            os.chown(path, user["uid"], user["gid"], follow_symlinks=False)
+
+
+def open_log(root: str, order: Record, stream: str) -> int:
+    """The file that a task writes to, its user's own."""
+    path = f"{root}/logs/{order['id']}.{stream}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    handle = os.open(path, flags, 0o640)
+    user = order.get("user")
+    if user is not None:
+        os.fchown(handle, user["uid"], user["gid"])
+    return handle

@@ -1,0 +1,258 @@
+"""What an agent knows and what follows from it: a pure state machine, events in, steps out.
+
+Records of the supervisor and answers of the controller come in; steps for the shell come out.
+It never looks at a clock, a file or a socket, so that every situation is a row of a test's table.
+What the supervisor says of an attempt is the truth; what the controller says is the wish.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.model.records import AttemptReport, StopOrder
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.wire import Assignment, LogRequest, SyncResponse, TaskTemplate
+
+#: The most attempts that one request reports; a request that leaves some out is not complete.
+REPORTS_MAX = 20_000
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Start an attempt that is not known here."""
+
+    assignment: Assignment
+    template: TaskTemplate
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Record durably that an attempt ended here without having started."""
+
+    attempt: str
+    reason: EndReason
+    message: str
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """End a running attempt. ``grace_s`` None: the one it was started with."""
+
+    attempt: str
+    reason: EndReason
+    signal: str = "SIGTERM"
+    grace_s: int | None = None
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Delete what is kept of attempts whose end the controller has."""
+
+    attempts: tuple[str, ...]
+
+
+class SaveEpoch(msgspec.Struct, frozen=True):
+    """Remember across restarts that a leader of this epoch has been seen."""
+
+    epoch: int
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Renew the leases as of the boot-clock moment at which the answered request was sent."""
+
+    at: float
+
+
+class StreamLog(msgspec.Struct, frozen=True):
+    """Post a task's output."""
+
+    request: LogRequest
+
+
+class ReportNow(msgspec.Struct, frozen=True):
+    """Something changed that the controller should know without waiting for the next poll."""
+
+
+class Complain(msgspec.Struct, frozen=True):
+    """Tell the operator."""
+
+    message: str
+
+
+Step = Start | Refuse | Stop | Forget | SaveEpoch | Renew | StreamLog | ReportNow | Complain
+
+
+class NodeState:
+    """The assignments one node has to have, and the attempts it has."""
+
+    def __init__(self, boot_id: str, epoch: int = 0) -> None:
+        self.boot_id = boot_id
+        self.epoch = epoch
+        self.have = (0, 0)
+        self.assignments: dict[str, Assignment] = {}
+        self.templates: dict[str, TaskTemplate] = {}
+        self.known: dict[str, AttemptReport] = {}
+        self.want_inventory = True
+        self.poll_s = 5.0
+        self._supervised = False
+        self._asked: set[str] = set()
+        self._stops: dict[str, StopOrder | None] = {}
+        self._forgotten: set[str] = set()
+        self._changed: set[str] = set()
+
+    # Events ----------------------------------------------------------------------------------
+
+    def supervisor_up(self, reports: Iterable[AttemptReport]) -> list[Step]:
+        """A supervisor listed all it knows: nothing asked before counts any more."""
+        self._supervised = True
+        self._asked.clear()
+        self._stops.clear()
+        before = self.known
+        self.known = {report.id: report for report in reports if report.id not in self._forgotten}
+        self._changed |= {name for name, report in self.known.items() if before.get(name) != report}
+        return [*self._reconcile(), ReportNow()]
+
+    def supervisor_down(self) -> None:
+        """Nothing can be started or stopped until there is a supervisor again."""
+        self._supervised = False
+
+    def attempts_changed(self, reports: Iterable[AttemptReport]) -> list[Step]:
+        """The supervisor told what has become of some attempts."""
+        news = [report for report in reports if report.id not in self._forgotten]
+        for report in news:
+            self.known[report.id] = report
+            self._asked.discard(report.id)
+            self._changed.add(report.id)
+        return [ReportNow()] if news else []
+
+    def answered(self, response: SyncResponse, sent_at: float) -> list[Step]:
+        """The controller answered a request that was sent at ``sent_at`` on the boot clock."""
+        if response.epoch < self.epoch:
+            return [Complain(
+                f"refused an answer of epoch {response.epoch}: a controller of epoch {self.epoch} "
+                "has led since; stop the old one"
+            )]  # fmt: skip
+        steps: list[Step] = []
+        if response.epoch > self.epoch:
+            self.epoch = response.epoch
+            steps.append(SaveEpoch(response.epoch))
+        steps.append(Renew(sent_at))
+        self.poll_s = response.poll_s
+        steps += self._acknowledge(response.acknowledged)
+        offered = (response.epoch, response.version)
+        if response.set is not None and offered > self.have:
+            self.have = offered
+            self.assignments = {a.attempt: a for a in response.set.assignments}
+            self.templates = response.set.templates
+            self._forgotten &= self.assignments.keys()
+            steps += self._reconcile()
+        if response.want_inventory and not self.want_inventory:
+            self.want_inventory = True
+            steps.append(ReportNow())
+        steps += [StreamLog(request) for request in response.log_requests]
+        return steps
+
+    # Questions -------------------------------------------------------------------------------
+
+    def reports(self, *, complete: bool) -> tuple[tuple[AttemptReport, ...], bool]:
+        """What to report, and whether that is everything.
+
+        What is not ``complete`` holds what changed since the last time, and every end that has
+        not been acknowledged.
+        """
+        waiting = [n for n in self.assignments if n not in self.known and n not in self._forgotten]
+        chosen = [
+            report
+            for name, report in self.known.items()
+            if complete or name in self._changed or report.state is AttemptState.ENDED
+        ]
+        if complete:
+            chosen += [AttemptReport(name, AttemptState.STARTING) for name in waiting]
+        # Ends first, and the long list of those that wait last, so that a cut costs least.
+        chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
+        kept = tuple(chosen[:REPORTS_MAX])
+        self._changed.difference_update(report.id for report in kept)
+        return kept, complete and len(kept) == len(chosen)
+
+    def not_delivered(self, reports: Iterable[AttemptReport]) -> None:
+        """A request was lost: what it said has to be said again."""
+        self._changed |= {report.id for report in reports} & self.known.keys()
+
+    def lease_s_min(self) -> float | None:
+        """The shortest lease of what is assigned; None when nothing has one."""
+        leases = [t.lease_s for t in self.templates.values() if t.lease_s is not None]
+        return min(leases, default=None)
+
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+        return [n for n, report in self.known.items() if report.state is not AttemptState.ENDED]
+
+    def has_ended(self, attempt: str) -> bool:
+        """Whether nothing more can come from an attempt, as far as this node knows."""
+        report = self.known.get(attempt)
+        if report is None:
+            return attempt not in self.assignments or attempt in self._forgotten
+        return report.state is AttemptState.ENDED
+
+    # Consequences ----------------------------------------------------------------------------
+
+    def _acknowledge(self, names: Iterable[str]) -> list[Step]:
+        """Ends that the controller has can go; the names stay until no set holds them."""
+        done = tuple(
+            name
+            for name in names
+            if name in self.known and self.known[name].state is AttemptState.ENDED
+        )
+        for name in done:
+            del self.known[name]
+            self._changed.discard(name)
+            self._stops.pop(name, None)
+            if name in self.assignments:
+                self._forgotten.add(name)
+        return [Forget(done)] if done else []
+
+    def _reconcile(self) -> list[Step]:
+        """The steps that make what is here match what was assigned."""
+        if not self._supervised or self.have == (0, 0):
+            return []
+        steps: list[Step] = []
+        for name, assignment in self.assignments.items():
+            steps += self._toward(name, assignment)
+        for name in [*self.running(), *self._asked]:
+            if name not in self.assignments and name not in self._stops:
+                self._stops[name] = None
+                steps.append(Stop(name, EndReason.CANCELLED))
+        return steps
+
+    def _toward(self, name: str, assignment: Assignment) -> list[Step]:
+        """The steps for one assignment."""
+        if name in self._forgotten:
+            return []
+        report = self.known.get(name)
+        if report is None and name not in self._asked:
+            self._asked.add(name)
+            return [self._begin(assignment)]
+        if report is not None and report.state is AttemptState.ENDED:
+            return []
+        order = assignment.stop
+        if order is None or self._stops.get(name) == order:
+            return []
+        self._stops[name] = order
+        return [Stop(name, order.reason, order.signal, order.grace_s)]
+
+    def _begin(self, assignment: Assignment) -> Step:
+        """How an attempt begins that is not known here: it starts, or it never will."""
+        name, order = assignment.attempt, assignment.stop
+        if order is not None:
+            return Refuse(name, order.reason, "stopped before it started")
+        if assignment.boot_id != self.boot_id:
+            return Refuse(
+                name,
+                EndReason.REFUSED,
+                f"it was assigned to boot {assignment.boot_id!r} of this node, which is now at "
+                f"boot {self.boot_id!r}; it has to be assigned anew",
+            )
+        template = self.templates.get(assignment.template)
+        if template is None:
+            return Refuse(
+                name,
+                EndReason.REFUSED,
+                f"its template {assignment.template!r} is not in the set of assignments",
+            )
+        return Start(assignment, template)

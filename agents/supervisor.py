@@ -1,0 +1,520 @@
+"""Keeps the tasks of one node, so that they outlive the agent: ``python -I -S supervisor.py ROOT``.
+
+It alone starts tasks, reaps them and writes the journal. Orders come in from the agent as JSON
+lines over a Unix socket; records of attempts go back, an end only after the journal holding it is
+on disk (one fdatasync for all ends of a turn of the loop). It must import nothing but the standard
+library, stay small, never block on anything but that disk, and never end because its agent did.
+
+An attempt is its directory, made exclusively; a directory that has neither a live process nor an
+end in the journal is lost. A supervisor that starts ends whatever a predecessor left running.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH100, PTH102, PTH103, PTH108, PTH120, PTH208, SIM105
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+if __package__ in {None, ""}:
+    # Run as a script in isolated mode: its own package is the one thing to be found besides.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from agents import journal, processes, spawning
+
+Record = dict[str, Any]
+
+BUFFER_BYTES_MAX = 32 * 2**20
+CLIENTS_MAX = 4
+STARTS_PER_TURN = 32
+#: How long an attempt's end may wait for descendants that were killed to be gone.
+SWEEP_S = 10.0
+#: How often a kill is repeated while something of an attempt lives.
+KILL_AGAIN_S = 2.0
+LOG_BYTES_MAX = 2**20
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def reach(point: str) -> None:
+    """Die here when a test asks for it (see ``agents.crashpoints``)."""
+    folder = os.environ.get("MUSTER_CRASH_POINTS")
+    if folder:
+        try:
+            os.unlink(f"{folder}/{point}")
+        except OSError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def boottime() -> float:
+    """Seconds since boot, time asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def complain(text: str) -> None:
+    """Write a line to the log, which never grows above its limit."""
+    try:
+        if os.fstat(2).st_size > LOG_BYTES_MAX:
+            os.ftruncate(2, 0)
+        os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} supervisor: {text}\n".encode())
+    except OSError:
+        pass
+
+
+class Attempt:
+    """One attempt whose process lives, or has just left."""
+
+    __slots__ = ("deadline", "exited", "kill_at", "lease_s", "order", "pid", "record", "why")
+
+    def __init__(self, order: Record, record: Record) -> None:
+        self.order = order
+        self.record = record
+        self.pid = int(record["pid"])
+        self.lease_s: float | None = order.get("lease_s")
+        self.why = ""
+        self.kill_at: float | None = None
+        self.exited = False
+        self.deadline = 0.0
+
+
+class Client:
+    """A connected agent."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.inbox = b""
+        self.outbox = b""
+        self.greeted = False
+
+
+class Supervisor:
+    """The loop: orders and deaths come in, records go out."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.journal = journal.Journal(f"{root}/journal")
+        self.records: dict[str, Record] = self.journal.load()
+        self.live: dict[str, Attempt] = {}
+        self.by_pid: dict[int, Attempt] = {}
+        self.orphans: dict[int, str] = {}
+        self.starts: list[Record] = []
+        self.news: dict[str, Record] = {}
+        self.clients: dict[int, Client] = {}
+        self.renewed_at = boottime()
+        self.leaving = False
+        self.retry_at = 0.0
+        self.null = os.open("/dev/null", os.O_RDWR)
+        self.poller = select.epoll()
+        self.orders = {
+            "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
+            "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
+            "shutdown": self.on_shutdown,
+        }  # fmt: skip
+
+    # What a predecessor left ---------------------------------------------------------------
+
+    def recover(self) -> None:
+        """End whatever ran under an earlier supervisor, and record it as lost."""
+        alive = [record for record in self.records.values() if record["state"] != "Ended"]
+        if not processes.kill_leftovers(self.root, alive):
+            complain("processes of an earlier supervisor can't be killed; starting beside them")
+        for record in alive:
+            self.end(record, "Lost", message="the node's supervisor died")
+        for name in os.listdir(f"{self.root}/attempts"):
+            if name not in self.records:
+                record = {"id": name, "started_at": None}
+                self.end(record, "Lost", message="a directory without a process or an exit record")
+        self.journal.flush()
+        self.news = {}
+
+    # Orders ----------------------------------------------------------------------------------
+
+    def on_hello(self, _order: Record, client: Client) -> None:
+        """A new agent: it gets every record there is, and from now on all changes."""
+        client.greeted = True
+        self.send(client, {"hello": os.getpid(), "records": list(self.records.values())})
+
+    def on_start(self, order: Record, _client: Client) -> None:
+        """Queue a start, so that a burst of them does not keep exits waiting."""
+        self.starts.append(order)
+
+    def on_refuse(self, order: Record, _client: Client) -> None:
+        """Record an end of an attempt that never started, so that it never will."""
+        name = order["id"]
+        if name in self.records:
+            self.news[name] = self.records[name]
+            return
+        try:
+            os.mkdir(f"{self.root}/attempts/{name}", 0o700)
+        except FileExistsError:
+            pass
+        record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
+        self.end(record, order["reason"], message=order.get("message", ""))
+
+    def on_stop(self, order: Record, _client: Client) -> None:
+        """Signal an attempt; a later order can only bring the kill nearer."""
+        self.run_starts(only=order["id"])
+        attempt = self.live.get(order["id"])
+        if attempt is not None:
+            grace_s = order.get("grace_s")
+            if grace_s is None:
+                grace_s = attempt.order["grace_s"]
+            self.stop(attempt, order["reason"], order["signal"], float(grace_s))
+
+    def on_renew(self, order: Record, _client: Client) -> None:
+        """The controller answered a request sent at ``at`` on the boot clock."""
+        self.renewed_at = max(self.renewed_at, min(float(order["at"]), boottime()))
+
+    def on_forget(self, order: Record, _client: Client) -> None:
+        """Ends that the controller has, and whose directories are gone."""
+        names = [n for n in order["ids"] if self.records.get(n, {}).get("state") == "Ended"]
+        for name in names:
+            del self.records[name]
+        if names:
+            self.journal.add({"forget": names}, sync=False)
+
+    def on_shutdown(self, order: Record, _client: Client) -> None:
+        """Stop every task, then leave."""
+        self.leaving = True
+        self.starts = []
+        for attempt in self.live.values():
+            self.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
+
+    def stop(self, attempt: Attempt, reason: str, name: str, grace_s: float) -> None:
+        """Ask an attempt to leave, and set the moment of the kill."""
+        kill_at = boottime() + grace_s
+        if attempt.exited:
+            return
+        if attempt.why:
+            attempt.kill_at = min(attempt.kill_at or kill_at, kill_at)
+            return
+        attempt.why, attempt.kill_at = reason, kill_at
+        attempt.record = {**attempt.record, "state": "Stopping"}
+        self.records[attempt.record["id"]] = self.news[attempt.record["id"]] = attempt.record
+        number = getattr(signal, name, signal.SIGTERM)
+        processes.kill_group(attempt.pid, number)
+
+    # Starting --------------------------------------------------------------------------------
+
+    def run_starts(self, only: str = "") -> None:
+        """Start some of what is queued; with ``only``, that attempt whatever the limit."""
+        if only:
+            chosen = [order for order in self.starts if order["id"] == only]
+        else:
+            chosen = self.starts[:STARTS_PER_TURN]
+        for order in chosen:
+            self.starts.remove(order)
+            self.start(order)
+
+    def start(self, order: Record) -> None:
+        """Start one attempt, once and never again."""
+        name = order["id"]
+        if name in self.records:
+            self.news[name] = self.records[name]
+            return
+        record: Record = {"id": name, "started_at": time.time()}
+        try:
+            spawning.make_folder(self.root, order)
+        except FileExistsError:
+            self.end(record, "Lost", message="its directory was there already")
+            return
+        except OSError as problem:
+            self.end(record, "StartFailed", message=f"directory of the attempt: {problem}")
+            return
+        standard: list[int] = [self.null]
+        try:
+            standard += [
+                spawning.open_log(self.root, order, stream) for stream in ("stdout", "stderr")
+            ]
+            starter = spawning.spawn if order.get("user") is None else spawning.spawn_as
+            pid = starter(order, (standard[0], standard[1], standard[2]))
+        except spawning.SpawnError as problem:
+            record["exit_code"] = problem.exit_code
+            self.end(record, "StartFailed", message=str(problem))
+            return
+        except (OSError, ValueError, TypeError) as problem:
+            self.end(record, "StartFailed", message=f"could not be started: {problem}")
+            return
+        finally:
+            for handle in standard[1:]:
+                os.close(handle)
+        reach("spawned-not-recorded")
+        facts = processes.process_facts(pid)
+        record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
+        attempt = self.live[name] = self.by_pid[pid] = Attempt(order, record)
+        self.records[name] = self.news[name] = attempt.record
+        self.journal.add({"record": record}, sync=False)
+
+    def end(self, record: Record, reason: str, *, message: str = "") -> None:
+        """Make an end durable with the next flush, and have it told after that."""
+        ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
+        ended["message"] = message
+        self.records[record["id"]] = self.news[record["id"]] = ended
+        self.journal.add({"record": ended}, sync=True)
+
+    # Ending ----------------------------------------------------------------------------------
+
+    def reap(self) -> bool:
+        """Collect every process that has died. A main process takes its group along."""
+        any_died = False
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return any_died
+            if found is None:
+                return any_died
+            any_died = True
+            attempt = self.by_pid.pop(found.si_pid, None)
+            if attempt is not None:
+                processes.kill_group(attempt.pid, signal.SIGKILL)
+            self.orphans.pop(found.si_pid, None)
+            _, status, usage = os.wait4(found.si_pid, 0)
+            if attempt is not None:
+                code = os.waitstatus_to_exitcode(status)
+                attempt.exited, attempt.deadline = True, boottime() + SWEEP_S
+                attempt.record = attempt.record | {
+                    "exit_code": code if code >= 0 else None,
+                    "signal": -code if code < 0 else None,
+                    "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+                    "max_memory_bytes": usage.ru_maxrss * 1024,
+                }
+
+    def sweep(self) -> set[str]:
+        """Kill orphans of attempts that have ended; the ids of those that have some left."""
+        left: set[str] = set()
+        idle = all(attempt.exited for attempt in self.live.values())
+        children = processes.read_file(f"/proc/self/task/{os.getpid()}/children").split()
+        for pid in map(int, children):
+            if pid in self.by_pid:
+                continue
+            owner = self.owner_of(pid)
+            attempt = self.live.get(owner)
+            if attempt is not None and not attempt.exited:
+                continue
+            if owner or idle:
+                processes.kill(pid)
+                left.add(owner)
+        return left
+
+    def owner_of(self, pid: int) -> str:
+        """The attempt that an orphan belongs to; empty when nothing tells."""
+        owner = self.orphans.get(pid, "")
+        if not owner:
+            owner = processes.attempt_of(pid, self.root)
+            facts = processes.process_facts(pid)
+            if not owner and facts is not None:
+                owner = next((n for n, a in self.live.items() if a.pid == facts[1]), "")
+            if owner:
+                self.orphans[pid] = owner
+        return owner
+
+    def settle(self) -> None:
+        """Record the end of attempts whose processes are all gone."""
+        gone = [attempt for attempt in self.live.values() if attempt.exited]
+        if not gone:
+            return
+        left, now = self.sweep(), boottime()
+        for attempt in gone:
+            name = attempt.record["id"]
+            if name in left and now < attempt.deadline:
+                continue
+            del self.live[name]
+            self.orphans = {p: o for p, o in self.orphans.items() if o != name}
+            reach("exited-not-recorded")
+            message = "some of its processes could not be killed" if name in left else ""
+            self.end(attempt.record, attempt.why or "Exited", message=message)
+
+    def enforce(self) -> None:
+        """Act on leases that have run out and on graces that are over."""
+        now = boottime()
+        overdue = []
+        for attempt in self.live.values():
+            lease_s = attempt.lease_s
+            if lease_s is not None and not attempt.why and now >= self.renewed_at + lease_s:
+                order = attempt.order
+                grace_s = float(order["grace_s"])
+                self.stop(attempt, "LeaseExpired", order["checkpoint_signal"], grace_s)
+            if attempt.kill_at is not None and now >= attempt.kill_at and not attempt.exited:
+                overdue.append(attempt)
+                attempt.kill_at = now + KILL_AGAIN_S
+        if overdue:
+            self.kill_trees(overdue)
+
+    def kill_trees(self, attempts: list[Attempt]) -> None:
+        """Kill attempts with everything below them, whichever group or session it is in."""
+        table = processes.processes()
+        for attempt in attempts:
+            name = attempt.record["id"]
+            roots = {attempt.pid} | {pid for pid, owner in self.orphans.items() if owner == name}
+            roots |= {p for p, f in table.items() if f[0] == os.getpid() and p not in self.by_pid
+                      and self.owner_of(p) == name}  # fmt: skip
+            victims = processes.descendants(roots, table)
+            self.orphans.update((pid, name) for pid in victims - {attempt.pid})
+            processes.kill_group(attempt.pid, signal.SIGKILL)
+            for pid in victims:
+                processes.kill(pid)
+
+    def wait_s(self) -> float:
+        """Until when nothing has to be done unless something comes in."""
+        if self.starts:
+            return 0.0
+        moments = [self.retry_at] if self.retry_at else []
+        for attempt in self.live.values():
+            if attempt.exited:
+                moments.append(boottime() + 0.05)
+            elif attempt.kill_at is not None:
+                moments.append(attempt.kill_at)
+            elif attempt.lease_s is not None:
+                moments.append(self.renewed_at + attempt.lease_s)
+        if not moments:
+            return -1.0
+        # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
+        return min(60.0, max(0.0, min(moments) - boottime()) + 0.001)
+
+    # The loop --------------------------------------------------------------------------------
+
+    def send(self, client: Client, message: Record) -> None:
+        """Queue a message; an agent that does not read is dropped and asks anew."""
+        client.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self.pump(client)
+
+    def pump(self, client: Client) -> None:
+        """Write what the agent can take now."""
+        try:
+            while client.outbox:
+                client.outbox = client.outbox[client.link.send(client.outbox) :]
+        except BlockingIOError:
+            if len(client.outbox) > BUFFER_BYTES_MAX:
+                self.drop(client)
+                return
+        except OSError:
+            self.drop(client)
+            return
+        interest = select.EPOLLIN | (select.EPOLLOUT if client.outbox else 0)
+        self.poller.modify(client.link.fileno(), interest)
+
+    def drop(self, client: Client) -> None:
+        """Forget a connection."""
+        if self.clients.pop(client.link.fileno(), None) is not None:
+            client.link.close()
+
+    def receive(self, client: Client) -> None:
+        """Read orders and carry them out."""
+        try:
+            data = client.link.recv(2**18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(client)
+            return
+        *lines, client.inbox = (client.inbox + data).split(b"\n")
+        if len(client.inbox) > BUFFER_BYTES_MAX:
+            complain("an order was longer than any may be; its connection is closed")
+            self.drop(client)
+        for line in lines:
+            try:
+                order = json.loads(line)
+                self.orders[order["op"]](order, client)
+            except (ValueError, KeyError, TypeError) as problem:
+                complain(f"an order was not understood: {problem!r}")
+
+    def publish(self) -> None:
+        """Make the turn's ends durable, then tell everyone what changed."""
+        try:
+            self.journal.flush()
+            self.journal.compact(list(self.records.values()))
+        except OSError as problem:
+            complain(f"journal {self.journal.path}: {problem}; trying again in a second")
+            self.retry_at = boottime() + 1.0
+            return
+        self.retry_at = 0.0
+        if self.news:
+            message = {"records": list(self.news.values())}
+            self.news = {}
+            for client in list(self.clients.values()):
+                if client.greeted:
+                    self.send(client, message)
+
+    def serve(self, listener: socket.socket, wakeup: int) -> None:
+        """Turn after turn until told to leave."""
+        for handle in (listener.fileno(), wakeup):
+            self.poller.register(handle, select.EPOLLIN)
+        while not (self.leaving and not self.live):
+            for handle, event in self.poller.poll(self.wait_s()):
+                if handle == wakeup:
+                    os.read(wakeup, 4096)
+                elif handle == listener.fileno():
+                    self.accept(listener)
+                elif handle in self.clients:
+                    client = self.clients[handle]
+                    if event & select.EPOLLOUT:
+                        self.pump(client)
+                    if event & ~select.EPOLLOUT:
+                        self.receive(client)
+            self.run_starts()
+            self.reap()
+            self.enforce()
+            self.settle()
+            self.publish()
+        processes.kill_leftovers(self.root, [], SWEEP_S)
+
+    def accept(self, listener: socket.socket) -> None:
+        """Let an agent in; one too many sends the oldest away."""
+        link, _ = listener.accept()
+        link.setblocking(False)
+        if len(self.clients) >= CLIENTS_MAX:
+            self.drop(next(iter(self.clients.values())))
+        self.clients[link.fileno()] = Client(link)
+        self.poller.register(link.fileno(), select.EPOLLIN)
+
+
+def main() -> int:
+    """Take the lock of ROOT, recover, serve."""
+    root = os.path.realpath(sys.argv[1])
+    for folder, mode in ((root, 0o755), (f"{root}/attempts", 0o711), (f"{root}/logs", 0o711)):
+        os.makedirs(folder, mode, exist_ok=True)
+    lock = os.open(f"{root}/supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        complain(f"another supervisor holds {root}/supervisor.lock; nothing to do")
+        return 3
+    for number in spawning.IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    os.umask(0o022)
+    supervisor = Supervisor(root)
+    supervisor.recover()
+    os.chdir(root)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.unlink("supervisor.sock")
+    except FileNotFoundError:
+        pass
+    os.umask(0o077)
+    listener.bind("supervisor.sock")
+    os.umask(0o022)
+    listener.listen(CLIENTS_MAX)
+    listener.setblocking(False)
+    supervisor.serve(listener, read)
+    os.unlink(f"{root}/supervisor.sock")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

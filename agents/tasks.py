@@ -1,0 +1,208 @@
+"""From an assignment to the order that the supervisor carries out: command, environment, user.
+
+What a task may not choose for itself is laid over what its template says. Folders for
+checkpoints are made here, component by component, so that no link leads out of the shared folder.
+"""
+
+import os
+import pwd
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.model.records import Gpu
+from reconciler.model.wire import Assignment, TaskTemplate
+
+#: What an attempt's id may look like: it becomes the name of a folder and of two files.
+ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RESERVED_PREFIX = "MUSTER_"
+SCRIPT_BYTES_MAX = 2**20
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What of a node its tasks depend on. ``root`` and ``shared`` are absolute, without links."""
+
+    name: str
+    root: str
+    shared: str
+    gpus: tuple[Gpu, ...] = ()
+    as_root: bool = False
+
+
+class User(msgspec.Struct, frozen=True):
+    """Whom a task runs as. ``switch``: it isn't who the agent is."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    switch: bool
+
+
+class UnfitError(Exception):
+    """An assignment that can't be started here, and why."""
+
+
+def find_user(template: TaskTemplate, place: Place) -> User:
+    """The user a task runs as: the template's where the agent is root, else the agent's own."""
+    name = template.user if place.as_root else None
+    try:
+        entry = pwd.getpwuid(os.geteuid()) if name is None else pwd.getpwnam(name)
+    except KeyError:
+        if name is not None:
+            raise UnfitError(
+                f"user {name!r} does not exist on node {place.name}; create it there, or change "
+                "the job's user"
+            ) from None
+        uid = os.geteuid()
+        return User(str(uid), uid, os.getegid(), "/", switch=False)
+    if place.as_root and entry.pw_uid == 0 and not template.allow_root:
+        raise UnfitError(
+            f"job {template.job} would run as root on node {place.name}; give its owner a user, or "
+            "allow root in the pool"
+        )
+    switch = entry.pw_uid != os.geteuid()
+    return User(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, switch=switch)
+
+
+def order_for(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, Any]:
+    """The supervisor's order to start an attempt."""
+    name = assignment.attempt
+    if not ATTEMPT_PATTERN.fullmatch(name):
+        raise UnfitError(f"attempt id {name!r} can't be the name of a folder")
+    folder = f"{place.root}/attempts/{name}"
+    user = find_user(template, place)
+    argv, script = list(template.command), None
+    if template.script is not None:
+        script = template.script
+        if len(script.encode()) > SCRIPT_BYTES_MAX:
+            raise UnfitError(
+                f"script of job {template.job} is larger than {SCRIPT_BYTES_MAX} bytes"
+            )
+        argv = [f"{folder}/script"]
+        if not script.startswith("#!"):
+            argv.insert(0, "/bin/sh")
+    if not argv:
+        raise UnfitError(f"job {template.job} has neither a command nor a script")
+    checkpoints = ""
+    if template.checkpoint_path is not None:
+        checkpoints = make_folder(place.shared, template.checkpoint_path, user)
+    return {
+        "op": "start",
+        "id": name,
+        "argv": argv,
+        "script": script,
+        "env": environment_of(assignment, template, place, user, checkpoints),
+        "cwd": template.working_directory or f"{folder}/work",
+        "user": {"name": user.name, "uid": user.uid, "gid": user.gid} if user.switch else None,
+        "lease_s": template.lease_s,
+        "checkpoint_signal": template.checkpoint_signal,
+        "grace_s": template.grace_s,
+    }
+
+
+def environment_of(
+    assignment: Assignment, template: TaskTemplate, place: Place, user: User, checkpoints: str
+) -> dict[str, str]:
+    """A clean base, what the template adds, and over both what is the system's to say."""
+    base = {
+        "PATH": os.environ.get("PATH", DEFAULT_PATH) if not user.switch else DEFAULT_PATH,
+        "HOME": user.home,
+        "USER": user.name,
+        "LOGNAME": user.name,
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "TMPDIR": f"{place.root}/attempts/{assignment.attempt}/tmp",  # noqa: S108 - the task's own
+    }
+    chosen = {k: v for k, v in template.environment.items() if not k.startswith(RESERVED_PREFIX)}
+    uuids = {gpu.index: gpu.uuid for gpu in place.gpus}
+    reserved = {
+        "MUSTER_JOB": template.job,
+        "MUSTER_RUN": str(template.run),
+        "MUSTER_GROUP": template.group,
+        "MUSTER_TASK_INDEX": str(assignment.index),
+        "MUSTER_ATTEMPT": assignment.attempt,
+        "MUSTER_TRY": str(assignment.try_number),
+        "MUSTER_NODE": place.name,
+        "MUSTER_NODE_ROOT": place.root,
+        "MUSTER_GPUS": ",".join(map(str, assignment.devices)),
+        "CUDA_VISIBLE_DEVICES": ",".join(uuids.get(i, str(i)) for i in assignment.devices),
+    }
+    if assignment.array_count is not None:
+        reserved["MUSTER_ARRAY_INDEX"] = str(assignment.element)
+        reserved["MUSTER_ARRAY_COUNT"] = str(assignment.array_count)
+    if checkpoints:
+        reserved["MUSTER_CHECKPOINT_DIR"] = checkpoints
+    if template.framework == "torchrun":
+        reserved |= torchrun_environment(assignment)
+    return base | chosen | reserved
+
+
+def torchrun_environment(assignment: Assignment) -> dict[str, str]:
+    """How the processes of one PyTorch job find each other."""
+    rank = assignment.rank
+    return {
+        "MASTER_ADDR": rank.master_address,
+        "MASTER_PORT": str(rank.master_port),
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.world_size),
+        "LOCAL_RANK": str(rank.local_rank),
+        "LOCAL_WORLD_SIZE": str(rank.local_world_size),
+        "GROUP_RANK": str(rank.node_rank),
+    }
+
+
+def make_folder(shared: str, relative: str, user: User) -> str:
+    """Make a folder under the shared one, the last of it the user's own. No link is followed."""
+    parts = [part for part in relative.split("/") if part not in {"", "."}]
+    if relative.startswith("/") or ".." in parts or not parts:
+        raise UnfitError(
+            f"checkpoint path {relative!r} has to be relative to the shared folder {shared} and "
+            "stay in it"
+        )
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    where = shared
+    try:
+        handle = os.open(shared, flags)
+        try:
+            for part in parts:
+                where = f"{where}/{part}"
+                made = _make_below(handle, part)
+                below = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
+                os.close(handle)
+                handle = below
+            if made and user.switch:
+                os.fchown(handle, user.uid, user.gid)
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        raise UnfitError(
+            f"checkpoint folder {where}: {os.strerror(problem.errno or 0)}; links are not followed"
+        ) from None
+    return where
+
+
+def _make_below(handle: int, part: str) -> bool:
+    """Make one folder; False when it was there."""
+    try:
+        os.mkdir(part, 0o755, dir_fd=handle)
+    except FileExistsError:
+        return False
+    return True
+
+
+def read_token(path: Path) -> str:
+    """The token to show to the controller, from a file that nobody else can read."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UnfitError(
+            f"token file {path} has mode {stat.S_IMODE(mode):04o}: others can get at it; "
+            f"chmod 600 {path}"
+        )
+    token = path.read_text(encoding="utf-8").strip()
+    if not token or not token.isascii() or any(c.isspace() for c in token):
+        raise UnfitError(f"token file {path} has to hold one token of ASCII without spaces")
+    return token

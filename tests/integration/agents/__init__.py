@@ -1,0 +1,1 @@
+"""Tests of the node agent with real processes and a real HTTP server."""
