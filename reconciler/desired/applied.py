@@ -1,0 +1,426 @@
+"""What is in force, and how a revision changes it: the rules of DESIGN section 3, without git.
+
+The files that a revision changed come in; afterwards ``jobs`` and ``basis`` are what applies, and
+the problems say what does not. Structure is refused as a whole, jobs one by one; what was in
+force stays where its newest version is refused or can't be read. The work grows with the change:
+only what it touches, what depends on that, and what was wrong before is judged again.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired import checks, documents, normalise, structure
+from reconciler.desired.faults import Fault
+from reconciler.desired.incumbents import Incumbents
+from reconciler.desired.structure import Placed
+from reconciler.model import desired
+from reconciler.model.documents import job as job_documents
+
+Problems = tuple[desired.Problem, ...]
+_Noted = tuple[Placed, Fault]
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """A file as it stands in the new revision; ``data`` None: it is gone."""
+
+    path: str
+    blob: str
+    data: bytes | None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    blob: str
+    file: documents.File
+
+
+class Applied:
+    """The state that revisions are applied to. One thread at a time."""
+
+    def __init__(self, incumbents: Incumbents, read_blob: Callable[[str], bytes]) -> None:
+        self.basis = incumbents.basis or normalise.EMPTY
+        self.structure_revision = incumbents.structure_revision
+        self.structure_refused = False
+        self.jobs: dict[str, desired.Job] = dict(incumbents.jobs)
+        self.refused: dict[str, str] = {}
+        self._origins = dict(incumbents.origins)
+        self._preferred = dict(incumbents.preferred)
+        self._read_blob = read_blob
+        self._files: dict[str, _Entry] = {}
+        self._count = 0
+        self._interrupted = False
+        self._structural: dict[str, None] = {}
+        self._candidates: dict[str, list[tuple[str, int]]] = {}
+        self._dependents: dict[str, set[str]] = {}
+        self._bad: set[str] = set(self.jobs)
+        self._fitting = checks.Fitting(self.basis.structure)
+        self._file_problems: dict[str, Problems] = {}
+        self._ignored: dict[str, desired.Problem] = {}
+        self._structure_problems: Problems = ()
+        self._job_problems: dict[str, Problems] = {}
+        for job in self.jobs.values():
+            self._link(job.name, None, job)
+
+    # --- what others read -------------------------------------------------------------------
+
+    @property
+    def paths(self) -> Iterable[str]:
+        """The files of the revision in force."""
+        return self._files.keys()
+
+    def problems(self) -> Problems:
+        """Everything that is wrong, in order of place."""
+        found = list(self._structure_problems)
+        for group in (self._file_problems, self._job_problems):
+            for some in group.values():
+                found.extend(some)
+        found.extend(self._ignored.values())
+        found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
+        return tuple(found)
+
+    def incumbents(self) -> Incumbents:
+        """What a restarted controller can't read from the last head alone."""
+        return Incumbents(
+            basis=self.basis if self.structure_revision is not None else None,
+            structure_revision=self.structure_revision,
+            origins=self._origins,
+            jobs={name: self.jobs[name] for name in sorted(self._bad) if name in self.jobs},
+            preferred={
+                name: self.jobs[name].path
+                for name in sorted(self._bad)
+                if name in self.jobs and len(self._candidates.get(name, ())) > 1
+            },
+        )
+
+    # --- applying ---------------------------------------------------------------------------
+
+    def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
+        """Whether the change leaves no document at all where there were some."""
+        after = self._count
+        for change, file in files:
+            before = self._files.get(change.path)
+            after += file.count - (before.file.count if before else 0)
+        return self._count > 0 and after <= 0
+
+    def apply(
+        self,
+        revision: str,
+        changes: Sequence[FileChange],
+        ignored: dict[str, desired.Problem | None],
+    ) -> bool:
+        """Apply a revision; False, and nothing has changed, where it would leave nothing."""
+        files = [
+            (change, documents.read(change.data) if change.data is not None else documents.File())
+            for change in changes
+        ]
+        if self.empties(files):
+            return False
+        touched = set(self._bad)
+        structural = self.structure_refused or self.structure_revision is None
+        if self._interrupted:
+            # An earlier try ended half-way, as git could not be read: judge everything again.
+            structural = True
+            touched.update(self._candidates, self.jobs)
+        self._interrupted = True
+        for change, file in files:
+            structural |= self._replace(change, file, touched)
+        for path, problem in ignored.items():
+            self._ignored.pop(path, None)
+            if problem is not None:
+                self._ignored[path] = problem
+        before = self.basis
+        if structural:
+            self._apply_structure(revision)
+        elif not self.structure_refused:
+            self.structure_revision = revision
+        if self.basis is not before and not self.basis.same_for_jobs(before):
+            self._fitting = checks.Fitting(self.basis.structure)
+            touched.update(self._candidates, self.jobs)
+        self._apply_jobs(touched)
+        self._interrupted = False
+        return True
+
+    def _replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
+        """Take up one file; whether it concerns the structure."""
+        path = change.path
+        old = self._files.pop(path, None)
+        structural = file.opaque
+        if old is not None:
+            self._count -= old.file.count
+            structural |= old.file.opaque
+            for document in old.file.documents:
+                if document.kind != "Job":
+                    structural = True
+                elif document.name in self._candidates:
+                    touched.add(document.name)
+                    left = [r for r in self._candidates[document.name] if r[0] != path]
+                    if left:
+                        self._candidates[document.name] = left
+                    else:
+                        del self._candidates[document.name]
+        self._structural.pop(path, None)
+        self._file_problems.pop(path, None)
+        if change.data is None:
+            return structural
+        self._files[path] = _Entry(change.blob, file)
+        self._count += file.count
+        faulty = file.error is not None
+        for document in file.documents:
+            faulty |= bool(document.faults)
+            if document.kind != "Job":
+                structural = True
+                if document.structural:
+                    self._structural[path] = None
+            elif document.name:
+                touched.add(document.name)
+                self._candidates.setdefault(document.name, []).append((path, document.index))
+        if faulty:
+            self._file_problems[path] = documents.problems(path, change.data, file)
+        return structural
+
+    def _problem(
+        self, noted: _Noted, severity: Literal["error", "warning"] | None = None
+    ) -> desired.Problem:
+        placed, fault = noted
+        return documents.problem(
+            fault,
+            data=self._read_blob(self._files[placed.path].blob),
+            path=placed.path,
+            document=placed.document,
+            severity=severity,
+        )
+
+    # --- structure --------------------------------------------------------------------------
+
+    def _apply_structure(self, revision: str) -> None:
+        placed = [
+            Placed(path, document)
+            for path in sorted(self._structural)
+            for document in documents.structural(self._files[path].file)
+        ]
+        basis, noted = structure.build(placed)
+        # What is wrong with a document by itself is among the problems of its file already.
+        found = [self._problem(item) for item in noted if item[0].document.part is not None]
+        unreadable = self._unreadable({item.document.label for item in placed})
+        found += unreadable
+        if basis is not None and not unreadable:
+            found += self._queues_in_use(basis.structure.queues)
+        if basis is None or found:
+            self.structure_refused = True
+        else:
+            self.structure_refused = False
+            self.structure_revision = revision
+            self._origins = {item.document.label: item.path for item in placed}
+            if basis != self.basis:
+                self.basis = basis
+        self._structure_problems = tuple(found)
+
+    def _unreadable(self, present: set[str]) -> list[desired.Problem]:
+        """Objects in force that are not in the revision because their file can't be read."""
+        return [
+            desired.Problem(
+                rule="structure-unreadable",
+                severity="error",
+                path=path,
+                message="is in force, and the file it stood in can't be read as a whole: correct "
+                "the file, or take the object out in a file that can be read",
+                object=label,
+            )
+            for label, path in self._origins.items()
+            if label not in present and path in self._files and self._files[path].file.opaque
+        ]
+
+    def _queues_in_use(self, queues: dict[str, desired.Queue]) -> list[desired.Problem]:
+        """Queues that are taken away while jobs in force are in them and stay there."""
+        removed = self.basis.structure.queues.keys() - queues.keys()
+        if not removed:
+            return []
+        users: dict[str, list[str]] = {}
+        for name, job in self.jobs.items():
+            if job.queue in removed and self._stays_in(name, job):
+                users.setdefault(job.queue, []).append(name)
+        return [
+            desired.Problem(
+                rule="queue-in-use",
+                severity="error",
+                path=self._origins.get(f"Queue/{queue}", ""),
+                message=f"the queue is taken away while {len(names)} jobs are in it "
+                f"({', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}): "
+                "move or remove them first, or in the same commit",
+                object=f"Queue/{queue}",
+            )
+            for queue, names in sorted(users.items())
+        ]
+
+    def _stays_in(self, name: str, job: desired.Job) -> bool:
+        winner, _ = self._choose(name)
+        if winner is None:
+            return self._is_held(name)
+        part = winner.document.part
+        return not isinstance(part, job_documents.Job) or part.spec.queue == job.queue
+
+    # --- jobs -------------------------------------------------------------------------------
+
+    def _is_held(self, name: str) -> bool:
+        """Whether a job in force may still be written in its file, which nobody can tell."""
+        current = self.jobs.get(name)
+        if current is None or current.path not in self._files:
+            return False
+        if any(path == current.path for path, _ in self._candidates.get(name, ())):
+            return False
+        return self._files[current.path].file.opaque
+
+    def _placed(self, reference: tuple[str, int]) -> Placed:
+        path, index = reference
+        return Placed(path, self._files[path].file.documents[index])
+
+    def _choose(self, name: str) -> tuple[Placed | None, list[_Noted]]:
+        """The document that stands for a name, and the refusals of others of that name."""
+        references = self._candidates.get(name, ())
+        if len(references) == 1:
+            only = self._placed(references[0])
+            if name not in self.jobs or not self._is_held(name):
+                return only, []
+        if not references:
+            return None, []
+        ordered = sorted(references)
+        current = self.jobs.get(name)
+        if current is not None and self._is_held(name):
+            fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
+            return None, [(self._placed(reference), fault) for reference in ordered]
+        home = current.path if current is not None else self._preferred.get(name, "")
+        first = next((r for r in ordered if r[0] == home), ordered[0])
+        winner = self._placed(first)
+        fault = checks.duplicate(winner.path, winner.document.line)
+        return winner, [(self._placed(r), fault) for r in ordered if r != first]
+
+    def _apply_jobs(self, touched: set[str]) -> None:
+        """Judge ``touched`` jobs and those that depend on them, and put the good ones in force."""
+        names = set(touched)
+        for name in touched:
+            names |= self._dependents.get(name, set())
+        proposed = dict(self.jobs)
+        notes: dict[str, list[_Noted]] = {}
+        bad: set[str] = set()
+        for name in sorted(names):
+            if self._judge(name, proposed, notes):
+                bad.add(name)
+        waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
+        self._judge_dependencies(waiting, proposed, notes, bad)
+        names |= notes.keys()
+        for name in names:
+            before, after = self.jobs.get(name), proposed.get(name)
+            if before is not after:
+                self._link(name, before, after)
+            self._job_problems.pop(name, None)
+            if name in notes:
+                self._job_problems[name] = tuple(self._problem(item) for item in notes[name])
+        self.jobs = proposed
+        self._bad = bad
+        self.refused = {
+            name: self._why_refused(name, notes.get(name, ()))
+            for name in sorted(bad)
+            if name not in proposed
+        }
+
+    def _judge(
+        self, name: str, proposed: dict[str, desired.Job], notes: dict[str, list[_Noted]]
+    ) -> bool:
+        """Propose what a name stands for now; True where something is wrong with it."""
+        winner, noted = self._choose(name)
+        wrong = bool(noted)
+        if winner is None:
+            if noted or self._is_held(name):
+                wrong = True
+            else:
+                proposed.pop(name, None)
+        elif isinstance(winner.document.part, job_documents.Job):
+            made, faults = normalise.job(
+                winner.document.part, winner.document.hash, self.basis, winner.path
+            )
+            if made is not None:
+                unknown = checks.queue_of_job(made, self.basis.structure)
+                if unknown is not None:
+                    faults = [unknown]
+                else:
+                    if made != self.jobs.get(name):
+                        proposed[name] = made
+                    warning = self._fitting.warning(made)
+                    if warning is not None:
+                        noted.append((winner, warning))
+            if faults:
+                wrong = True
+                noted.extend((winner, fault) for fault in faults)
+        else:
+            wrong = True
+        if noted:
+            notes[name] = noted
+        return wrong
+
+    def _judge_dependencies(
+        self,
+        waiting: Sequence[str],
+        proposed: dict[str, desired.Job],
+        notes: dict[str, list[_Noted]],
+        bad: set[str],
+    ) -> None:
+        def withdraw(name: str, fault: Fault) -> bool:
+            """Note an error; whether the job fell back to what it was before."""
+            bad.add(name)
+            winner, _ = self._choose(name)
+            if winner is not None:
+                notes.setdefault(name, []).append((winner, fault))
+            before = self.jobs.get(name)
+            if proposed.get(name) is before:
+                return False
+            if before is None:
+                del proposed[name]
+            else:
+                proposed[name] = before
+            return True
+
+        for name in waiting:
+            for fault in checks.dependencies(
+                proposed[name], proposed.get, self._candidates.__contains__
+            ):
+                if fault.severity == "error":
+                    withdraw(name, fault)
+                    break
+                winner, _ = self._choose(name)
+                if winner is not None:
+                    notes.setdefault(name, []).append((winner, fault))
+
+        def edges(name: str) -> list[str]:
+            job = proposed.get(name)
+            return [d.job for d in job.depends_on if d.job in proposed] if job else []
+
+        starts = [name for name in waiting if name in proposed]
+        for _ in range(len(starts) + 1):
+            changed = False
+            for members in checks.dependency_cycles(starts, edges):
+                fault = checks.cycle(members)
+                for member in members:
+                    changed |= withdraw(member, fault)
+            if not changed:
+                return
+
+    def _why_refused(self, name: str, noted: Sequence[_Noted]) -> str:
+        for _, fault in noted:
+            if fault.severity == "error":
+                return fault.message
+        winner, _ = self._choose(name)
+        if winner is not None and winner.document.faults:
+            return winner.document.faults[0].message
+        return "the job can't be read"
+
+    def _link(self, name: str, before: desired.Job | None, after: desired.Job | None) -> None:
+        """Keep who depends on whom."""
+        for dependency in before.depends_on if before is not None else ():
+            users = self._dependents.get(dependency.job)
+            if users is not None:
+                users.discard(name)
+                if not users:
+                    del self._dependents[dependency.job]
+        for dependency in after.depends_on if after is not None else ():
+            self._dependents.setdefault(dependency.job, set()).add(name)

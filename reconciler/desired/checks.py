@@ -1,0 +1,313 @@
+"""What can only be judged when several objects are seen together.
+
+Pure functions over normalised objects: names that nothing bears, trees with cycles, guarantees
+that don't add up, jobs that no pool could ever hold. They return faults; who calls them decides
+what a fault refuses.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from reconciler.desired.faults import Fault
+from reconciler.model import desired, hostlists, quantities, resources
+
+_FORMATS: tuple[Callable[[int], str], ...] = (
+    quantities.format_cpu,
+    quantities.format_memory,
+    quantities.format_gpu,
+)
+
+
+def duplicate(path: str, line: int, note: str = "") -> Fault:
+    """Two objects of one kind have one name; the other one stands at ``path``."""
+    place = f"{path}:{line}" if line else path
+    return Fault(
+        "duplicate-name",
+        f"this name is taken by the object in {place}{note}: rename or remove this one",
+        path=("metadata", "name"),
+        expected="a name that no other object of this kind has",
+    )
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
+    """Unknown parents, cycles, guarantees and limits that don't add up; by queue name."""
+    cyclic = False
+    for queue in queues.values():
+        if queue.parent is None:
+            continue
+        if queue.parent not in queues and queue.parent != "default":
+            cyclic = True
+            yield (
+                queue.name,
+                Fault(
+                    "unknown-parent",
+                    "there is no such queue: add it or name another parent",
+                    ("spec", "parent"),
+                    found=queue.parent,
+                ),
+            )
+        elif (cycle := _ancestors_cycle(queues, queue.name)) is not None:
+            cyclic = True
+            yield (
+                queue.name,
+                Fault(
+                    "parent-cycle",
+                    f"the queue is its own ancestor: {' → '.join(cycle)}",
+                    ("spec", "parent"),
+                    found=queue.parent,
+                ),
+            )
+    if not cyclic:
+        yield from _amounts(queues)
+
+
+def _ancestors_cycle(queues: Mapping[str, desired.Queue], name: str) -> list[str] | None:
+    chain = [name]
+    current = queues[name].parent
+    while current is not None and current in queues and len(chain) <= len(queues):
+        chain.append(current)
+        if current == name:
+            return chain
+        current = queues[current].parent
+    return None
+
+
+def parents_first(queues: Mapping[str, desired.Queue]) -> dict[str, desired.Queue]:
+    """The queues of a tree without cycles, parents before children, else in order of name."""
+
+    def depth(name: str) -> int:
+        parent, steps = queues[name].parent, 0
+        while parent is not None:
+            parent, steps = queues[parent].parent if parent in queues else None, steps + 1
+        return steps
+
+    ordered = sorted(queues, key=lambda name: (depth(name), name))
+    return {name: queues[name] for name in ordered}
+
+
+def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
+    """Children's guarantees within the parent's, and limits not below guarantees."""
+    sums = {name: [0, 0, 0] for name in queues}
+    for queue in reversed(parents_first(queues).values()):
+        own, limit = queue.guaranteed.as_vector(), queue.limit.as_vector()
+        for index, resource in enumerate(resources.RESOURCE_NAMES):
+            amount, below, cap = own[index], sums[queue.name][index], limit[index]
+            text = _FORMATS[index]
+            if amount is not None and below > amount:
+                yield (
+                    queue.name,
+                    Fault(
+                        "guarantees-exceed-parent",
+                        f"the queues below it are guaranteed more {resource} than it is: "
+                        "raise it or lower theirs",
+                        ("spec", "guaranteed", resource),
+                        found=f"{text(amount)} here, {text(below)} below",
+                    ),
+                )
+            total = below if amount is None else amount
+            if cap is not None and cap < total:
+                yield (
+                    queue.name,
+                    Fault(
+                        "limit-below-guaranteed",
+                        f"the limit of {resource} is lower than what is guaranteed",
+                        ("spec", "limit", resource),
+                        found=text(cap),
+                        expected=f"at least {text(total)}",
+                    ),
+                )
+            if queue.parent in sums:
+                sums[queue.parent][index] += total
+
+
+# --- pools ----------------------------------------------------------------------------------
+
+
+def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[tuple[str, Fault]]:
+    """Hosts that stand in two pools, and more nodes than Muster holds; by pool name."""
+    owner: dict[str, str] = {}
+    for pool in pools.values():
+        field = "hosts" if pool.provisioner == "static" else "count"
+        shared: dict[str, list[str]] = {}
+        for node in pool.nodes:
+            first = owner.setdefault(node, pool.name)
+            if first != pool.name:
+                shared.setdefault(first, []).append(node)
+        for other, nodes in shared.items():
+            yield (
+                pool.name,
+                Fault(
+                    "host-in-two-pools",
+                    f"these nodes stand in NodePool/{other} too: take them out of one of the two",
+                    ("spec", field),
+                    found=hostlists.fold(nodes),
+                ),
+            )
+        if len(owner) > nodes_max:
+            yield (
+                pool.name,
+                Fault("too-many-nodes", f"more than {nodes_max} nodes in all", ("spec", field)),
+            )
+            return
+
+
+# --- jobs -----------------------------------------------------------------------------------
+
+
+def queue_of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
+    """The queue that the job names is there."""
+    if job.queue in structure.queues:
+        return None
+    names = sorted(structure.queues)
+    listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return Fault(
+        "unknown-queue",
+        "there is no such queue: add it or name another",
+        ("spec", "queue"),
+        found=job.queue,
+        expected=f"one of {listed}",
+    )
+
+
+class Fitting:
+    """Says of each shape of work once whether any pool could ever hold it."""
+
+    def __init__(self, structure: desired.Structure) -> None:
+        self._pools = structure.pools
+        self._why = functools.lru_cache(maxsize=4096)(self._judge)
+
+    def warning(self, job: desired.Job) -> Fault | None:
+        """A warning where no pool could hold a task of some group of the job."""
+        if not self._pools:
+            return None
+        selector = tuple(job.node_selector.items()) if job.node_selector else ()
+        for group in job.groups:
+            needs = group.resources
+            why = self._why(
+                needs.cpu_milli, needs.memory_bytes, needs.gpu_milli, job.pools, selector
+            )
+            if why:
+                return Fault(
+                    "never-fits",
+                    f"no pool could ever hold a task of group {group.name}: {why}",
+                    ("spec",),
+                    severity="warning",
+                )
+        return None
+
+    def _judge(
+        self,
+        cpu: int,
+        memory: int,
+        gpu: int,
+        pools: tuple[str, ...],
+        selector: tuple[tuple[str, str], ...],
+    ) -> str:
+        needs = resources.Resources(cpu, memory, gpu)
+        reasons = []
+        for pool in self._pools.values():
+            if pools and pool.name not in pools:
+                reason = "the job does not name it"
+            elif any(pool.labels.get(key) != value for key, value in selector):
+                reason = "its labels are not those of nodeSelector"
+            elif not needs.fits_in(pool.node_resources):
+                reason = _too_large(needs, pool.node_resources)
+            elif not pool.nodes:
+                reason = "it has no nodes"
+            else:
+                return ""
+            reasons.append(f"{pool.name}: {reason}")
+        return "; ".join(reasons[:5])
+
+
+def _too_large(needs: resources.Resources, room: resources.Resources) -> str:
+    pairs = zip(
+        resources.RESOURCE_NAMES, needs.as_vector(), room.as_vector(), _FORMATS, strict=True
+    )
+    return ", ".join(
+        f"{text(need)} {name} asked, {text(have)} there"
+        for name, need, have, text in pairs
+        if need > have
+    )
+
+
+def dependencies(
+    job: desired.Job, find: Callable[[str], desired.Job | None], refused: Callable[[str], bool]
+) -> Iterator[Fault]:
+    """Dependencies on jobs that are not there, and ``perElement`` over arrays that differ."""
+    for index, dependency in enumerate(job.depends_on):
+        other = find(dependency.job)
+        if other is None:
+            what = "is refused as it stands" if refused(dependency.job) else "is not there"
+            yield Fault(
+                "unknown-dependency",
+                f"the job {dependency.job} {what}: this one waits until it is",
+                ("spec", "dependsOn", index, "job"),
+                found=dependency.job,
+                severity="warning",
+            )
+        elif dependency.per_element and other.array_count != job.array_count:
+            have = "no array" if other.array_count is None else f"{other.array_count} elements"
+            yield Fault(
+                "per-element",
+                f"perElement needs arrays of equal count, and {dependency.job} has {have}",
+                ("spec", "dependsOn", index, "perElement"),
+                found=f"{job.array_count} elements here",
+            )
+
+
+def dependency_cycles(
+    starts: Iterable[str], edges: Callable[[str], Iterable[str]]
+) -> list[tuple[str, ...]]:
+    """Cycles that can be reached from ``starts``, each one once (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    cycles: list[tuple[str, ...]] = []
+    for start in starts:
+        if start in index:
+            continue
+        work = [(start, iter(edges(start)))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            name, following = work[-1]
+            for other in following:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on_stack.add(other)
+                    work.append((other, iter(edges(other))))
+                    break
+                if other in on_stack:
+                    low[name] = min(low[name], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    members = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        members.append(member)
+                        if member == name:
+                            break
+                    if len(members) > 1:
+                        cycles.append(tuple(reversed(members)))
+    return cycles
+
+
+def cycle(members: tuple[str, ...]) -> Fault:
+    """A job waits for itself through others."""
+    listed = " → ".join(members[:8]) + (" → …" if len(members) > 8 else f" → {members[0]}")
+    return Fault(
+        "dependency-cycle",
+        f"the jobs wait for each other: {listed}; remove one dependency",
+        ("spec", "dependsOn"),
+    )

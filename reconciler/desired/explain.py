@@ -1,0 +1,183 @@
+"""Says why a document was refused, in the words of its schema.
+
+msgspec decides, fast, and stops at the first thing it dislikes. Only what it refused comes here:
+jsonschema walks the whole document against the generated schema, and each error becomes a fault
+that says what was found, what was expected, and what to do.
+"""
+
+import difflib
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jsonschema
+from jsonschema.exceptions import ValidationError
+
+from reconciler.desired import schema, yamlreader
+from reconciler.desired.faults import Fault
+
+#: The most faults told of one document.
+FAULTS_MAX = 20
+_SHOWN_CHARACTERS_MAX = 60
+_TYPE_WORDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+
+
+def shown(value: Any) -> str:
+    """A value for a message, shortened."""
+    if isinstance(value, bool) or value is None:
+        text = {True: "true", False: "false", None: "null"}[value]
+    elif isinstance(value, dict):
+        text = "a mapping with " + ", ".join(map(str, list(value)[:5])) if value else "{}"
+    elif isinstance(value, list):
+        text = f"a list of {len(value)}" if value else "[]"
+    elif isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = f"{value}"
+    if len(text) > _SHOWN_CHARACTERS_MAX:
+        text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
+    return text
+
+
+@functools.cache
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    """The validator of one kind."""
+    return jsonschema.Draft202012Validator(schema.of_kind(kind))
+
+
+def faults(kind: str, value: Any, refusal: str) -> list[Fault]:
+    """Everything that is wrong with ``value``; ``refusal`` is what msgspec said of it."""
+    found: dict[tuple[Any, ...], Fault] = {}
+    for error in validator(kind).iter_errors(value):
+        for fault in _of_error(error, kind):
+            found.setdefault((fault.path, fault.rule, fault.message), fault)
+            if len(found) >= FAULTS_MAX:
+                return list(found.values())
+    if not found:
+        return [Fault("wrong-value", refusal)]
+    return list(found.values())
+
+
+def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
+    path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
+        yield from _unknown_fields(error, path)
+    elif error.validator == "required":
+        yield from _missing_fields(error, path)
+    elif error.validator == "not" and isinstance(error.schema, dict):
+        reason = error.schema.get("x-not-built", "this build does not have it")
+        yield Fault(
+            "not-built", f"not built yet: {reason}; remove the field", path=path, at_key=True
+        )
+    elif error.validator == "propertyNames":
+        yield Fault("wrong-key", "this key is not allowed", path=path, found=shown(error.instance))
+    elif error.validator in {"anyOf", "oneOf"}:
+        yield from _of_choice(error, kind, path)
+    else:
+        yield _wrong_value(error, path)
+
+
+def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
+    """Go into the branch that was meant: the one whose type is that of the value."""
+    meant = [
+        inner
+        for inner in error.context or ()
+        if not (inner.validator == "type" and not inner.relative_path)
+    ]
+    if isinstance(error.instance, dict | list) and meant:
+        for inner in meant:
+            yield from _of_error(inner, kind)
+        return
+    yield _wrong_value(error, path)
+
+
+def _unknown_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
+    properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
+    instance: Any = error.instance
+    built = [name for name, inner in properties.items() if "x-not-built" not in inner]
+    for key in instance:
+        if key in properties:
+            continue
+        nearest = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
+        by_lower = {name.lower(): name for name in properties}
+        meant = by_lower.get(key.lower().replace("_", "").replace("-", ""))
+        suggestion = meant or (nearest[0] if nearest else None)
+        hint = f"; did you mean `{suggestion}`?" if suggestion else ""
+        yield Fault(
+            "unknown-field",
+            f"there is no field `{key}` here{hint}",
+            path=(*path, key),
+            expected="one of " + ", ".join(built),
+            at_key=True,
+        )
+
+
+def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
+    properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
+    required: Any = error.validator_value
+    instance: Any = error.instance
+    for field in required:
+        if field not in instance:
+            expected = _expected(properties.get(field, {}))
+            yield Fault(
+                "missing-field",
+                f"the field `{field}` is missing",
+                path=(*path, field),
+                expected=expected,
+            )
+
+
+def _wrong_value(error: ValidationError, path: yamlreader.Path) -> Fault:
+    inner: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    types = _types(inner)
+    rule = {"type": "wrong-type", "minimum": "out-of-range", "maximum": "out-of-range"}.get(
+        str(error.validator), "wrong-value"
+    )
+    message = "this value does not fit"
+    if "string" in types and isinstance(error.instance, int | float):
+        message = "a number stands where text is expected: write it in quotes"
+        rule = "wrong-type"
+    elif error.validator == "type":
+        message = "this value has the wrong type"
+    elif rule == "out-of-range":
+        message = "this number is out of range"
+    return Fault(rule, message, path=path, found=shown(error.instance), expected=_expected(inner))
+
+
+def _branches(inner: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    branches: list[dict[str, Any]] = inner.get("anyOf", [inner])
+    return branches
+
+
+def _types(inner: dict[str, Any]) -> set[str]:
+    return {branch["type"] for branch in _branches(inner) if "type" in branch}
+
+
+def _expected(inner: dict[str, Any]) -> str:
+    """What a schema asks for, in words, with its example."""
+    words = []
+    for branch in _branches(inner):
+        if "enum" in branch:
+            words.append("one of " + ", ".join(map(str, branch["enum"])))
+        elif branch.get("type") in _TYPE_WORDS:
+            low, high = branch.get("minimum"), branch.get("maximum")
+            span = f" from {low} to {high}" if low is not None and high is not None else ""
+            if low is not None and high is None:
+                span = f" of at least {low}"
+            words.append(_TYPE_WORDS[branch["type"]] + span)
+        elif "$ref" in branch:
+            words.append("a mapping")
+    unit = inner.get("x-unit")
+    text = "a duration" if unit == "duration" else " or ".join(dict.fromkeys(words))
+    if "examples" in inner:
+        text += f" such as {shown(inner['examples'][0])}"
+    elif "pattern" in inner:
+        text += f" matching {inner['pattern']}"
+    return text

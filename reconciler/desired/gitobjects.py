@@ -1,0 +1,201 @@
+"""Talks to git: short commands with a time limit, and one process that hands out objects.
+
+Starting git costs milliseconds, so objects and references are asked of one ``cat-file --batch``
+that stays. Nothing asks for a password, reads replaced objects or waits without an end.
+"""
+
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: How long a git command on local files may take.
+LOCAL_TIMEOUT_S = 60.0
+#: How long a fetch or push may take.
+REMOTE_TIMEOUT_S = 120.0
+#: Of a larger object only so much is kept; YAML is refused long before.
+OBJECT_BYTES_MAX = 8 * 2**20
+_MESSAGE_CHARACTERS_MAX = 400
+
+
+class GitError(RuntimeError):
+    """Git could not do what it was asked; the message is what git said."""
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment that git runs in: no questions, no replaced objects, plain English."""
+    return {
+        **os.environ,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_SSH_COMMAND": os.environ.get(
+            "GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10"
+        ),
+        "LC_ALL": "C",
+        **(extra or {}),
+    }
+
+
+def run(
+    folder: Path,
+    *arguments: str,
+    data: bytes = b"",
+    timeout_s: float = LOCAL_TIMEOUT_S,
+    extra: Mapping[str, str] | None = None,
+    good: Sequence[int] = (0,),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run one git command in ``folder``.
+
+    Raises:
+        GitError: it failed, took longer than ``timeout_s``, or there is no git.
+    """
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            input=data,
+            capture_output=True,
+            timeout=timeout_s,
+            env=environment(extra),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"`git {arguments[0]}` took longer than {timeout_s:g} s") from None
+    except OSError as error:
+        raise GitError(f"git can't be run: {error}") from error
+    if done.returncode not in good:
+        said = done.stderr.decode("utf-8", "replace").strip()[-_MESSAGE_CHARACTERS_MAX:]
+        raise GitError(f"`git {arguments[0]}` failed: {said or f'status {done.returncode}'}")
+    return done
+
+
+def git_folder(path: Path) -> Path:
+    """The git folder of the repository at ``path``, bare or not.
+
+    Raises:
+        GitError: there is no repository exactly there.
+    """
+    if not path.is_dir():
+        raise GitError(f"there is no folder {path}")
+    found = run(path, "rev-parse", "--absolute-git-dir").stdout.decode().strip()
+    folder = Path(found)
+    if (
+        folder.resolve() not in {path.resolve(), (path / ".git").resolve()}
+        and not (path / ".git").is_file()
+    ):
+        raise GitError(f"{path} is no git repository, though a folder above it is one")
+    return folder
+
+
+class Objects:
+    """Objects of one repository, by id or by name, from one long-lived git process."""
+
+    def __init__(self, folder: Path, timeout_s: float = LOCAL_TIMEOUT_S) -> None:
+        self._folder = folder
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._stop()
+
+    def _stop(self) -> None:
+        process, self._process, self._buffer = self._process, None, b""
+        if process is None:
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._stop()
+            try:
+                self._process = subprocess.Popen(
+                    ["git", "-C", str(self._folder), "cat-file", "--batch"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=environment(),
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise GitError(f"git can't be run: {error}") from error
+        return self._process
+
+    def read(self, name: str) -> tuple[str, str, bytes] | None:
+        """Id, type and bytes of an object by id or name; None where there is none."""
+        return self.read_many([name])[0]
+
+    def read_many(self, names: Sequence[str]) -> list[tuple[str, str, bytes] | None]:
+        """As :meth:`read` for many, in few system calls.
+
+        Raises:
+            GitError: git ended or did not answer in time.
+        """
+        with self._lock:
+            try:
+                found: list[tuple[str, str, bytes] | None] = []
+                for start in range(0, len(names), 256):
+                    found.extend(self._ask(names[start : start + 256]))
+            except (OSError, GitError) as error:
+                self._stop()
+                raise GitError(f"objects of {self._folder} can't be read: {error}") from error
+            return found
+
+    def _ask(self, names: Sequence[str]) -> list[tuple[str, str, bytes] | None]:
+        for name in names:
+            if "\n" in name:
+                raise GitError(f"{name!r} is no name of an object")
+        process = self._started()
+        if process.stdin is None or process.stdout is None:
+            raise GitError("git has no pipes")
+        deadline = time.monotonic() + self._timeout_s
+        # 256 names are below the 64 KiB that a pipe takes before anybody reads.
+        process.stdin.write(("\n".join(names) + "\n").encode())
+        return [self._answer(process.stdout.fileno(), deadline) for _ in names]
+
+    def _answer(self, file: int, deadline: float) -> tuple[str, str, bytes] | None:
+        while b"\n" not in self._buffer:
+            self._fill(file, deadline)
+        head, _, self._buffer = self._buffer.partition(b"\n")
+        words = head.decode("utf-8", "replace").rsplit(" ", 2)
+        if words[-1] in {"missing", "ambiguous"}:
+            return None
+        if len(words) != 3 or not words[2].isdigit():
+            raise GitError(f"unexpected answer {head[:80]!r}")
+        size = int(words[2])
+        chunks, have = [self._buffer], len(self._buffer)
+        while have < size + 1:
+            chunk = self._receive(file, deadline)
+            have += len(chunk)
+            if have <= OBJECT_BYTES_MAX or have >= size + 1:
+                chunks.append(chunk)
+        data = b"".join(chunks)
+        rest = have - size - 1
+        self._buffer = data[len(data) - rest :] if rest else b""
+        return words[0], words[1], data[: min(size, len(data) - rest - 1)]
+
+    def _fill(self, file: int, deadline: float) -> None:
+        self._buffer += self._receive(file, deadline)
+
+    @staticmethod
+    def _receive(file: int, deadline: float) -> bytes:
+        ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise GitError("git did not answer in time")
+        chunk = os.read(file, 1 << 20)
+        if not chunk:
+            raise GitError("git ended")
+        return chunk

@@ -1,0 +1,236 @@
+"""Makes ``Desired`` out of a source: the only place where git meets what is in force.
+
+Each :meth:`Loader.load` looks at the branch once, applies what its head changed, and says how the
+repository stands. It never raises for what it finds: what can't be read makes the status Unknown
+and keeps everything; a head that is no descendant of the last one, or has become empty, is held.
+"""
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired import applied, gitobjects, source
+from reconciler.desired.incumbents import Incumbents
+from reconciler.model import desired
+
+#: From how many changed files on the garbage collector is paused while they are read.
+_MANY_FILES = 100
+_PREFIX_CHARACTERS_MIN = 7
+_NONE = Incumbents()
+
+
+class _HeldError(Exception):
+    """The head is not applied, and why."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        self.rule = rule
+        super().__init__(message)
+
+
+class Loader:
+    """Reads desired state. One thread at a time.
+
+    ``Desired.generation`` is 0 until the repository has been read once; nothing may be concluded
+    from such a value.
+
+    Args:
+        repository: where to read from.
+        incumbents: what was in force before a restart.
+        accept_revision: a revision to take although it does not follow the last one.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        repository: source.Source,
+        incumbents: Incumbents = _NONE,
+        *,
+        accept_revision: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = repository
+        self._start = incumbents
+        self._clock = clock
+        self._accepted: set[str] = {accept_revision} if accept_revision else set()
+        self._head: str | None = None
+        self._applied = applied.Applied(incumbents, self._blob)
+        self._generation = incumbents.generation
+        self._desired = desired.Desired()
+
+    def close(self) -> None:
+        """End the processes that it holds."""
+        self._source.close()
+
+    @property
+    def last(self) -> desired.Desired:
+        """What :meth:`load` returned last."""
+        return self._desired
+
+    def accept(self, revision: str) -> None:
+        """Let the next load take ``revision``, or what begins so, although it is no successor."""
+        if len(revision) < _PREFIX_CHARACTERS_MIN:
+            raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
+        self._accepted.add(revision)
+
+    def incumbents(self) -> Incumbents:
+        """What has to be remembered over a restart."""
+        if self._head is None:
+            return self._start
+        return msgspec.structs.replace(
+            self._applied.incumbents(), head=self._head, generation=self._generation
+        )
+
+    def load(self, *, fetch: bool = True) -> desired.Desired:
+        """Look at the branch and apply its head.
+
+        Returns:
+            The value of the last call with a fresh status when nothing changed, else a new value
+            of the next generation.
+        """
+        now = self._clock()
+        attempted = self._desired.status.attempted_revision
+        try:
+            if fetch:
+                self._source.fetch()
+            attempted = self._source.head()
+            self._catch_up(attempted)
+        except _HeldError as held:
+            problem = desired.Problem(held.rule, "error", "", str(held))
+            return self._update(now, "OutOfSync", attempted, str(held), (problem,))
+        except (gitobjects.GitError, OSError) as error:
+            return self._update(now, "Unknown", attempted, str(error))
+        problems = self._applied.problems()
+        errors = sum(problem.severity == "error" for problem in problems)
+        if not errors:
+            return self._update(now, "Synced", attempted, "")
+        return self._update(now, "OutOfSync", attempted, self._summary(errors))
+
+    def _summary(self, errors: int) -> str:
+        message = f"{errors} error{'s' if errors > 1 else ''}"
+        if self._applied.structure_refused:
+            kept = self._applied.structure_revision
+            message += "; its structure is refused, and " + (
+                f"that of {kept[:12]} stays in force" if kept else "none was accepted before"
+            )
+        return message
+
+    def _catch_up(self, head: str) -> None:
+        """Bring what is in force to ``head``."""
+        if self._head is None and self._start.head is not None:
+            if self._source.has(self._start.head):
+                self._apply(self._start.head)
+            elif not self._is_accepted(head):
+                raise _HeldError(
+                    "history-rewritten",
+                    f"the revision applied last, {self._start.head}, is not in the repository any "
+                    f"more, so nothing is known of what changed since: {self._how_to_accept(head)}",
+                )
+        if self._head == head:
+            return
+        if (
+            self._head is not None
+            and not self._source.descends(head, self._head)
+            and not self._is_accepted(head)
+        ):
+            raise _HeldError(
+                "not-a-fast-forward",
+                f"{head} does not follow {self._head}, which is in force: the branch was rewritten "
+                f"or reset. Push a commit that follows it, or {self._how_to_accept(head)}",
+            )
+        self._apply(head)
+
+    @staticmethod
+    def _how_to_accept(head: str) -> str:
+        return f"set `accept_revision: {head}` in the controller's configuration"
+
+    def _is_accepted(self, head: str) -> bool:
+        return any(
+            len(prefix) >= _PREFIX_CHARACTERS_MIN and head.startswith(prefix)
+            for prefix in self._accepted
+        )
+
+    def _apply(self, head: str) -> None:
+        if self._head is not None and self._source.has(self._head):
+            changes = self._source.changes(self._head, head)
+            gone: set[str] = set()
+        else:
+            changes = self._source.files(head)
+            gone = set(self._applied.paths) - {change.path for change in changes.files}
+        present = [change for change in changes.files if change.blob is not None]
+        gone.update(change.path for change in changes.files if change.blob is None)
+        with _collector_paused(len(present) >= _MANY_FILES):
+            blobs = self._source.blobs([change.blob or "" for change in present])
+            files = [
+                applied.FileChange(change.path, change.blob or "", data)
+                for change, data in zip(present, blobs, strict=True)
+            ]
+            files += [applied.FileChange(path, "", None) for path in sorted(gone)]
+            taken = self._applied.apply(head, files, changes.ignored)
+        if not taken:
+            raise _HeldError(
+                "became-empty",
+                f"{head} leaves no object at all where there were some: this is always refused. "
+                "Remove the objects but one, or stop the controller",
+            )
+        self._head = head
+
+    def _blob(self, blob: str) -> bytes:
+        return self._source.blobs([blob])[0]
+
+    def _update(
+        self,
+        now: float,
+        sync: Literal["Synced", "OutOfSync", "Unknown"],
+        attempted: str | None,
+        message: str,
+        extra: tuple[desired.Problem, ...] = (),
+    ) -> desired.Desired:
+        before = self._desired
+        state = self._applied
+        status = desired.SyncStatus(
+            sync=sync,
+            attempted_revision=attempted,
+            structure_revision=state.structure_revision,
+            jobs_revision=self._head if self._head is not None else self._start.head,
+            message=message,
+            checked_at=now,
+            problems=extra + state.problems(),
+        )
+        if self._head is None:
+            self._desired = msgspec.structs.replace(before, status=status)
+            return self._desired
+        same = (
+            before.generation > 0
+            and before.structure is state.basis.structure
+            and (before.jobs is state.jobs or before.jobs == state.jobs)
+            and before.refused == state.refused
+        )
+        if same:
+            self._desired = msgspec.structs.replace(before, status=status)
+        else:
+            self._generation += 1
+            self._desired = desired.Desired(
+                generation=self._generation,
+                structure=state.basis.structure,
+                jobs=state.jobs,
+                refused=state.refused,
+                status=status,
+            )
+        return self._desired
+
+
+@contextlib.contextmanager
+def _collector_paused(wanted: bool) -> Iterator[None]:  # noqa: FBT001 - one reader, right above
+    """Spare the collector from walking a hundred thousand new objects of which none is garbage."""
+    if not wanted or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

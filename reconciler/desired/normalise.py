@@ -1,0 +1,331 @@
+"""A job as written to the job that the rest of Muster works with.
+
+Defaults, the sugar of a single group, priority classes and the cluster's lease are applied here
+and nowhere else; amounts become integers. What comes out depends on the document and on the
+structure in force, so a change of the structure means normalising again. What can't be
+normalised comes out as faults.
+"""
+
+import functools
+
+import msgspec
+
+from reconciler.desired.faults import Fault
+from reconciler.desired.yamlreader import Path
+from reconciler.model import desired, identifiers, quantities, resources, times
+from reconciler.model.documents import job as documents
+
+#: The most tasks that start together, and the most tasks of all elements of an array.
+GANG_TASKS_MAX = 10_000
+JOB_TASKS_MAX = 1_000_000
+_NO_RESOURCES = documents.TaskResourcesSpec()
+
+
+class PriorityClass(msgspec.Struct, frozen=True):
+    """What a priority class says of the jobs that name it."""
+
+    value: int
+    preemptible: bool = True
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """The structure in force, and what jobs take from it beside what ``Structure`` has."""
+
+    structure: desired.Structure
+    priority_classes: dict[str, PriorityClass] = {}
+
+    def same_for_jobs(self, other: "Basis") -> bool:
+        """Whether jobs come out of both the same."""
+        return (
+            self.priority_classes == other.priority_classes
+            and self.structure.settings.lease_s == other.structure.settings.lease_s
+            and self.structure.queues.keys() == other.structure.queues.keys()
+            and self.structure.pools == other.structure.pools
+        )
+
+
+#: What is in force before any structure was accepted: a queue without bounds and no node.
+EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
+
+
+class Faults:
+    """Collects what is wrong with one object."""
+
+    def __init__(self) -> None:
+        self.found: list[Fault] = []
+
+    def add(
+        self, rule: str, message: str, *path: str | int, found: str = "", expected: str = ""
+    ) -> None:
+        """Note one fault at ``path``."""
+        self.found.append(Fault(rule, message, path, found, expected))
+
+    def duration(self, written: str | int, *path: str | int) -> int:
+        """Seconds; 0 and a fault where it is none."""
+        try:
+            return duration_s(written)
+        except quantities.QuantityError as error:
+            self.add("bad-quantity", str(error), *path)
+            return 0
+
+    def amount(self, kind: str, written: str | float, *path: str | int) -> int:
+        """Milli-CPUs or bytes; 0 and a fault where it is none."""
+        try:
+            return cpu_milli(written) if kind == "cpu" else memory_bytes(written)
+        except quantities.QuantityError as error:
+            self.add("bad-quantity", str(error), *path)
+            return 0
+
+
+# The same few amounts are written in thousands of jobs.
+duration_s = functools.lru_cache(maxsize=4096)(quantities.parse_duration)
+cpu_milli = functools.lru_cache(maxsize=4096)(quantities.parse_cpu)
+memory_bytes = functools.lru_cache(maxsize=4096)(quantities.parse_memory)
+
+
+@functools.lru_cache(maxsize=4096)
+def _resources(cpu: str | float, memory: str | float, gpu: int) -> resources.Resources:
+    return resources.Resources(cpu_milli(cpu), memory_bytes(memory), gpu * 1000)
+
+
+def job(
+    document: documents.Job, digest: str, basis: Basis, path: str
+) -> tuple[desired.Job | None, list[Fault]]:
+    """The job, or what is wrong with it."""
+    name = document.metadata.name
+    spec = document.spec
+    faults = Faults()
+    priority, preemptible = _priority(spec, basis, faults)
+    groups = _groups(spec, faults)
+    if spec.depends_on:
+        _check_dependencies(name, spec, faults)
+    retries = _DEFAULT_RETRIES
+    if spec.retries is not _WRITTEN_RETRIES:
+        retries = _retries(spec.retries, faults)
+    deadline = None
+    if spec.deadline is not None:
+        deadline = _deadline(spec.deadline, faults)
+    checkpoint = None
+    if spec.checkpoint is not None:
+        checkpoint = _checkpoint(spec.checkpoint, name, spec.run, faults)
+    limit, grace, array = spec.time_limit, spec.termination_grace, spec.array
+    made = desired.Job(
+        name=name,
+        run=spec.run,
+        hash=digest,
+        queue=spec.queue,
+        groups=groups,
+        owner=spec.owner or "",
+        labels=document.metadata.labels,
+        suspend=spec.suspend,
+        priority=priority,
+        preemptible=preemptible,
+        working_directory=spec.working_directory,
+        framework=spec.framework,
+        array_count=None if array is None else array.count,
+        parallelism=None if array is None else array.parallelism,
+        depends_on=tuple(
+            [desired.Dependency(d.job, d.condition, d.per_element) for d in spec.depends_on]
+        ),
+        pools=tuple(spec.pools),
+        node_selector=spec.node_selector,
+        time_limit_s=None if limit is None else faults.duration(limit, "spec", "timeLimit"),
+        deadline=deadline,
+        retries=retries,
+        checkpoint=checkpoint,
+        grace_s=None if grace is None else faults.duration(grace, "spec", "terminationGrace"),
+        lease_s=_lease(spec, basis, faults),
+        path=path,
+    )
+    _check_size(made, faults)
+    return (None, faults.found) if faults.found else (made, faults.found)
+
+
+_WRITTEN_RETRIES = documents.RetriesSpec()
+_DEFAULT_RETRIES = desired.Retries(
+    _WRITTEN_RETRIES.limit,
+    duration_s(_WRITTEN_RETRIES.backoff),
+    duration_s(_WRITTEN_RETRIES.max_backoff),
+)
+
+
+def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool]:
+    priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
+    preemptible = True
+    if spec.priority_class is not None:
+        known = basis.priority_classes.get(spec.priority_class)
+        if spec.priority is not None:
+            faults.add(
+                "exclusive-fields",
+                "priority and priorityClass exclude each other: remove one of them",
+                "spec",
+                "priority",
+            )
+        if known is None:
+            faults.add(
+                "unknown-priority-class",
+                "there is no such PriorityClass: add it or name another",
+                "spec",
+                "priorityClass",
+                found=spec.priority_class,
+                expected="one of " + ", ".join(basis.priority_classes)
+                if basis.priority_classes
+                else "none, as there is no PriorityClass",
+            )
+        else:
+            priority, preemptible = known.value, known.preemptible
+    return priority, preemptible if spec.preemptible is None else spec.preemptible
+
+
+def _groups(spec: documents.JobSpec, faults: Faults) -> tuple[desired.TaskGroup, ...]:
+    if not spec.groups:
+        made = _group("main", None, spec, faults, ("spec",))
+        return () if made is None else (made,)
+    groups: dict[str, desired.TaskGroup] = {}
+    for index, group in enumerate(spec.groups):
+        if group.name in groups:
+            faults.add(
+                "duplicate-group",
+                "two groups have this name: rename one",
+                "spec",
+                "groups",
+                index,
+                "name",
+                found=group.name,
+            )
+        made = _group(group.name, group, spec, faults, ("spec", "groups", index))
+        if made is not None:
+            groups[group.name] = made
+    return tuple(groups.values())
+
+
+def _group(
+    name: str,
+    group: documents.TaskGroupSpec | None,
+    spec: documents.JobSpec,
+    faults: Faults,
+    place: Path,
+) -> desired.TaskGroup | None:
+    count, needs, command, script = spec.count, spec.resources, spec.command, spec.script
+    environment = spec.environment
+    if group is not None:
+        count = count if group.count is None else group.count
+        needs = needs if group.resources is None else group.resources
+        if group.command is not None or group.script is not None:
+            command, script = group.command, group.script
+        if group.environment:
+            environment = {**environment, **group.environment}
+    if (command is None) == (script is None):
+        faults.add(
+            "command-or-script",
+            "write either a command or a script"
+            if command is None
+            else "command and script exclude each other: remove one of them",
+            *place,
+            *(() if command is None else ("script",)),
+            expected="exactly one of command and script",
+        )
+    elif command is not None and not command:
+        faults.add("empty-command", "the command is empty", *place, "command")
+    needs = needs or _NO_RESOURCES
+    try:
+        amounts = _resources(needs.cpu, needs.memory, needs.gpu)
+    except quantities.QuantityError:
+        where = place if group is not None and group.resources is not None else ("spec",)
+        faults.amount("cpu", needs.cpu, *where, "resources", "cpu")
+        faults.amount("memory", needs.memory, *where, "resources", "memory")
+        return None
+    return desired.TaskGroup(
+        name=name,
+        count=count or 1,
+        resources=amounts,
+        command=tuple(command or ()),
+        script=script,
+        environment=environment,
+    )
+
+
+def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> None:
+    for index, dependency in enumerate(spec.depends_on):
+        place: Path = ("spec", "dependsOn", index)
+        if dependency.job == name:
+            faults.add(
+                "depends-on-itself",
+                "the job waits for itself: remove the dependency",
+                *place,
+                "job",
+                found=name,
+            )
+        if dependency.per_element and spec.array is None:
+            faults.add(
+                "per-element",
+                "perElement needs an array here and in the other job",
+                *place,
+                "perElement",
+                found="no array here",
+            )
+
+
+def _retries(spec: documents.RetriesSpec, faults: Faults) -> desired.Retries:
+    return desired.Retries(
+        spec.limit,
+        faults.duration(spec.backoff, "spec", "retries", "backoff"),
+        faults.duration(spec.max_backoff, "spec", "retries", "maxBackoff"),
+    )
+
+
+def _deadline(written: str, faults: Faults) -> float | None:
+    try:
+        return times.parse_time(written)
+    except ValueError as error:
+        faults.add(
+            "bad-time",
+            f"this is no time: {error}",
+            "spec",
+            "deadline",
+            found=written,
+            expected="a time such as 2027-01-31T06:00:00Z",
+        )
+        return None
+
+
+def _checkpoint(
+    spec: documents.CheckpointSpec, name: str, run: int, faults: Faults
+) -> desired.Checkpoint:
+    return desired.Checkpoint(
+        spec.signal,
+        faults.duration(spec.grace, "spec", "checkpoint", "grace"),
+        spec.path or identifiers.default_checkpoint_path(name, run),
+    )
+
+
+def _lease(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+    if spec.lease == "none":
+        return None
+    if spec.lease is not None:
+        return faults.duration(spec.lease, "spec", "lease")
+    if spec.retries.limit > 0 or spec.checkpoint is not None:
+        return basis.structure.settings.lease_s
+    return None
+
+
+def _check_size(made: desired.Job, faults: Faults) -> None:
+    tasks = sum([group.count for group in made.groups])
+    if tasks > GANG_TASKS_MAX:
+        faults.add(
+            "too-many-tasks",
+            "too many tasks start together: make it an array or several jobs",
+            "spec",
+            "groups" if len(made.groups) > 1 else "count",
+            found=f"{tasks} tasks",
+            expected=f"at most {GANG_TASKS_MAX}",
+        )
+    elif tasks * made.element_count > JOB_TASKS_MAX:
+        faults.add(
+            "too-many-tasks",
+            "too many tasks in all elements: split the job",
+            "spec",
+            "array",
+            found=f"{tasks} tasks in each of {made.element_count} elements",
+            expected=f"at most {JOB_TASKS_MAX} tasks",
+        )

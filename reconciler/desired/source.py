@@ -1,0 +1,275 @@
+"""Where desired state comes from: one branch of one git repository, below one folder of it.
+
+A commit comes out as files by path and blob id, or as the difference to an earlier commit, so
+that reading costs what changed. Everything is read from git objects; a work tree is never looked
+at. A repository on this machine is read in place, any other is mirrored into a state folder.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired import gitobjects
+from reconciler.desired.gitobjects import GitError
+from reconciler.model import desired
+
+_SUFFIXES = (".yaml", ".yml")
+_SYMLINK, _SUBMODULE = "120000", "160000"
+_NO_ID = "0" * 40
+#: The most entries of a tree that are looked at.
+FILES_MAX = 500_000
+
+
+class MissingBranchError(GitError):
+    """The repository is there, the branch is not."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A file as it stands after a change; ``blob`` None: it is gone."""
+
+    path: str
+    blob: str | None
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a revision changed: files, and entries that are ignored with a warning.
+
+    ``ignored`` maps paths to the warning, or to None where the cause is gone.
+    """
+
+    files: tuple[Change, ...]
+    ignored: dict[str, desired.Problem | None]
+
+
+def is_local(address: str) -> bool:
+    """Whether ``address`` names a folder of this machine rather than a URL."""
+    return "://" not in address and (Path(address).exists() or ":" not in address)
+
+
+class Source:
+    """One branch of a repository, below ``sub_path``.
+
+    Args:
+        address: a path or anything that ``git fetch`` takes.
+        branch: the branch that counts; None: where the repository's HEAD points.
+        sub_path: folder in the repository, ``""`` for all of it.
+        state: folder for mirrors of repositories elsewhere.
+        timeout_s: how long a fetch may take.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        branch: str | None = "main",
+        sub_path: str = "",
+        state: Path | None = None,
+        timeout_s: float = gitobjects.REMOTE_TIMEOUT_S,
+    ) -> None:
+        self.address = address
+        self.branch = branch
+        self.sub_path = "/".join(part for part in sub_path.split("/") if part not in {"", "."})
+        if ".." in self.sub_path.split("/"):
+            raise ValueError(f"sub-path {sub_path!r} leaves the repository")
+        self.local = is_local(address)
+        self._state = state
+        self._timeout_s = timeout_s
+        self._objects: gitobjects.Objects | None = None
+        self._folder: Path | None = None
+
+    def close(self) -> None:
+        """End the git process."""
+        if self._objects is not None:
+            self._objects.close()
+        self._objects = None
+        self._folder = None
+
+    @property
+    def folder(self) -> Path:
+        """The git folder that objects are read from.
+
+        Raises:
+            GitError: it is not there and can't be made.
+        """
+        if self._folder is None or not self._folder.is_dir():
+            self.close()
+            self._folder = (
+                gitobjects.git_folder(Path(self.address)) if self.local else self._make_mirror()
+            )
+        return self._folder
+
+    @property
+    def objects(self) -> gitobjects.Objects:
+        """The objects of the repository."""
+        folder = self.folder
+        if self._objects is None:
+            self._objects = gitobjects.Objects(folder)
+        return self._objects
+
+    @property
+    def reference(self) -> str:
+        """The reference that is read."""
+        if self.branch is None:
+            return "HEAD" if self.local else "refs/muster/head"
+        return f"refs/heads/{self.branch}" if self.local else f"refs/muster/heads/{self.branch}"
+
+    def _make_mirror(self) -> Path:
+        if self._state is None:
+            raise GitError(f"{self.address} needs a state folder to be mirrored into")
+        digest = hashlib.sha256(self.address.encode()).hexdigest()[:16]
+        folder = self._state / f"mirror-{digest}.git"
+        if not (folder / "HEAD").is_file():
+            fresh = self._state / f".mirror-{digest}.{os.getpid()}"
+            self._state.mkdir(parents=True, exist_ok=True)
+            gitobjects.run(self._state, "init", "--quiet", "--bare", str(fresh))
+            gitobjects.run(fresh, "config", "gc.auto", "0")
+            try:
+                fresh.rename(folder)
+            except OSError:
+                shutil.rmtree(fresh, ignore_errors=True)
+        return folder
+
+    def fetch(self) -> None:
+        """Bring the mirror up to date; nothing to do for a local repository.
+
+        Raises:
+            MissingBranchError: the branch is gone.
+            GitError: the repository can't be reached in time.
+        """
+        if self.local:
+            return
+        wanted = "HEAD" if self.branch is None else f"refs/heads/{self.branch}"
+        try:
+            gitobjects.run(
+                self.folder,
+                "fetch",
+                "--quiet",
+                "--no-tags",
+                "--no-auto-maintenance",
+                "--no-write-fetch-head",
+                "--",
+                self.address,
+                f"+{wanted}:{self.reference}",
+                timeout_s=self._timeout_s,
+            )
+        except GitError as error:
+            if "couldn't find remote ref" in str(error):
+                raise MissingBranchError(self._missing()) from None
+            raise
+
+    def _missing(self) -> str:
+        return f"{self.address} has no branch {self.branch or 'HEAD'}"
+
+    def head(self) -> str:
+        """The commit that the branch points to, as far as fetched.
+
+        Raises:
+            MissingBranchError: there is no such branch.
+            GitError: the repository can't be read.
+        """
+        found = self.objects.read(f"{self.reference}^{{commit}}")
+        if found is None:
+            if self.local and not (self.folder / "HEAD").exists():
+                raise GitError(f"{self.address} is no git repository any more")
+            raise MissingBranchError(self._missing())
+        return found[0]
+
+    def has(self, commit: str) -> bool:
+        """Whether the commit is there."""
+        found = self.objects.read(f"{commit}^{{commit}}")
+        return found is not None
+
+    def descends(self, commit: str, ancestor: str) -> bool:
+        """Whether ``ancestor`` is ``commit`` or in its history."""
+        if commit == ancestor:
+            return True
+        found = self.objects.read(commit)
+        if found is None:
+            raise GitError(f"{commit} is not in {self.address}")
+        head = found[2].split(b"\n\n", 1)[0].split(b"\n")
+        if f"parent {ancestor}".encode() in head:
+            return True
+        if not self.has(ancestor):
+            return False
+        done = gitobjects.run(
+            self.folder, "merge-base", "--is-ancestor", ancestor, commit, good=(0, 1)
+        )
+        return done.returncode == 0
+
+    def files(self, commit: str) -> Changes:
+        """All files of a commit."""
+        arguments = ["ls-tree", "-r", "-z", "--full-tree", commit]
+        if self.sub_path:
+            arguments += ["--", f"{self.sub_path}/"]
+        output = gitobjects.run(self.folder, *arguments).stdout
+        return self._sorted_out(self._tree_entries(output))
+
+    def changes(self, before: str, after: str) -> Changes:
+        """The files that differ between two commits."""
+        if before == after:
+            return Changes((), {})
+        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
+        if self.sub_path:
+            arguments += ["--", f"{self.sub_path}/"]
+        output = gitobjects.run(self.folder, *arguments).stdout
+        return self._sorted_out(self._diff_entries(output))
+
+    @staticmethod
+    def _tree_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
+        for entry in output.split(b"\0")[:-1]:
+            head, _, path = entry.partition(b"\t")
+            mode, _, blob = head.decode("ascii").split(" ")
+            yield path.decode("utf-8", "replace"), mode, blob
+
+    @staticmethod
+    def _diff_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
+        parts = output.split(b"\0")[:-1]
+        for head, path in zip(parts[::2], parts[1::2], strict=True):
+            _, mode, _, blob, status = head.decode("ascii").split(" ")
+            yield path.decode("utf-8", "replace"), mode, None if status == "D" else blob
+
+    def _sorted_out(self, entries: Iterable[tuple[str, str, str | None]]) -> Changes:
+        files: list[Change] = []
+        ignored: dict[str, desired.Problem | None] = {}
+        skipped = len(self.sub_path) + 1 if self.sub_path else 0
+        for count, (path, mode, blob) in enumerate(entries):
+            if count >= FILES_MAX:
+                raise GitError(f"more than {FILES_MAX} files below {self.sub_path or 'the root'}")
+            below = path[skipped:]
+            if below.startswith(".") or "/." in below:
+                continue
+            if mode in {_SYMLINK, _SUBMODULE}:
+                ignored[path] = _ignored(path, "symlink" if mode == _SYMLINK else "submodule")
+                blob = None  # noqa: PLW2901 - what was a file before is none now
+            else:
+                ignored[path] = None
+            if path.endswith(_SUFFIXES):
+                files.append(Change(path, blob))
+        return Changes(tuple(files), ignored)
+
+    def blobs(self, ids: Iterable[str]) -> list[bytes]:
+        """The bytes of blobs, in order; only the beginning of one that is far too large.
+
+        Raises:
+            GitError: one is missing.
+        """
+        wanted = list(ids)
+        found = self.objects.read_many(wanted)
+        missing = [blob for blob, item in zip(wanted, found, strict=True) if item is None]
+        if missing:
+            raise GitError(f"the blob {missing[0]} is not in {self.address}")
+        return [item[2] for item in found if item is not None]
+
+
+def _ignored(path: str, what: Literal["symlink", "submodule"]) -> desired.Problem:
+    return desired.Problem(
+        rule=f"ignored-{what}",
+        severity="warning",
+        path=path,
+        message=f"a {what} is never followed: put the files themselves here or remove it",
+    )

@@ -1,0 +1,362 @@
+"""Reads YAML into plain Python values, fast and with bounds, because every load starts here.
+
+Bytes of one file come in; values of its documents go out, with nothing but ``dict``, ``list``,
+``str``, ``int``, ``float``, ``bool`` and ``None`` in them. PyYAML's C parser composes nodes; its
+constructor and resolver, which take most of the time of ``yaml.load``, are never run.
+
+Scalars follow YAML 1.2's core schema, narrowed to what JSON has: ``yes`` and ``on`` are text, so
+are ``0644``, ``.inf`` and a timestamp. Tags, merge keys, keys that are no text and keys that
+occur twice are refused, and so is a file that is too large, too deep or expands too far.
+"""
+
+import operator
+import re
+from typing import Any, NoReturn
+
+import msgspec
+import yaml
+from yaml import _yaml
+
+#: A file with more bytes is refused before it is parsed.
+FILE_BYTES_MAX = 4 * 2**20
+#: The most nodes of one file, aliases expanded.
+NODES_MAX = 250_000
+#: The deepest nesting of one document.
+DEPTH_MAX = 64
+#: The C parser composes nodes recursively; nesting up to here can't exhaust any stack.
+SAFE_DEPTH = 5_000
+#: The longest number that is read as one; longer ones stay text.
+NUMBER_CHARACTERS_MAX = 40
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+#: Where a tag could begin. Text of a script may match, too: then the events say.
+_MAYBE_TAG = re.compile(rb"(?:^|[\s\[{,:?-])!")
+_WORDS: dict[str, bool | None] = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
+_FIRST_OF_NUMBER = frozenset("0123456789+-.")
+#: What a plain scalar that is no text may begin with.
+_SPECIAL_FIRST = _FIRST_OF_NUMBER | frozenset("~nNtTfF") | {""}
+_INTEGER = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
+_FLOAT = re.compile(r"^[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
+_INFINITE = (float("inf"), float("-inf"))
+
+#: Compared by identity; ``Any`` because the tag of a node is not what PyYAML declares.
+_SCALAR: Any = yaml.ScalarNode
+
+Path = tuple[str | int, ...]
+
+
+class YamlError(ValueError):
+    """A file that can't be read; ``line`` and ``column`` from 1, 0 where the file as a whole."""
+
+    def __init__(
+        self, rule: str, message: str, *, line: int = 0, column: int = 0, found: str = ""
+    ) -> None:
+        self.rule = rule
+        self.message = message
+        self.line = line
+        self.column = column
+        self.found = found
+        super().__init__(f"{line}:{column}: {message}" if line else message)
+
+
+class RawDocument(msgspec.Struct, frozen=True):
+    """One document: its value and the line on which it begins."""
+
+    value: Any
+    line: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Line and column from 1."""
+
+    line: int
+    column: int
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """Where in the file the values and the keys of one document stand, by path."""
+
+    values: dict[Path, Place]
+    keys: dict[Path, Place]
+
+    def of(self, path: Path, *, key: bool = False) -> Place:
+        """The place of ``path``, or of the nearest thing around it that has one."""
+        if key and path in self.keys:
+            return self.keys[path]
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.values:
+                return self.values[path[:length]]
+        return Place(0, 0)
+
+
+def _refuse(rule: str, message: str, mark: Any = None, found: str = "") -> NoReturn:
+    if mark is None:
+        raise YamlError(rule, message, found=found)
+    raise YamlError(rule, message, line=mark.line + 1, column=mark.column + 1, found=found)
+
+
+def scalar(text: str) -> Any:
+    """The value of a plain scalar."""
+    first = text[:1]
+    if first in _FIRST_OF_NUMBER:
+        if len(text) <= NUMBER_CHARACTERS_MAX:
+            if _INTEGER.match(text):
+                return int(text)
+            if _FLOAT.match(text):
+                number = float(text)
+                return text if number in _INFINITE else number
+        return text
+    return _WORDS.get(text, text)
+
+
+class _Parser(_yaml.CParser):
+    """Composes nodes whose ``tag`` keeps what the event said: ``.step[0]`` is true when plain.
+
+    The parser calls these three around every node. Functions of the interpreter itself cost a
+    fraction of any written here, and ``slice`` is one that keeps three values.
+    """
+
+    resolve = staticmethod(slice)
+    descend_resolver = staticmethod(operator.is_)
+    ascend_resolver = staticmethod(object)
+
+
+class _Builder:
+    """Turns the nodes of one file into values, counting what aliases expand to."""
+
+    def __init__(self) -> None:
+        self.left = NODES_MAX
+
+    def build(self, node: Any, depth: int) -> Any:
+        """The value of a node."""
+        content = node.value
+        if node.__class__ is _SCALAR:
+            return scalar(content) if node.tag.step[0] else content
+        self.left -= len(content)
+        if depth > DEPTH_MAX:
+            _refuse("yaml-too-deep", f"nested deeper than {DEPTH_MAX} levels", node.start_mark)
+        if self.left < 0:
+            _refuse(
+                "yaml-expands-too-far",
+                f"aliases expand to more than {NODES_MAX} values; write less by alias",
+                node.start_mark,
+            )
+        if node.__class__ is yaml.MappingNode:
+            return self._mapping(content, depth)
+        result = []
+        for item in content:
+            value = item.value
+            if item.__class__ is not _SCALAR:
+                value = self.build(item, depth + 1)
+            elif value[:1] in _SPECIAL_FIRST and item.tag.step[0]:
+                value = scalar(value)
+            result.append(value)
+        return result
+
+    def _mapping(self, content: Any, depth: int) -> dict[str, Any]:
+        result = {}
+        for key_node, item in content:
+            value = item.value
+            if item.__class__ is not _SCALAR:
+                value = self.build(item, depth + 1)
+            elif value[:1] in _SPECIAL_FIRST and item.tag.step[0]:
+                value = scalar(value)
+            key = key_node.value
+            if key.__class__ is not str or (key[:1] in _SPECIAL_FIRST and key_node.tag.step[0]):
+                self._check_key(key_node)
+            result[key] = value
+        if len(result) != len(content) or "<<" in result:
+            self._refuse_mapping(content)
+        return result
+
+    @staticmethod
+    def _check_key(key_node: Any) -> None:
+        if key_node.__class__ is not _SCALAR:
+            _refuse("yaml-key", "a key must be text, not a list or mapping", key_node.start_mark)
+        if isinstance(scalar(key_node.value), str):
+            return
+        _refuse(
+            "yaml-key",
+            f'a key must be text: write "{key_node.value}" in quotes',
+            key_node.start_mark,
+            found=key_node.value,
+        )
+
+    @staticmethod
+    def _refuse_mapping(content: Any) -> NoReturn:
+        seen: dict[str, Any] = {}
+        for key_node, _ in content:
+            key = key_node.value
+            mark = key_node.start_mark
+            if key == "<<":
+                _refuse("yaml-merge-key", "merge keys `<<` are not supported: write it out", mark)
+            if key in seen:
+                first = seen[key].line + 1
+                _refuse(
+                    "yaml-duplicate-key",
+                    f"the key {key!r} occurs twice, first on line {first}; keep one of the two",
+                    mark,
+                    found=key,
+                )
+            seen[key] = mark
+        raise YamlError("yaml-duplicate-key", "a key occurs twice")
+
+
+def _checked(data: bytes) -> bytes:
+    """The bytes to parse: not too many, UTF-8, without byte order mark, without tags."""
+    if len(data) > FILE_BYTES_MAX:
+        _refuse(
+            "yaml-too-large",
+            f"the file has {len(data)} bytes, more than {FILE_BYTES_MAX}; split it",
+        )
+    data = data.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise YamlError(
+            "yaml-encoding",
+            "the file is not UTF-8; save it as UTF-8",
+            line=line,
+            column=column,
+            found=f"byte 0x{data[error.start]:02x}",
+        ) from None
+    if (b"!" in data and _MAYBE_TAG.search(data)) or _may_be_large(data):
+        _scan(data)
+    return data
+
+
+def _may_be_large(data: bytes) -> bool:
+    """Whether the file might exceed a bound, judged by counting bytes: never too low."""
+    openers = data.count(b"[") + data.count(b"{")
+    separators = sum(data.count(mark) for mark in (b",", b":", b"-", b"?", b"\n", b"*"))
+    if 2 * (openers + separators) > NODES_MAX:
+        return True
+    longest = 0 if openers > SAFE_DEPTH else max(map(len, data.splitlines()), default=0)
+    return openers + longest > SAFE_DEPTH
+
+
+def _scan(data: bytes) -> None:
+    """Refuse tags, too many nodes and too deep nesting by the events alone."""
+    parser = _yaml.CParser(data)
+    depth = 0
+    for _ in range(2 * NODES_MAX):
+        event: Any = parser.get_event()
+        if event.__class__ is yaml.StreamEndEvent:
+            return
+        tag: str | None = getattr(event, "tag", None)
+        if tag is not None and tag != "!":
+            _refuse("yaml-tag", "tags are not supported: remove it", event.start_mark, found=tag)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                _refuse("yaml-too-deep", f"nested deeper than {DEPTH_MAX} levels", event.start_mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    _refuse("yaml-too-large", f"the file has more than {NODES_MAX} values; split it")
+
+
+def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
+    """What PyYAML raised, as an error with a place."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or "not YAML"
+        rule = "yaml-syntax"
+        if mark is not None and _is_tab(data, mark):
+            rule, problem = "yaml-tab", "a tab stands here; YAML is indented with spaces"
+        elif error.context and error.problem and error.problem_mark:
+            problem = f"{error.context}: {error.problem}"
+        if mark is not None:
+            return YamlError(rule, problem, line=mark.line + 1, column=mark.column + 1)
+        return YamlError(rule, problem)
+    reason = str(getattr(error, "reason", "")) or str(error).splitlines()[0]
+    return YamlError("yaml-syntax", reason)
+
+
+def _is_tab(data: bytes, mark: Any) -> bool:
+    lines = data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8", "replace").split("\n")
+    return bool(lines[mark.line : mark.line + 1]) and lines[mark.line][mark.column :][:1] == "\t"
+
+
+def _nodes(data: bytes) -> list[Any]:
+    parser = _Parser(_checked(data))
+    nodes = []
+    while parser.check_node():
+        nodes.append(parser.get_node())
+        if len(nodes) > NODES_MAX:
+            _refuse("yaml-too-large", f"the file has more than {NODES_MAX} documents; split it")
+    return nodes
+
+
+def read(data: bytes) -> list[RawDocument]:
+    """The documents of a file, empty ones left out.
+
+    Raises:
+        YamlError: the file is not YAML, or is more than this reader accepts.
+    """
+    try:
+        builder = _Builder()
+        return [
+            RawDocument(value, node.start_mark.line + 1)
+            for node in _nodes(data)
+            if (value := builder.build(node, 1)) is not None
+        ]
+    except yaml.YAMLError as error:
+        raise _explained(error, data) from error
+
+
+def positions(data: bytes) -> list[Positions]:
+    """Where everything stands, for each document of :func:`read`: the slow second pass.
+
+    Raises:
+        YamlError: as :func:`read`.
+    """
+    try:
+        nodes = _nodes(data)
+    except yaml.YAMLError as error:
+        raise _explained(error, data) from error
+    builder = _Builder()
+    kept = [node for node in nodes if builder.build(node, 1) is not None]
+    found = []
+    for root in kept:
+        places = Positions({}, {})
+        _locate(root, (), places)
+        found.append(places)
+    return found
+
+
+def _locate(node: Any, path: Path, places: Positions) -> None:
+    places.values[path] = Place(node.start_mark.line + 1, node.start_mark.column + 1)
+    if node.__class__ is yaml.MappingNode:
+        for key_node, item in node.value:
+            inner = (*path, key_node.value)
+            mark = key_node.start_mark
+            places.keys[inner] = Place(mark.line + 1, mark.column + 1)
+            _locate(item, inner, places)
+    elif node.__class__ is yaml.SequenceNode:
+        for index, item in enumerate(node.value):
+            _locate(item, (*path, index), places)
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it: ``spec.groups[0].count``."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text
