@@ -1,1 +1,1 @@
-"""To come."""
+"""The ``muster`` command: one module a command group; it prints, and decides nothing."""

@@ -177,8 +177,13 @@ def _conclude(
     else:
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
-        fault = next((a for a in attempts if _is_fault(a)), attempts[0])
-        draft.message = _why(fault)
+        draft.message = _why(min(attempts, key=_blame))
+
+
+def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
+    """Sorts the task that brought its element down first: by its own will, and earliest."""
+    own_will = _is_fault(attempt) and attempt.stop is None
+    return (not own_will, attempt.ended_at or 0.0)
 
 
 def _why(attempt: records.AttemptRecord) -> str:

@@ -1,0 +1,238 @@
+"""Commands that change desired state: each makes a commit, here in a clone or at the controller."""
+
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.operations import authoring
+from reconciler.operations import changing as operations
+
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be written and change nothing.")
+]
+Clone = Annotated[
+    Path | None,
+    typer.Option(
+        "--clone",
+        help="Your clone of the repository; else the one you stand in, else the controller "
+        "commits for you.",
+        envvar="MUSTER_CLONE",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(context_settings={"allow_interspersed_args": False})(submit)
+    for command in (cancel, hold, release, rerun, drain, undrain):
+        app.command()(command)
+
+
+def target(
+    clone: Path | None, server: str | None, token_file: str | None
+) -> operations.Target:
+    """Where the change is to be made; leaves the command when there is no such place."""
+    try:
+        return operations.find_target(
+            clone=clone, server=server, token_file=token_file, here=Path.cwd()
+        )
+    except operations.ChangeError as error:
+        terminal.fail(str(error))
+
+
+def carry_out(changes: list[operations.Change], to: operations.Target) -> list[operations.Done]:
+    """Make the changes; leaves the command with the right exit code when one is refused."""
+    try:
+        done = operations.carry_out(changes, to)
+    except operations.ChangeError as error:
+        code = terminal.REFUSED if error.refused else terminal.ERROR
+        terminal.fail(str(error), code, error.problems)
+    return done
+
+
+def submit(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="YAML files (- for standard input), or a command behind --."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="GPUs of a task.")] = None,
+    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
+    nodes: Annotated[int | None, typer.Option("--tasks", "-N", help="Tasks.")] = None,
+    array: Annotated[int | None, typer.Option("--array", help="Elements of an array.")] = None,
+    time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
+    priority: Annotated[str | None, typer.Option("--priority-class", help="Priority class.")] = None,
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Submit jobs: YAML files, or one command.
+
+    Example: muster submit jobs/train.yaml
+    Example: muster submit --gpus 1 --time 2h -- python3 train.py
+    """
+    if not arguments:
+        terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
+    if all(_is_document(argument) for argument in arguments):
+        texts = [_read(argument) for argument in arguments]
+    else:
+        options = authoring.JobOptions(
+            name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
+            command=tuple(arguments),
+            queue=queue,
+            gpus=gpus,
+            cpus=cpus,
+            memory=memory,
+            count=nodes,
+            array=array,
+            time_limit=time_limit,
+            priority_class=priority,
+        )
+        texts = [authoring.job_text(options)]
+    if dry_run:
+        sys.stdout.write("---\n".join(texts))
+        return
+    to = target(clone, server, token_file)
+    for done in carry_out([operations.Submit(text=text) for text in texts], to):
+        terminal.out.print(done.name, markup=False)
+        terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
+
+
+def _is_document(argument: str) -> bool:
+    return argument == "-" or argument.endswith((".yaml", ".yml"))
+
+
+def _read(argument: str) -> str:
+    if argument == "-":
+        return sys.stdin.read()
+    try:
+        return Path(argument).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        terminal.fail(f"{argument}: {error}")
+
+
+def _change_jobs(
+    verb: operations.Verb,
+    names: list[str],
+    reason: str,
+    place: tuple[Path | None, str | None, str | None],
+    *,
+    dry_run: bool,
+) -> None:
+    if dry_run:
+        for name in names:
+            terminal.out.print(operations.describe(verb, name), markup=False)
+        return
+    to = target(*place)
+    changes: list[operations.Change] = [
+        operations.Act(verb=verb, name=name, reason=reason) for name in names
+    ]
+    for done in carry_out(changes, to):
+        terminal.out.print(f"{done.name}: {done.message}", markup=False)
+
+
+Names = Annotated[list[str], typer.Argument(help="Names of jobs.")]
+
+
+def cancel(
+    names: Names,
+    reason: Reason = "",
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Cancel jobs: their documents leave the repository.
+
+    Example: muster cancel train
+    """
+    _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def hold(
+    names: Names,
+    reason: Reason = "",
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Hold jobs: what waits does not start, what runs is stopped (spec.suspend: true).
+
+    Example: muster hold train --reason "data is being repaired"
+    """
+    _change_jobs("hold", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def release(
+    names: Names,
+    reason: Reason = "",
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Let held jobs go on (spec.suspend leaves the document).
+
+    Example: muster release train
+    """
+    _change_jobs("release", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def rerun(
+    names: Names,
+    reason: Reason = "",
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Run jobs once more (spec.run is raised).
+
+    Example: muster rerun train
+    """
+    _change_jobs("rerun", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def drain(
+    nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Take nodes out of service; what runs there goes on.
+
+    Example: muster drain gpu003 --reason "fan 3 is noisy"
+    """
+    _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def undrain(
+    nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Put drained nodes back into service.
+
+    Example: muster undrain gpu003
+    """
+    _change_jobs("undrain", nodes, "", (clone, server, token_file), dry_run=dry_run)

@@ -1,0 +1,38 @@
+"""What every command shares: which controller, and how its refusals become exit codes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import terminal
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", help="URL of the controller.", envvar="MUSTER_SERVER"),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option("--token-file", help="File with your token.", envvar="MUSTER_TOKEN_FILE"),
+]
+Form = Annotated[
+    terminal.Output, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+]
+
+
+@contextmanager
+def controller(server: str | None, token_file: str | None) -> Iterator[clients.Client]:
+    """A connection; what goes wrong in the block ends the command with the right exit code."""
+    try:
+        endpoint = endpoints.find(server, token_file, Path.cwd())
+        with clients.Client(endpoint) as connection:
+            yield connection
+    except endpoints.EndpointError as error:
+        terminal.fail(str(error))
+    except clients.ApiError as error:
+        code = terminal.REFUSED if error.refused else terminal.ERROR
+        terminal.fail(str(error), code, error.problems)

@@ -1,0 +1,427 @@
+"""Commands that look: jobs, nodes, queues, events, logs, reasons, drift, and how git stands."""
+
+import sys
+import time
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.model import times
+
+Json = Any
+
+FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (jobs, job, nodes, queues, events, logs, explain, drift, status):
+        app.command()(command)
+
+
+def _seconds(text: str | None) -> float | None:
+    return times.parse_time(text) if text else None
+
+
+def _clock(text: str | None) -> str:
+    """A time of today as a clock, else with its date; in the reader's own zone."""
+    seconds = _seconds(text)
+    if seconds is None:
+        return "-"
+    moment = datetime.fromtimestamp(seconds).astimezone()
+    now = datetime.now().astimezone()
+    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
+
+
+def _reason(item: Json) -> str:
+    reasons = item.get("reasons") or []
+    if reasons:
+        return f"{reasons[0]['code']}: {reasons[0]['message']}"
+    return item.get("message") or ""
+
+
+def jobs(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these jobs.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
+    state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List jobs, those that wait with their first reason.
+
+    Example: muster jobs --queue research --state Pending
+    """
+    with context.controller(server, token_file) as api:
+        items = api.items("/v1/jobs", queue=queue, state=state, owner=owner)
+        if names:
+            items = [item for item in items if item["name"] in names]
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            page = api.get("/v1/jobs", limit=1)
+            page["items"] = items
+            terminal.document(page, output)
+            return
+    now = time.time()
+    wide = output is terminal.Output.WIDE
+    rows = []
+    for item in items:
+        row = [item["name"], item["queue"], item["state"], _elements(item), _age(item, now)]
+        if wide:
+            row += [str(item["run"]), item.get("owner") or "-", _where(item)]
+        rows.append([*row, _reason(item) if item["state"] != "Succeeded" else ""])
+    headings = ["NAME", "QUEUE", "STATE", "DONE", "TIME"]
+    if wide:
+        headings += ["RUN", "OWNER", "NODES"]
+    terminal.table([*headings, "WHY"], rows, right="TIME DONE RUN")
+
+
+def _elements(item: Json) -> str:
+    counts = item.get("elements") or {}
+    total = sum(counts.values())
+    done = sum(count for name, count in counts.items() if name in FINISHED)
+    return f"{done}/{total}" if total else "-"
+
+
+def _age(item: Json, now: float) -> str:
+    """How long it has run, or how long it waits where it does not."""
+    start = _seconds(item.get("started")) or _seconds(item.get("submitted"))
+    end = _seconds(item.get("ended"))
+    return terminal.duration(None if start is None else max(0.0, (end or now) - start))
+
+
+def _where(item: Json) -> str:
+    nodes = sorted({a["node"] for a in item.get("attempts") or [] if a["state"] != "Ended"})
+    return ",".join(nodes) or "-"
+
+
+def job(
+    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show one job: its state, why it waits, and every attempt at its tasks.
+
+    Example: muster job train -o json
+    """
+    with context.controller(server, token_file) as api:
+        item = api.get(f"/v1/jobs/{name}")
+    item = item.get("item", item)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+        return
+    _facts(item)
+    attempts = item.get("attempts") or []
+    if attempts:
+        terminal.out.print()
+        terminal.table(
+            ["TASK", "TRY", "NODE", "GPUS", "STATE", "EXIT", "STARTED", "TIME"],
+            [_attempt_row(attempt) for attempt in attempts],
+            right="TRY EXIT TIME",
+        )
+
+
+def _facts(item: Json) -> None:
+    lines = [
+        ("Job", f"{item['name']} (run {item['run']})"),
+        ("Queue", item["queue"]),
+        ("Owner", item.get("owner") or "-"),
+        ("State", item["state"]),
+    ]
+    if item.get("elements"):
+        counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
+        lines.append(("Elements", counts))
+    if item.get("message"):
+        lines.append(("Message", item["message"]))
+    for reason in item.get("reasons") or []:
+        lines.append(("Waits", f"{reason['code']}: {reason['message']}"))
+        if reason.get("unblocks"):
+            lines.append(("", f"would end with: {reason['unblocks']}"))
+    if item.get("place"):
+        lines.append(("Place", str(item["place"])))
+    for title, text in lines:
+        terminal.out.print(f"{title:<10}{text}", markup=False, soft_wrap=True)
+
+
+def _attempt_row(attempt: Json) -> list[str]:
+    started, ended = _seconds(attempt.get("started")), _seconds(attempt.get("ended"))
+    took = None if started is None else (ended or time.time()) - started
+    status = "-"
+    if attempt.get("signal"):
+        status = f"signal {attempt['signal']}"
+    elif attempt.get("exitCode") is not None:
+        status = str(attempt["exitCode"])
+    state = attempt["state"]
+    reason = attempt.get("endReason")
+    if state == "Ended" and reason and reason != "Exited":
+        state = reason
+    return [
+        str(attempt["task"]),
+        str(attempt.get("try", "")),
+        attempt["node"],
+        ",".join(map(str, attempt.get("devices") or [])) or "-",
+        state,
+        status,
+        _clock(attempt.get("started")),
+        terminal.duration(took),
+    ]
+
+
+def nodes(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List nodes: their state, and what of them is taken.
+
+    Example: muster nodes -o wide
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/nodes")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    rows = [
+        [
+            item["name"],
+            item.get("pool") or "-",
+            item["state"],
+            _of(item, "cpu"),
+            _gib(item),
+            _of(item, "gpu") + (" simulated" if item.get("simulated") else ""),
+            item.get("message") or "",
+        ]
+        for item in page["items"]
+    ]
+    terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows)
+
+
+def _of(item: Json, resource: str) -> str:
+    allocated = (item.get("allocated") or {}).get(resource, 0)
+    capacity = (item.get("capacity") or {}).get(resource, 0)
+    return f"{allocated:g}/{capacity:g}"
+
+
+def _gib(item: Json) -> str:
+    allocated = (item.get("allocated") or {}).get("memory", 0) / 2**30
+    capacity = (item.get("capacity") or {}).get("memory", 0) / 2**30
+    return f"{allocated:.3g}/{capacity:.3g}"
+
+
+def queues(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List queues: what they are guaranteed, limited to, and take now.
+
+    Example: muster queues
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/queues")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    rows = [
+        [
+            item["name"],
+            item.get("parent") or "-",
+            _amount(item, "allocated", "gpu"),
+            _amount(item, "guaranteed", "gpu"),
+            _amount(item, "limit", "gpu"),
+            _amount(item, "allocated", "cpu"),
+            _amount(item, "guaranteed", "cpu"),
+            _amount(item, "limit", "cpu"),
+            str(item.get("running", item.get("runningJobs", 0))),
+            str(item.get("pending", item.get("pendingJobs", 0))),
+        ]
+        for item in page["items"]
+    ]
+    headings = ["NAME", "PARENT", "GPUS", "GUAR", "LIMIT", "CPUS", "GUAR", "LIMIT", "RUN", "WAIT"]
+    terminal.table(headings, rows, right="GPUS GUAR LIMIT CPUS RUN WAIT")
+
+
+def _amount(item: Json, kind: str, resource: str) -> str:
+    amount = (item.get(kind) or {}).get(resource)
+    return "-" if amount is None else f"{amount:g}"
+
+
+def events(
+    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
+    node: Annotated[str | None, typer.Option("--node", help="Only of this node.")] = None,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show what happened, oldest first.
+
+    Example: muster events --job train -w
+    """
+    after = 0
+    with context.controller(server, token_file) as api:
+        while True:
+            page = api.get(
+                "/v1/events",
+                after=after,
+                job=job,
+                node=node,
+                wait_s=30 if after and watch else None,
+            )
+            for item in page["items"]:
+                after = max(after, int(item["sequence"]))
+                _print_event(item, output)
+            sys.stdout.flush()
+            if not page["items"] and not watch:
+                return
+            after = after or int(page.get("last", 0)) or 1
+
+
+def _print_event(item: Json, output: terminal.Output) -> None:
+    if output is terminal.Output.JSON:
+        import msgspec  # noqa: PLC0415 - one line an event, not one document
+
+        sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
+        return
+    subject = item.get("job") or item.get("node") or "-"
+    where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
+    terminal.out.print(
+        f"{_clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def logs(
+    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+    ] = None,
+    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Print what a task wrote.
+
+    Example: muster logs train --task worker-0 -f
+    """
+    query = {"stream": "stderr" if stderr else "stdout", "follow": "true" if follow else "false"}
+    if task is not None:
+        query["task"] = task
+    if element is not None:
+        query["element"] = str(element)
+    with context.controller(server, token_file) as api:
+        try:
+            for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def explain(
+    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Say why a job waits, what would end that, and how its queue stands.
+
+    Example: muster explain train
+    """
+    with context.controller(server, token_file) as api:
+        item = api.get(f"/v1/jobs/{name}/explain")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+        return
+    subject = item.get("job", item)
+    state = subject.get("state", "?") if isinstance(subject, dict) else item.get("state", "?")
+    terminal.out.print(f"{name} is {state}.", markup=False)
+    for reason in item.get("reasons") or []:
+        terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
+        for step in reason.get("funnel") or []:
+            terminal.out.print(f"  {step['count']:>5} nodes: {step['why']}", markup=False)
+        if reason.get("unblocks"):
+            terminal.out.print(f"  It would end with: {reason['unblocks']}.", markup=False)
+    queue = item.get("queue")
+    if isinstance(queue, dict):
+        terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
+        for resource in ("gpu", "cpu", "memory"):
+            parts = [
+                f"{kind} {_amount(queue, kind, resource)}"
+                for kind in ("allocated", "guaranteed", "limit")
+            ]
+            terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
+    if item.get("place"):
+        terminal.out.print(f"Place in the queue: {item['place']}.", markup=False)
+
+
+def drift(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List what is observed and not what git says; exits with 2 when there is any.
+
+    Example: muster drift
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/drift")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+    else:
+        rows = [
+            [i["kind"], i["subject"], i["severity"], _clock(i.get("firstSeen")), i["message"]]
+            for i in page["items"]
+        ]
+        terminal.table(["KIND", "SUBJECT", "SEVERITY", "SINCE", "WHAT"], rows)
+    raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
+
+
+def status(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show how git, nodes and jobs stand, in a few lines.
+
+    Example: muster status
+    """
+    with context.controller(server, token_file) as api:
+        sync = api.get("/v1/sync")
+        sync = sync.get("item", sync)
+        nodes_found = api.get("/v1/nodes")["items"]
+        jobs_found = api.items("/v1/jobs")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document({"sync": sync, "nodes": len(nodes_found)}, output)
+        return
+    revision = (sync.get("jobsRevision") or "-")[:12]
+    terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
+    if sync.get("message"):
+        terminal.out.print(f"       {sync['message']}", markup=False, soft_wrap=True)
+    for problem in sync.get("problems") or []:
+        text = problem if isinstance(problem, str) else problem.get("text", "")
+        terminal.out.print(f"       {text}", markup=False, soft_wrap=True)
+    terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
+    terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+
+
+def _tally(items: list[Json]) -> str:
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item["state"]] = counts.get(item["state"], 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

@@ -1,0 +1,124 @@
+"""How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import msgspec
+import rich.console
+import rich.text
+import typer
+
+out = rich.console.Console(highlight=False, soft_wrap=False)
+err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+
+#: Width of tables that go into a pipe or a file, and the least width of a column that gives way.
+PIPE_WIDTH = 80
+NARROWEST = 8
+
+DONE, ERROR, CHANGES, REFUSED, USAGE = 0, 1, 2, 3, 64
+
+#: Colours of states, for eyes on a terminal; the words themselves say the same.
+STYLES = {
+    "Running": "green",
+    "Succeeded": "green",
+    "Ready": "green",
+    "Synced": "green",
+    "Pending": "yellow",
+    "Starting": "yellow",
+    "Held": "yellow",
+    "Draining": "yellow",
+    "Drained": "yellow",
+    "OutOfSync": "red",
+    "Failed": "red",
+    "TimedOut": "red",
+    "Unhealthy": "red",
+    "Unknown": "red",
+    "Gone": "red",
+}
+
+
+class Output(StrEnum):
+    """Forms in which lists are printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoReturn:
+    """Say what went wrong on stderr and leave."""
+    err.print(f"muster: {message}", markup=False)
+    for detail in details:
+        err.print(f"  {detail}", markup=False)
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """A word for people, on stderr."""
+    err.print(message, markup=False)
+
+
+def document(value: Any, form: Output) -> None:
+    """Print a value as JSON or YAML."""
+    if form is Output.YAML:
+        sys.stdout.write(msgspec.yaml.encode(value).decode())
+    else:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
+    """Print aligned columns without a frame; cells that do not fit are cut with an ellipsis.
+
+    Args:
+        headings: one a column, in capitals.
+        rows: cells as text.
+        right: headings, parted by spaces, of columns that are aligned to the right.
+    """
+    width = out.width if out.is_terminal else PIPE_WIDTH
+    numeric = set(right.split())
+    columns = list(zip(headings, *rows, strict=True))
+    widths = fit([max(map(len, column)) for column in columns], width)
+    for number, cells in enumerate((headings, *rows)):
+        line = rich.text.Text()
+        for heading, cell, size in zip(headings, cells, widths, strict=True):
+            shown = cell if len(cell) <= size else cell[: max(0, size - 1)] + "…"
+            padded = shown.rjust(size) if heading in numeric else shown.ljust(size)
+            line.append(padded, style=STYLES.get(cell, "") if number else "bold")
+            line.append("  ")
+        line.rstrip()
+        out.print(line, no_wrap=True, crop=False, overflow="ignore")
+
+
+def fit(widths: list[int], total: int) -> list[int]:
+    """Column widths that, with two spaces between them, take ``total``: the widest give way."""
+    widths = list(widths)
+    for _ in range(sum(widths)):
+        excess = sum(widths) + 2 * (len(widths) - 1) - total
+        if excess <= 0:
+            break
+        widest = max(range(len(widths)), key=lambda column: (widths[column], column))
+        if widths[widest] <= NARROWEST:
+            break
+        others = [size for column, size in enumerate(widths) if column != widest]
+        down_to = max([NARROWEST, *(size for size in others if size < widths[widest])])
+        widths[widest] = max(down_to, widths[widest] - excess, NARROWEST)
+    return widths
+
+
+def duration(seconds: float | None) -> str:
+    """A span for a narrow column: ``-``, ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"

@@ -1,0 +1,242 @@
+"""The controller as a process: opens the store, leads, reads the repository, runs loop and server.
+
+``python -m reconciler.daemon`` is what ``muster controller`` and ``muster up`` start. The loop has
+the main thread; one thread watches the repository; the server is a process of its own that is
+started again when it dies.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from reconciler import controller
+from reconciler.desired import loader, source, watch
+from reconciler.model import desired
+from reconciler.store import errors as store_errors
+from reconciler.store import store as stores
+
+log = logging.getLogger("muster.controller")
+
+#: Waits between starts of a server that dies at once: doubled each time up to the last.
+RESTART_WAIT_S_MIN = 0.2
+RESTART_WAIT_S_MAX = 10.0
+
+
+class RepositoryThread(threading.Thread):
+    """Loads revisions and hands them to the loop; looks again when told to, or after a while."""
+
+    def __init__(
+        self,
+        repository: loader.Loader,
+        inbox: controller.Inbox,
+        poll_s: float | None,
+        *,
+        allow_root: bool,
+    ) -> None:
+        super().__init__(name="repository", daemon=True)
+        self._loader = repository
+        self._inbox = inbox
+        self._polling = None if poll_s is None else watch.Polling(poll_s, random.random)
+        self._allow_root = allow_root
+        self._look = threading.Event()
+        self._stopping = False
+        self._last: desired.Desired | None = None
+
+    def hint(self) -> None:
+        """The repository may have changed."""
+        self._look.set()
+
+    def stop(self) -> None:
+        """Leave after the load under way."""
+        self._stopping = True
+        self._look.set()
+
+    def run(self) -> None:
+        """Load, hand over, wait; until ``stop``."""
+        while not self._stopping:
+            self._look.clear()
+            value = self._loader.load()
+            if value is not self._last:
+                self._last = value
+                incumbents = self._loader.incumbents().encode()
+                self._inbox.put_desired(self._with_root(value), incumbents)
+            self._look.wait(self._polling.next_poll_s() if self._polling else None)
+
+    def _with_root(self, value: desired.Desired) -> desired.Desired:
+        """Allow root in every pool where the controller was started so."""
+        if not self._allow_root:
+            return value
+        pools = {
+            name: msgspec.structs.replace(pool, allow_root=True)
+            for name, pool in value.structure.pools.items()
+        }
+        structure = msgspec.structs.replace(value.structure, pools=pools)
+        return msgspec.structs.replace(value, structure=structure)
+
+
+class ServerProcess:
+    """Keeps the server process alive until told to stop."""
+
+    def __init__(self, command: list[str], log_path: Path) -> None:
+        self._command = command
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="server", daemon=True)
+
+    def start(self) -> None:
+        """Start it, and start it again whenever it dies."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it and wait until it has gone."""
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            process.terminate()
+        self._thread.join(timeout=10)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait(timeout=10)
+
+    def _keep(self) -> None:
+        wait_s = RESTART_WAIT_S_MIN
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            with self._log_path.open("ab") as output:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
+            if self._stopping.is_set():
+                self._process.terminate()
+            code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > RESTART_WAIT_S_MAX:
+                wait_s = RESTART_WAIT_S_MIN
+            log.warning("the server ended with %s; starting it again in %.1f s", code, wait_s)
+            self._stopping.wait(wait_s)
+            wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the controller process."""
+    options = argparse.ArgumentParser(prog="muster controller", description=__doc__)
+    options.add_argument("--repo", required=True, help="URL or path of the git repository")
+    options.add_argument("--branch", default="main", help="branch that is in force")
+    options.add_argument("--path", default="", help="folder of the repository that is read")
+    options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
+    options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
+    options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
+    options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
+    options.add_argument("--poll", type=float, default=60.0, help="seconds between looks at git")
+    options.add_argument(
+        "--allow-root", action="store_true", help="tasks may run as root in every pool"
+    )
+    return options
+
+
+def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
+    """The command line of the server process."""
+    command = [
+        sys.executable,
+        "-m",
+        "reconciler.server",
+        "--store",
+        store_url,
+        "--link",
+        str(options.state / "loop.sock"),
+        "--listen",
+        options.listen,
+        "--state",
+        str(options.state),
+        "--repository",
+        options.repo,
+        "--branch",
+        options.branch,
+        "--path",
+        options.path,
+    ]
+    if options.token_file is not None:
+        command += ["--token-file", str(options.token_file)]
+    return command
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the controller until SIGTERM or SIGINT."""
+    options.state = options.state.resolve()
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
+    store = stores.Store.open(store_url)
+    with contextlib.closing(store):
+        epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
+        repository = source.Source(
+            options.repo,
+            branch=options.branch,
+            sub_path=options.path,
+            mirror=options.state / "mirror.git",
+        )
+        inbox = controller.Inbox()
+        reading = RepositoryThread(
+            loader.Loader(repository, loader.Incumbents.decode(store.incumbents())),
+            inbox,
+            options.poll,
+            allow_root=options.allow_root,
+        )
+        watching = watch.watch_local(repository, reading.hint)
+        loop = controller.Loop(
+            store=store,
+            epoch=epoch,
+            socket_path=options.state / "loop.sock",
+            inbox=inbox,
+            hint=reading.hint,
+        )
+        server = ServerProcess(
+            server_command(options, store_url), options.state / "server.log"
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: loop.stop())
+        reading.start()
+        server.start()
+        try:
+            loop.run()
+        finally:
+            server.stop()
+            reading.stop()
+            if watching is not None:
+                watching.stop()
+    return 0
+
+
+def main() -> None:
+    """Entry point of ``python -m reconciler.daemon``."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = parser()
+    options.error = _usage  # type: ignore[method-assign]
+    try:
+        sys.exit(run(options.parse_args()))
+    except store_errors.StoreError as error:
+        print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+
+
+def _usage(message: str) -> None:
+    print(f"muster controller: {message}; see --help", file=sys.stderr)  # noqa: T201
+    sys.exit(64)
+
+
+if __name__ == "__main__":
+    main()

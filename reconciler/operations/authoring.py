@@ -1,0 +1,79 @@
+"""From the words of a command line to the YAML of a job, as a person would have written it."""
+
+import re
+
+import msgspec
+
+from reconciler.model.documents import fields
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+
+
+class JobOptions(msgspec.Struct, frozen=True):
+    """What ``submit`` and ``run`` may be told about a job; None: left out of the document."""
+
+    name: str
+    command: tuple[str, ...]
+    queue: str | None = None
+    owner: str | None = None
+    gpus: int | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    count: int | None = None
+    priority_class: str | None = None
+    time_limit: str | None = None
+    array: int | None = None
+    parallelism: int | None = None
+    framework: str | None = None
+    working_directory: str | None = None
+    environment: dict[str, str] = {}
+
+
+def job_document(options: JobOptions) -> dict[str, object]:
+    """The document, in the order in which people write fields."""
+    resources = {
+        key: value
+        for key, value in (
+            ("cpu", options.cpus),
+            ("memory", options.memory),
+            ("gpu", options.gpus),
+        )
+        if value is not None
+    }
+    spec: dict[str, object] = {}
+    for key, value in (
+        ("queue", options.queue),
+        ("owner", options.owner),
+        ("priorityClass", options.priority_class),
+        ("timeLimit", options.time_limit),
+        ("count", options.count),
+        ("framework", options.framework),
+        ("resources", resources or None),
+        ("workingDirectory", options.working_directory),
+        ("environment", options.environment or None),
+    ):
+        if value is not None:
+            spec[key] = value
+    if options.array is not None:
+        array = {"count": options.array}
+        if options.parallelism is not None:
+            array["parallelism"] = options.parallelism
+        spec["array"] = array
+    spec["command"] = list(options.command)
+    return {
+        "apiVersion": fields.API_VERSION,
+        "kind": "Job",
+        "metadata": {"name": options.name},
+        "spec": spec,
+    }
+
+
+def job_text(options: JobOptions) -> str:
+    """The document as YAML."""
+    return msgspec.yaml.encode(job_document(options)).decode()
+
+
+def name_from(words: str, suffix: str) -> str:
+    """A job name made of ``words`` (a program's name, say) and a ``suffix`` that tells it apart."""
+    stem = _NOT_IN_NAMES.sub("-", words.lower()).strip("-") or "job"
+    return f"{stem[: 62 - len(suffix)].rstrip('-')}-{suffix}"

@@ -1,0 +1,192 @@
+"""Nodes that fall silent, come back, boot again, are drained, or know more or less than told."""
+
+import msgspec
+
+from reconciler.model import desired, outcome, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from tests.unit.core.world import World, job
+
+
+def _silence(world: World, name: str, seconds: float) -> None:
+    world.nodes[name].silent = True
+    world.advance(seconds)
+
+
+def test_a_silent_node_is_unknown_and_loses_nothing_before_its_lease() -> None:
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a", lease_s=100, grace_s=10))
+    world.settle()
+    node = world.attempts("a")[0].node
+    _silence(world, node, 91)
+    assert world.memory.nodes[node].state is NodeState.UNKNOWN
+    assert world.attempts("a")[0].state is AttemptState.UNKNOWN
+    assert world.state("a") is JobState.RUNNING
+    wake_at = world.outcomes[-1].wake_at
+    assert wake_at is not None
+    assert wake_at <= world.now - 91 + 100 + 10 + 2
+    world.advance(22)
+    assert world.state("a") is JobState.RUNNING
+    (attempt,) = world.attempts("a")
+    assert attempt.node != node, "lease, grace and margin are over: it starts elsewhere"
+    assert attempt.try_number == 2
+    assert world.memory.jobs["a"].notes[0].retries_spent == 0
+
+
+def test_work_without_a_lease_waits_for_its_node() -> None:
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a", lease_s=None))
+    world.settle()
+    node = world.attempts("a")[0].node
+    _silence(world, node, 100_000)
+    assert [a.node for a in world.attempts("a")] == [node]
+    world.nodes[node].silent = False
+    world.advance(1)
+    assert world.attempts("a")[0].state is AttemptState.RUNNING
+    assert world.memory.nodes[node].state is NodeState.READY
+
+
+def test_answers_renew_what_reports_do_not() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a", lease_s=100))
+    world.settle()
+    world.nodes["n0"].silent = True
+    world.memory.answered["n0"] = world.now + 80
+    world.advance(95)
+    assert world.memory.nodes["n0"].state is NodeState.READY
+
+
+def test_another_boot_has_lost_everything() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"))
+    world.settle()
+    node = world.nodes["n0"]
+    node.boot_id, node.attempts = "boot-n0-2", {}
+    world.settle()
+    (attempt,) = world.attempts("a")
+    assert (attempt.boot_id, attempt.try_number) == ("boot-n0-2", 2)
+
+
+def test_an_attempt_the_node_no_longer_knows_is_lost_once_it_was_seen() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"))
+    world.cycle()
+    world.nodes["n0"].attempts.clear()
+    world.hear()
+    world.cycle()
+    assert world.attempts("a")[0].state is AttemptState.ASSIGNED, "it may still be on its way"
+    attempt_id = world.attempts("a")[0].id
+    world.nodes["n0"].attempts[attempt_id] = records.AttemptReport(
+        id=attempt_id, state=AttemptState.RUNNING, started_at=world.now
+    )
+    world.settle()
+    world.nodes["n0"].attempts.clear()
+    world.settle()
+    assert world.attempts("a")[0].try_number == 2
+
+
+def test_an_older_report_that_crosses_a_newer_one_is_dropped() -> None:
+    world = World(nodes=1, cpu=1)
+    older = world.nodes["n0"].report(world.now)
+    world.commit(job("a"))
+    world.settle()
+    world.memory.add_report(older)
+    world.cycle()
+    assert world.attempts("a")[0].state is AttemptState.RUNNING
+
+
+def test_an_end_that_is_told_twice_is_acknowledged_twice_and_counted_once() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"))
+    world.settle()
+    attempt_id = world.attempts("a")[0].id
+    told = records.AttemptReport(
+        id=attempt_id, state=AttemptState.ENDED, exit_code=0, end_reason=EndReason.EXITED
+    )
+    for _ in range(2):
+        node = world.nodes["n0"]
+        node.attempts = {attempt_id: told}
+        world.memory.add_report(node.report(world.now))
+        result = world.cycle()
+        assert outcome.Acknowledge(attempt=attempt_id, node="n0") in result.actions
+    assert world.state("a") is JobState.SUCCEEDED
+    assert len(world.events("AttemptEnded")) == 1
+
+
+def test_a_drained_node_finishes_what_it_has_and_takes_nothing_new() -> None:
+    world = World(nodes=1, cpu=2)
+    world.commit(job("a"))
+    world.settle()
+    drained = msgspec.structs.replace(
+        world.pool, drains={"n0": desired.Drain(reason="fan", owner="ops@x")}
+    )
+    world.change_structure(pools={"pool": drained})
+    world.commit(job("b"))
+    world.settle()
+    assert world.memory.nodes["n0"].state is NodeState.DRAINING
+    assert world.memory.nodes["n0"].message == "fan (ops@x)"
+    assert world.states() == {"a": "Running", "b": "Pending"}
+    world.end("a")
+    assert world.memory.nodes["n0"].state is NodeState.DRAINED
+    world.change_structure(pools={"pool": world.pool})
+    world.settle()
+    assert world.state("b") is JobState.RUNNING
+
+
+def test_a_node_with_less_than_its_pool_declares_is_unhealthy_and_drift() -> None:
+    world = World(nodes=1, cpu=2)
+    bigger = msgspec.structs.replace(world.pool, node_resources=Resources(64_000, 0, 0))
+    world.change_structure(pools={"pool": bigger})
+    world.commit(job("a"))
+    world.settle()
+    assert world.memory.nodes["n0"].state is NodeState.UNHEALTHY
+    assert [d.kind for d in world.memory.drift] == ["node-inventory"]
+    first_seen = world.memory.drift[0].first_seen
+    world.advance(50)
+    assert world.memory.drift[0].first_seen == first_seen
+
+
+def test_a_node_that_left_its_pool_is_given_up_once_it_is_silent() -> None:
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a"))
+    world.settle()
+    node = world.attempts("a")[0].node
+    rest = tuple(name for name in world.pool.nodes if name != node)
+    world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, nodes=rest)})
+    world.settle()
+    assert world.memory.nodes[node].state is NodeState.DRAINING
+    _silence(world, node, 100)
+    assert world.memory.nodes[node].state is NodeState.GONE
+    assert world.attempts("a")[0].node in rest
+
+
+def test_losses_in_a_row_wait_longer_and_longer() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"))
+    world.settle()
+    waits = []
+    for number in range(2, 8):
+        node = world.nodes["n0"]
+        node.boot_id, node.attempts = f"boot-{number}", {}
+        world.settle()
+        waits.append(world.memory.jobs["a"].notes[0].not_before - world.now)
+        world.advance(61)
+        assert world.state("a") is JobState.RUNNING
+    assert [max(0.0, wait) for wait in waits] == [0, 0, 0, 2, 4, 8]
+
+
+def test_no_unix_user_where_root_is_not_allowed() -> None:
+    world = World(nodes=1, cpu=1)
+    strict = msgspec.structs.replace(world.pool, allow_root=False)
+    world.change_structure(pools={"pool": strict})
+    node = world.nodes["n0"]
+    report = node.report(world.now)
+    assert report.inventory is not None
+    as_root = msgspec.structs.replace(report.inventory, runs_as_root=True)
+    world.memory.add_report(msgspec.structs.replace(report, inventory=as_root))
+    world.commit(job("a", owner="alice@x"))
+    world.cycle()
+    assert world.reason("a") == "NoUnixUser"
+    world.change_structure(unix_users={"alice@x": "alice"})
+    world.cycle()
+    assert world.attempts("a")

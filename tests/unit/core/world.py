@@ -1,0 +1,235 @@
+"""A small world to drive ``reconcile`` in: virtual nodes that do what they are told, and a clock.
+
+Nothing of the core is replaced. The world keeps a ``Memory``, turns the engine's assignment sets
+into reports as agents would, and lets a test end tasks, silence nodes and move time.
+"""
+
+import msgspec
+
+from reconciler.core import memory as core_memory
+from reconciler.core import reconcile
+from reconciler.engines import agents as agents_engine
+from reconciler.model import desired, outcome, records, wire
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason, JobState
+
+GI = 2**30
+
+
+def job(name: str, **changes: object) -> desired.Job:
+    """A one-task job of one CPU; ``cpu``, ``gpu``, ``count`` shape its single group."""
+    cpu = changes.pop("cpu", 1)
+    gpu = changes.pop("gpu", 0)
+    count = changes.pop("count", 1)
+    values: dict[str, object] = {
+        "name": name,
+        "run": 1,
+        "hash": "0123456789abcdef",
+        "queue": "default",
+        "groups": (
+            desired.TaskGroup(
+                name="main",
+                count=int(str(count)),
+                resources=Resources(int(str(cpu)) * 1000, 0, int(str(gpu)) * 1000),
+                command=("true",),
+            ),
+        ),
+        **changes,
+    }
+    return desired.Job(**values)  # type: ignore[arg-type]
+
+
+class VirtualNode:
+    """What one node knows: attempts by id, as its agent would report them."""
+
+    def __init__(self, name: str, pool: desired.Pool) -> None:
+        self.name = name
+        self.pool = pool
+        self.boot_id = f"boot-{name}-1"
+        self.incarnation = f"agent-{name}-1"
+        self.sequence = 0
+        self.attempts: dict[str, records.AttemptReport] = {}
+        self.silent = False
+
+    def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
+        """Make tasks match a set, at once: starts run, stops end with SIGTERM."""
+        for attempt_id in acknowledged:
+            self.attempts.pop(attempt_id, None)
+        wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        listed = {a.attempt for a in wanted.assignments}
+        for assignment in wanted.assignments:
+            known = self.attempts.get(assignment.attempt)
+            if known is None and assignment.stop is None:
+                self.attempts[assignment.attempt] = records.AttemptReport(
+                    id=assignment.attempt, state=AttemptState.RUNNING, started_at=now
+                )
+            elif assignment.stop is not None and (
+                known is None or known.state is not AttemptState.ENDED
+            ):
+                self.end(assignment.attempt, now, signal=15, reason=assignment.stop.reason)
+        for attempt_id in list(self.attempts):
+            if attempt_id not in listed:
+                del self.attempts[attempt_id]
+
+    def end(
+        self,
+        attempt_id: str,
+        now: float,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        reason: EndReason = EndReason.EXITED,
+    ) -> None:
+        """An attempt ends as told."""
+        known = self.attempts.get(attempt_id)
+        self.attempts[attempt_id] = records.AttemptReport(
+            id=attempt_id,
+            state=AttemptState.ENDED,
+            started_at=known.started_at if known else None,
+            ended_at=now,
+            exit_code=exit_code,
+            signal=signal,
+            end_reason=reason,
+        )
+
+    def report(self, now: float) -> records.NodeReport:
+        """All it knows."""
+        self.sequence += 1
+        return records.NodeReport(
+            node=self.name,
+            boot_id=self.boot_id,
+            incarnation=self.incarnation,
+            sequence=self.sequence,
+            received_at=now,
+            attempts=tuple(self.attempts.values()),
+            inventory=records.Inventory(capacity=self.pool.node_resources),
+        )
+
+
+class World:
+    """A cluster of virtual nodes under the real core."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 2,
+        cpu: int = 4,
+        gpu: int = 0,
+        queues: tuple[desired.Queue, ...] = (desired.Queue(name="default"),),
+        settings: desired.Settings | None = None,
+    ) -> None:
+        names = tuple(f"n{number}" for number in range(nodes))
+        self.pool = desired.Pool(
+            name="pool",
+            nodes=names,
+            node_resources=Resources(cpu * 1000, 64 * GI, gpu * 1000),
+            allow_root=True,
+        )
+        self.structure = desired.Structure(
+            settings=settings or desired.Settings(),
+            pools={"pool": self.pool},
+            queues={queue.name: queue for queue in queues},
+        )
+        self.now = 1_000_000.0
+        self.jobs: dict[str, desired.Job] = {}
+        self.generation = 0
+        self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
+        self.engine = agents_engine.AgentsEngine(epoch=1)
+        self.nodes = {name: VirtualNode(name, self.pool) for name in names}
+        self.outcomes: list[outcome.Outcome] = []
+        self.hear()
+
+    # -- what people and time do
+
+    def commit(self, *jobs: desired.Job, remove: tuple[str, ...] = ()) -> None:
+        """Git now holds these jobs too, and no longer those of ``remove``."""
+        self.jobs = {name: spec for name, spec in self.jobs.items() if name not in remove}
+        self.jobs.update({spec.name: spec for spec in jobs})
+        self.generation += 1
+
+    def change_structure(self, **changes: object) -> None:
+        """Git now holds another structure."""
+        self.structure = msgspec.structs.replace(self.structure, **changes)
+        self.generation += 1
+
+    def hear(self) -> None:
+        """Every node that is not silent reports."""
+        for node in self.nodes.values():
+            if not node.silent:
+                self.memory.add_report(node.report(self.now))
+
+    def cycle(self) -> outcome.Outcome:
+        """One cycle; its outcome is absorbed and carried to the nodes."""
+        wanted = desired.Desired(
+            generation=self.generation,
+            structure=self.structure,
+            jobs=dict(self.jobs),
+            status=desired.SyncStatus(sync="Synced"),
+        )
+        reports, answered = self.memory.take_input()
+        result = reconcile.reconcile(wanted, self.memory.observed(reports, answered), self.now)
+        self.memory.absorb(result)
+        for update in self.engine.apply(result.actions, self.structure, self.memory):
+            node = self.nodes[update.node]
+            if not node.silent and update.payload is not None:
+                node.take(update.payload, update.acknowledged, self.now)
+        self.outcomes.append(result)
+        return result
+
+    def settle(self, rounds: int = 6) -> None:
+        """Let nodes and core talk until nothing moves any more."""
+        for _ in range(rounds):
+            self.hear()
+            result = self.cycle()
+            if not result.actions and not result.jobs and not result.attempts:
+                return
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; nodes report; everything settles."""
+        self.now += seconds
+        self.settle()
+
+    def end(self, name: str, *, element: int = 0, exit_code: int = 0, index: int = 0) -> None:
+        """A task of a job leaves with this status, and all settles."""
+        for node in self.nodes.values():
+            for attempt_id, told in list(node.attempts.items()):
+                attempt = self.memory.attempts.get(attempt_id)
+                if (
+                    attempt is not None
+                    and attempt.job == name
+                    and attempt.element == element
+                    and attempt.index == index
+                    and told.state is not AttemptState.ENDED
+                ):
+                    node.end(attempt_id, self.now, exit_code=exit_code)
+                    self.settle()
+                    return
+        raise AssertionError(f"no live task {name}-{element}.{index}")
+
+    # -- what there is
+
+    def state(self, name: str) -> JobState:
+        """The state of a job."""
+        return self.memory.jobs[name].state
+
+    def states(self) -> dict[str, str]:
+        """The states of all jobs."""
+        return {name: record.state.value for name, record in sorted(self.memory.jobs.items())}
+
+    def reason(self, name: str) -> str:
+        """The first reason of a waiting job, or nothing."""
+        reasons = self.memory.reasons.get(self.memory.jobs[name].reason_key, ())
+        return reasons[0].code.value if reasons else ""
+
+    def attempts(self, name: str) -> list[records.AttemptRecord]:
+        """The live attempts of a job."""
+        return [a for a in self.memory.attempts.values() if a.job == name]
+
+    def events(self, kind: str) -> list[str]:
+        """The jobs or nodes of all events of a kind so far."""
+        return [
+            event.job or event.node
+            for result in self.outcomes
+            for event in result.events
+            if event.kind == kind
+        ]
