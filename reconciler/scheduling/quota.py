@@ -1,0 +1,223 @@
+"""What queues may still take: limits, guarantees and shares along the way to the root.
+
+The amounts come from the snapshot; every start and every promise of the cycle is charged to its
+queue and all ancestors here, and every question about quota is answered from here. Amounts are
+plain integers, because the walks are short and each concerns one queue.
+
+Rationing follows the design: GPUs are rationed everywhere as soon as any queue is guaranteed
+some; CPU and memory only in queues that name them, and in queues that name nothing at all,
+which own nothing and borrow whatever they hold.
+"""
+
+from dataclasses import dataclass, field
+
+from reconciler.scheduling import snapshot as snapshots
+
+GPU = 2
+RESOURCES = (0, 1, GPU)
+Vector = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A queue that a start would take over an amount, and by which numbers."""
+
+    queue: int
+    resource: int
+    bound: int
+    used: int
+    asked: int
+
+
+def plus(left: Vector, right: Vector) -> Vector:
+    """The sum of two vectors of amounts."""
+    return (left[0] + right[0], left[1] + right[1], left[2] + right[2])
+
+
+@dataclass(slots=True)
+class Quota:
+    """The ledger of one cycle.
+
+    Attributes:
+        paths: for each queue the indexes from itself up to its root.
+        guaranteed: amounts, where a parent that names none has the sum of its children.
+        named: whether a queue is guaranteed something of a resource.
+        judged: whether a queue is measured by its guarantee in a resource.
+        charged: allocated amounts with the starts and promises of this cycle.
+        going: of the charged amounts those that leaving elements still hold.
+    """
+
+    paths: list[tuple[int, ...]]
+    guaranteed: list[Vector]
+    limit: list[Vector]
+    named: list[tuple[bool, bool, bool]]
+    judged: list[tuple[bool, bool, bool]]
+    charged: list[list[int]]
+    cluster: Vector
+    going: list[list[int]] = field(default_factory=list)
+
+    def charge(self, queue: int, asked: Vector, count: int = 1) -> None:
+        """Count ``count`` elements as taken by a queue and all above it."""
+        for member in self.paths[queue]:
+            row = self.charged[member]
+            for resource in RESOURCES:
+                row[resource] += asked[resource] * count
+
+    def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
+        """Count amounts of a queue as about to come free (-1: not after all)."""
+        for member in self.paths[queue]:
+            row = self.going[member]
+            for resource in RESOURCES:
+                row[resource] += sign * amounts[resource]
+
+    def used(self, queue: int, resource: int, *, settled: bool) -> int:
+        """What a queue has, without what is about to come free where ``settled``."""
+        taken = self.charged[queue][resource]
+        return taken - self.going[queue][resource] if settled else taken
+
+    def over_limit(self, queue: int, asked: Vector, *, settled: bool = False) -> Excess | None:
+        """The lowest queue that one more element would take over its limit, if any."""
+        for member in self.paths[queue]:
+            for resource in RESOURCES:
+                bound, used = self.limit[member][resource], self.charged[member][resource]
+                if settled:
+                    used -= self.going[member][resource]
+                if asked[resource] and used + asked[resource] > bound:
+                    return Excess(member, resource, bound, used, asked[resource])
+        return None
+
+    def over_guarantee(
+        self, queue: int, asked: Vector, *, settled: bool = False, besides: Vector = (0, 0, 0)
+    ) -> Excess | None:
+        """The lowest queue that one more element would take over its guarantee, if any.
+
+        Only resources that the element asks for and the queue is judged by count.
+        """
+        for member in self.paths[queue]:
+            for resource in RESOURCES:
+                if not asked[resource] or not self.judged[member][resource]:
+                    continue
+                bound = self.guaranteed[member][resource]
+                used = self.used(member, resource, settled=settled) + besides[resource]
+                if used + asked[resource] > bound:
+                    return Excess(member, resource, bound, used, asked[resource])
+        return None
+
+    def entitled(self, queue: int, asked: Vector) -> bool:
+        """Whether guarantees cover a start once all that is leaving has left."""
+        named = self.named[queue]
+        if not any(named[resource] and asked[resource] for resource in RESOURCES):
+            return False
+        return self.over_guarantee(queue, asked, settled=True) is None
+
+    def is_over(self, queue: int) -> bool:
+        """Whether a queue, without what is leaving, has more than it is guaranteed."""
+        return any(
+            self.judged[queue][resource]
+            and self.used(queue, resource, settled=True) > self.guaranteed[queue][resource]
+            for resource in RESOURCES
+        )
+
+    def stays_at_guarantee(self, queue: int, amounts: Vector) -> bool:
+        """Whether a queue that gives these amounts up keeps what it is guaranteed."""
+        return all(
+            not amounts[resource]
+            or not self.judged[queue][resource]
+            or self.used(queue, resource, settled=True) - amounts[resource]
+            >= self.guaranteed[queue][resource]
+            for resource in RESOURCES
+        )
+
+    def most(self, queue: int, asked: Vector, bounds: list[Vector], *, judged: bool) -> int:
+        """How many elements fit under ``bounds`` of a queue and its ancestors."""
+        count = snapshots.UNLIMITED
+        for member in self.paths[queue]:
+            for resource in RESOURCES:
+                if not asked[resource] or (judged and not self.judged[member][resource]):
+                    continue
+                room = bounds[member][resource] - self.charged[member][resource]
+                count = min(count, max(0, room // asked[resource]))
+        return count
+
+    def startable(self, queue: int, asked: Vector, *, preemptible: bool) -> int:
+        """How many elements may start before a limit, or a guarantee for firm work, is reached."""
+        count = self.most(queue, asked, self.limit, judged=False)
+        if preemptible:
+            return count
+        return min(count, self.most(queue, asked, self.guaranteed, judged=True))
+
+    def covers(self, queue: int, asked: Vector, taken: Vector) -> bool:
+        """Whether a guarantee would cover a start after ``taken`` had been charged too."""
+        named = self.named[queue]
+        if not any(named[resource] and asked[resource] for resource in RESOURCES):
+            return False
+        return self.over_guarantee(queue, asked, besides=taken) is None
+
+    def saturation(self, queue: int, taken: Vector) -> float:
+        """Dominant ratio of allocated to guaranteed amounts, with ``taken`` charged too."""
+        row, bounds = self.charged[queue], self.guaranteed[queue]
+        return max((row[r] + taken[r]) / bounds[r] if bounds[r] else 0.0 for r in RESOURCES)
+
+    def share(self, queue: int, taken: Vector) -> float:
+        """Dominant share of the cluster (Ghodsi et al., NSDI 2011: the largest over resources)."""
+        row, whole = self.charged[queue], self.cluster
+        return max((row[r] + taken[r]) / whole[r] if whole[r] else 0.0 for r in RESOURCES)
+
+
+def _vectors(rows: snapshots.Amounts) -> list[Vector]:
+    return [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+
+
+def _paths(parents: list[int]) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for queue, parent in enumerate(parents):
+        paths.append((queue,) if parent < 0 else (queue, *paths[parent]))
+    return paths
+
+
+def _flags(row: list[bool]) -> tuple[bool, bool, bool]:
+    return (row[0], row[1], row[2])
+
+
+def of(situation: snapshots.Snapshot) -> Quota:
+    """The ledger at the start of a cycle."""
+    queues = situation.queues
+    parents = [int(parent) for parent in queues.parent]
+    stated = _vectors(queues.guaranteed)
+    sums = [[0, 0, 0] for _ in parents]
+    guaranteed = list(stated)
+    for queue in reversed(range(len(parents))):
+        own = stated[queue]
+        filled = [own[r] or sums[queue][r] for r in RESOURCES]
+        guaranteed[queue] = (filled[0], filled[1], filled[2])
+        if parents[queue] >= 0:
+            for resource in RESOURCES:
+                sums[parents[queue]][resource] += filled[resource]
+    named = [_flags([amount > 0 for amount in row]) for row in guaranteed]
+    rationed = [any(row[resource] for row in named) for resource in RESOURCES]
+    judged = [
+        _flags([row[r] or (rationed[r] and (r == GPU or not any(row))) for r in RESOURCES])
+        for row in named
+    ]
+    ledger = Quota(
+        paths=_paths(parents),
+        guaranteed=guaranteed,
+        limit=_vectors(queues.limit),
+        named=named,
+        judged=judged,
+        charged=[list(row) for row in _vectors(queues.allocated)],
+        cluster=_vectors(situation.nodes.capacity.sum(axis=0, keepdims=True))[0],
+        going=[[0, 0, 0] for _ in parents],
+    )
+    for holding in situation.holdings:
+        if holding.leaving:
+            ledger.release(holding.queue, total_of(holding))
+    return ledger
+
+
+def total_of(holding: snapshots.Holding) -> Vector:
+    """What an element holds over all its tasks."""
+    total: Vector = (0, 0, 0)
+    for _, amounts, _ in holding.tasks:
+        total = plus(total, amounts)
+    return total
