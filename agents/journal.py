@@ -5,7 +5,7 @@ crash is nothing; the file is written anew, whole, when it has grown.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH104, PTH123
+# ruff: noqa: PTH104, PTH110, PTH123
 
 import json
 import os
@@ -16,6 +16,24 @@ Record = dict[str, Any]
 BYTES_MAX = 4 * 2**20
 
 
+def read(path: str) -> dict[str, Record]:
+    """What a journal says of each attempt, newest word last; a torn line is nothing."""
+    records: dict[str, Record] = {}
+    if not os.path.exists(path):
+        return records
+    with open(path, "rb") as stream:
+        for line in stream:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            for name in entry.get("forget", ()):
+                records.pop(name, None)
+            if "record" in entry:
+                records[entry["record"]["id"]] = entry["record"]
+    return records
+
+
 class Journal:
     """Records of attempts, appended as JSON lines and written anew when they have grown."""
 
@@ -24,21 +42,6 @@ class Journal:
         self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.pending: list[bytes] = []
         self.must_sync = False
-
-    def load(self) -> dict[str, Record]:
-        """What the journal says, newest word last; a torn line is nothing."""
-        records: dict[str, Record] = {}
-        with open(self.path, "rb") as stream:
-            for line in stream:
-                try:
-                    entry = json.loads(line)
-                except ValueError:
-                    continue
-                for name in entry.get("forget", ()):
-                    records.pop(name, None)
-                if "record" in entry:
-                    records[entry["record"]["id"]] = entry["record"]
-        return records
 
     def add(self, entry: Record, *, sync: bool) -> None:
         """Have an entry written by the next :meth:`flush`, on disk if ``sync``."""

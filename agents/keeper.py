@@ -4,18 +4,18 @@ The supervisor is started from its file, isolated and in a session of its own, s
 agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
 """
 
-import fcntl
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agents import supervisor
+from agents import processes, supervisor
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 
@@ -42,7 +42,7 @@ class Keeper:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(dict[str, Any])
 
-    def connect(self) -> list[AttemptReport]:
+    def connect(self, leaving: threading.Event) -> list[AttemptReport]:
         """Reach the supervisor, starting one where there is none; all it knows."""
         deadline = time.monotonic() + CONNECT_S
         delay_s = 0.01
@@ -52,14 +52,13 @@ class Keeper:
                 records = self._greet(link)
                 if records is not None:
                     return records
-            elif not self._is_held():
+            elif not processes.is_locked(f"{self.root}/supervisor.lock"):
                 self._start()
-            if time.monotonic() > deadline:
+            if leaving.wait(delay_s) or time.monotonic() > deadline:
                 raise KeeperError(
                     f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
                     f"see {self.root}/supervisor.log"
                 )
-            time.sleep(delay_s)
             delay_s = min(0.5, delay_s * 1.5)
 
     def send(self, orders: list[dict[str, Any]]) -> bool:
@@ -123,17 +122,6 @@ class Keeper:
         message = self._decoder.decode(line)
         self.link, self.pid = link, int(message["hello"])
         return self._reports(message)
-
-    def _is_held(self) -> bool:
-        """Whether a supervisor holds its lock: it starts, recovers, or is on its way out."""
-        handle = os.open(self.root / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
-        return False
 
     def _start(self) -> None:
         if self._started is not None and self._started.poll() is None:

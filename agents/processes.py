@@ -7,6 +7,7 @@ it was started with names the attempt and this node's root.
 # No pathlib or contextlib here: they would cost the supervisor memory.
 # ruff: noqa: PTH208, SIM105
 
+import fcntl
 import os
 import signal
 import time
@@ -91,6 +92,35 @@ def kill_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
     except OSError:
         pass
+
+
+def is_locked(path: str) -> bool:
+    """Whether somebody holds the lock of a file."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def supervisors_of(root: str) -> list[int]:
+    """Pids of the supervisors that were started for a root, also of one that only begins."""
+    found = []
+    for pid in processes():
+        words = read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+        if (
+            len(words) > 1
+            and words[-1] == os.fsencode(root)
+            and words[-2].endswith(b"/supervisor.py")
+        ):
+            found.append(pid)
+    return found
 
 
 def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:

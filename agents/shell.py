@@ -138,7 +138,7 @@ class Agent:
         """Reach the supervisor, however long it takes, and match what it has."""
         while not self.leaving.is_set():
             try:
-                reports = self.keeper.connect()
+                reports = self.keeper.connect(self.leaving)
             except (keeper.KeeperError, OSError) as problem:
                 self.say(f"{problem}; trying again")
                 self.leaving.wait(BACKOFF_S_MAX)
@@ -211,8 +211,8 @@ class Agent:
                     break
                 with self.lock:
                     self.state.attempts_changed(reports)
-            else:
-                processes.kill(self.keeper.pid)
+        for pid in processes.supervisors_of(str(self.root)):
+            processes.kill(pid)
         if not processes.kill_leftovers(str(self.root), []):
             self.say("some processes of tasks can't be killed")
         connection = Connection(self.target)

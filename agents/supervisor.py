@@ -27,11 +27,10 @@ if __package__ in {None, ""}:
     # Run as a script in isolated mode: its own package is the one thing to be found besides.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from agents import journal, processes, spawning
+from agents import clients, journal, processes, spawning
 
 Record = dict[str, Any]
 
-BUFFER_BYTES_MAX = 32 * 2**20
 CLIENTS_MAX = 4
 STARTS_PER_TURN = 32
 #: How long an attempt's end may wait for descendants that were killed to be gone.
@@ -84,29 +83,19 @@ class Attempt:
         self.deadline = 0.0
 
 
-class Client:
-    """A connected agent."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
-        self.inbox = b""
-        self.outbox = b""
-        self.greeted = False
-
-
 class Supervisor:
     """The loop: orders and deaths come in, records go out."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.journal = journal.Journal(f"{root}/journal")
-        self.records: dict[str, Record] = self.journal.load()
+        self.records: dict[str, Record] = journal.read(self.journal.path)
         self.live: dict[str, Attempt] = {}
         self.by_pid: dict[int, Attempt] = {}
         self.orphans: dict[int, str] = {}
         self.starts: list[Record] = []
         self.news: dict[str, Record] = {}
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, clients.Client] = {}
         self.renewed_at = boottime()
         self.leaving = False
         self.retry_at = 0.0
@@ -136,16 +125,16 @@ class Supervisor:
 
     # Orders ----------------------------------------------------------------------------------
 
-    def on_hello(self, _order: Record, client: Client) -> None:
+    def on_hello(self, _order: Record, client: clients.Client) -> None:
         """A new agent: it gets every record there is, and from now on all changes."""
         client.greeted = True
         self.send(client, {"hello": os.getpid(), "records": list(self.records.values())})
 
-    def on_start(self, order: Record, _client: Client) -> None:
+    def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
         self.starts.append(order)
 
-    def on_refuse(self, order: Record, _client: Client) -> None:
+    def on_refuse(self, order: Record, _client: clients.Client) -> None:
         """Record an end of an attempt that never started, so that it never will."""
         name = order["id"]
         if name in self.records:
@@ -158,7 +147,7 @@ class Supervisor:
         record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
         self.end(record, order["reason"], message=order.get("message", ""))
 
-    def on_stop(self, order: Record, _client: Client) -> None:
+    def on_stop(self, order: Record, _client: clients.Client) -> None:
         """Signal an attempt; a later order can only bring the kill nearer."""
         self.run_starts(only=order["id"])
         attempt = self.live.get(order["id"])
@@ -168,11 +157,11 @@ class Supervisor:
                 grace_s = attempt.order["grace_s"]
             self.stop(attempt, order["reason"], order["signal"], float(grace_s))
 
-    def on_renew(self, order: Record, _client: Client) -> None:
+    def on_renew(self, order: Record, _client: clients.Client) -> None:
         """The controller answered a request sent at ``at`` on the boot clock."""
         self.renewed_at = max(self.renewed_at, min(float(order["at"]), boottime()))
 
-    def on_forget(self, order: Record, _client: Client) -> None:
+    def on_forget(self, order: Record, _client: clients.Client) -> None:
         """Ends that the controller has, and whose directories are gone."""
         names = [n for n in order["ids"] if self.records.get(n, {}).get("state") == "Ended"]
         for name in names:
@@ -180,7 +169,7 @@ class Supervisor:
         if names:
             self.journal.add({"forget": names}, sync=False)
 
-    def on_shutdown(self, order: Record, _client: Client) -> None:
+    def on_shutdown(self, order: Record, _client: clients.Client) -> None:
         """Stop every task, then leave."""
         self.leaving = True
         self.starts = []
@@ -381,46 +370,24 @@ class Supervisor:
 
     # The loop --------------------------------------------------------------------------------
 
-    def send(self, client: Client, message: Record) -> None:
-        """Queue a message; an agent that does not read is dropped and asks anew."""
-        client.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        self.pump(client)
+    def send(self, client: clients.Client, message: Record) -> None:
+        """Tell one agent; one that does not read is dropped and asks anew."""
+        self.tend(client, alive=client.send(message))
 
-    def pump(self, client: Client) -> None:
-        """Write what the agent can take now."""
-        try:
-            while client.outbox:
-                client.outbox = client.outbox[client.link.send(client.outbox) :]
-        except BlockingIOError:
-            if len(client.outbox) > BUFFER_BYTES_MAX:
-                self.drop(client)
-                return
-        except OSError:
-            self.drop(client)
-            return
-        interest = select.EPOLLIN | (select.EPOLLOUT if client.outbox else 0)
-        self.poller.modify(client.link.fileno(), interest)
-
-    def drop(self, client: Client) -> None:
-        """Forget a connection."""
-        if self.clients.pop(client.link.fileno(), None) is not None:
+    def tend(self, client: clients.Client, *, alive: bool) -> None:
+        """Wait for what a connection needs next, or let go of it."""
+        handle = client.link.fileno()
+        if alive and handle in self.clients:
+            self.poller.modify(handle, select.EPOLLIN | (select.EPOLLOUT if client.unsent else 0))
+        elif self.clients.pop(handle, None) is not None:
             client.link.close()
 
-    def receive(self, client: Client) -> None:
+    def receive(self, client: clients.Client) -> None:
         """Read orders and carry them out."""
-        try:
-            data = client.link.recv(2**18)
-        except BlockingIOError:
+        lines = client.receive()
+        if lines is None:
+            self.tend(client, alive=False)
             return
-        except OSError:
-            data = b""
-        if not data:
-            self.drop(client)
-            return
-        *lines, client.inbox = (client.inbox + data).split(b"\n")
-        if len(client.inbox) > BUFFER_BYTES_MAX:
-            complain("an order was longer than any may be; its connection is closed")
-            self.drop(client)
         for line in lines:
             try:
                 order = json.loads(line)
@@ -458,7 +425,7 @@ class Supervisor:
                 elif handle in self.clients:
                     client = self.clients[handle]
                     if event & select.EPOLLOUT:
-                        self.pump(client)
+                        self.tend(client, alive=client.pump())
                     if event & ~select.EPOLLOUT:
                         self.receive(client)
             self.run_starts()
@@ -471,10 +438,9 @@ class Supervisor:
     def accept(self, listener: socket.socket) -> None:
         """Let an agent in; one too many sends the oldest away."""
         link, _ = listener.accept()
-        link.setblocking(False)
         if len(self.clients) >= CLIENTS_MAX:
-            self.drop(next(iter(self.clients.values())))
-        self.clients[link.fileno()] = Client(link)
+            self.tend(next(iter(self.clients.values())), alive=False)
+        self.clients[link.fileno()] = clients.Client(link)
         self.poller.register(link.fileno(), select.EPOLLIN)
 
 

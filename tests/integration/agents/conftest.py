@@ -53,15 +53,7 @@ class Node:
 
     def supervisor(self) -> int:
         """Pid of the supervisor; 0 for none."""
-        for pid in processes.processes():
-            words = Path(f"/proc/{pid}/cmdline")
-            try:
-                arguments = words.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if arguments[-2:-1] == [os.fsencode(self.root)] and b"supervisor.py" in arguments[-3]:
-                return pid
-        return 0
+        return next(iter(processes.supervisors_of(str(self.root))), 0)
 
     def tasks(self) -> set[int]:
         """Pids of all live processes of this node's attempts."""

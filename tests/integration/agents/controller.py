@@ -1,4 +1,4 @@
-"""A controller for one node that does what a test says: real HTTP, real wire types, no scheduler."""
+"""A controller for one node that does what a test says: real HTTP and wire types, no scheduler."""
 
 import threading
 import time
@@ -57,7 +57,7 @@ class Controller:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
         class Server(ThreadingHTTPServer):

@@ -1,0 +1,225 @@
+"""Many nodes on one machine: an agent and a supervisor each, with real tasks, as subprocesses.
+
+``muster up`` runs its nodes by this, and tests kill them by it. What a virtual node can lose is
+what a machine can lose: its agent, or everything at once with a new boot after it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from agents import journal, processes
+
+BACKOFF_S_MIN = 0.5
+BACKOFF_S_MAX = 30.0
+#: An agent that has lived so long has earned a quick restart again.
+STEADY_S = 60.0
+STOP_S = 40.0
+LOG_BYTES_MAX = 2**20
+
+
+class VirtualNode(msgspec.Struct, frozen=True):
+    """What one node is to offer, as its agent's command line takes it."""
+
+    name: str
+    cpus: str = ""
+    memory: str = ""
+    gpus: int = 0
+    gpu_model: str = "simulated"
+    gpu_memory: str = "16Gi"
+    labels: dict[str, str] = {}
+    token_file: Path | None = None
+
+
+class _Running:
+    """One node's agent as this process knows it."""
+
+    def __init__(self, node: VirtualNode) -> None:
+        self.node = node
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.wanted = False
+        self.failures = 0
+        self.started_at = 0.0
+        self.restart_at = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the agent's process runs."""
+        return self.agent is not None and self.agent.poll() is None
+
+
+class VirtualNodes:
+    """Starts and ends the agents of virtual nodes; ``poll`` keeps alive those that are wanted.
+
+    A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        folder: Path,
+        nodes: Iterable[VirtualNode] = (),
+        *,
+        token_file: Path | None = None,
+        shared: Path | None = None,
+        die_with_parent: bool = True,
+    ) -> None:
+        self.server = server
+        self.folder = folder
+        self.token_file = token_file
+        self.shared = shared
+        self.die_with_parent = die_with_parent
+        self._nodes: dict[str, _Running] = {}
+        for node in nodes:
+            self.add(node)
+
+    def add(self, node: VirtualNode) -> None:
+        """Make a node known; it is not started. What it offers changes with its next start."""
+        known = self._nodes.setdefault(node.name, _Running(node))
+        known.node = node
+
+    def names(self) -> list[str]:
+        """Every node that is known."""
+        return list(self._nodes)
+
+    def alive(self, name: str) -> bool:
+        """Whether the node's agent runs."""
+        return self._nodes[name].alive
+
+    def root(self, name: str) -> Path:
+        """The node's own folder."""
+        return Path(os.path.realpath(self.folder)) / name
+
+    def start(self, name: str) -> None:
+        """Start the node's agent, unless it runs."""
+        known = self._nodes[name]
+        known.wanted = True
+        if known.alive:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"{name}.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as stream:
+            known.agent = subprocess.Popen(
+                self.command(name),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        known.started_at = time.monotonic()
+
+    def start_all(self) -> None:
+        """Start every node."""
+        for name in self._nodes:
+            self.start(name)
+
+    def command(self, name: str) -> list[str]:
+        """The command line of the node's agent."""
+        node = self._nodes[name].node
+        made = [sys.executable, "-m", "agents", "--virtual", "--stop-tasks-on-exit"]
+        made += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
+        token_file = node.token_file or self.token_file
+        pairs = {
+            "--token-file": str(token_file) if token_file else "",
+            "--shared": str(self.shared) if self.shared else "",
+            "--cpus": node.cpus,
+            "--memory": node.memory,
+            "--die-with-parent": str(os.getpid()) if self.die_with_parent else "",
+        }
+        for option, value in pairs.items():
+            if value:
+                made += [option, value]
+        if node.gpus:
+            made += ["--simulated-gpus", str(node.gpus), "--gpu-model", node.gpu_model]
+            made += ["--gpu-memory", node.gpu_memory]
+        for key, value in node.labels.items():
+            made += ["--label", f"{key}={value}"]
+        return made
+
+    def stop(self, name: str) -> None:
+        """Have the node's agent end its tasks and leave; nothing of it stays behind."""
+        self._ask_to_leave(name)
+        self._see_off(name, time.monotonic() + STOP_S)
+
+    def stop_all(self) -> None:
+        """Stop every node, all at the same time."""
+        for name in self._nodes:
+            self._ask_to_leave(name)
+        deadline = time.monotonic() + STOP_S
+        for name in self._nodes:
+            self._see_off(name, deadline)
+
+    def kill_agent(self, name: str) -> None:
+        """The agent dies, its tasks go on; nothing restarts it but :meth:`start`."""
+        known = self._nodes[name]
+        known.wanted = False
+        if known.agent is not None:
+            known.agent.kill()
+            known.agent.wait()
+
+    def kill_node(self, name: str) -> None:
+        """The machine dies: agent, supervisor and tasks at once. Its next start is a new boot."""
+        self.kill_agent(name)
+        self._kill_rest(name)
+        (self.root(name) / "boot").unlink(missing_ok=True)
+
+    def restart(self, name: str) -> None:
+        """Kill the agent, if it runs, and start it anew; tasks go on."""
+        self.kill_agent(name)
+        self.start(name)
+
+    def poll(self) -> list[str]:
+        """Restart agents that died without being told to; which ones. Call it now and then."""
+        restarted = []
+        now = time.monotonic()
+        for name, known in self._nodes.items():
+            if not known.wanted or known.alive:
+                continue
+            if not known.restart_at:
+                steady = now - known.started_at > STEADY_S
+                known.failures = 1 if steady else known.failures + 1
+                delay_s = BACKOFF_S_MIN * 2.0 ** min(known.failures - 1, 16)
+                known.restart_at = now + min(BACKOFF_S_MAX, delay_s)
+            if now >= known.restart_at:
+                known.restart_at = 0.0
+                self.start(name)
+                restarted.append(name)
+        return restarted
+
+    def _ask_to_leave(self, name: str) -> None:
+        known = self._nodes[name]
+        known.wanted = False
+        if known.agent is not None and known.alive:
+            known.agent.send_signal(signal.SIGTERM)
+
+    def _see_off(self, name: str, deadline: float) -> None:
+        known = self._nodes[name]
+        if known.agent is not None:
+            try:
+                known.agent.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                known.agent.kill()
+                known.agent.wait()
+        self._kill_rest(name)
+
+    def _kill_rest(self, name: str) -> None:
+        """End the supervisor, if one lives, and whatever its tasks have left."""
+        root = self.root(name)
+        if not root.exists():
+            return
+        supervisors = processes.supervisors_of(str(root))
+        for pid in supervisors:
+            processes.kill(pid)
+        while supervisors and processes.is_locked(f"{root}/supervisor.lock"):
+            time.sleep(0.005)
+        alive = journal.read(f"{root}/journal")
+        recorded = [record for record in alive.values() if record["state"] != "Ended"]
+        processes.kill_leftovers(str(root), recorded)
