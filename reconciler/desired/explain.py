@@ -142,7 +142,7 @@ def _wrong_value(error: ValidationError, path: yamlreader.Path) -> Fault:
     )
     message = "this value does not fit"
     if "string" in types and isinstance(error.instance, int | float):
-        message = "a number stands where text is expected: write it in quotes"
+        message = f"{_what(error.instance)} stands where text is expected: write it in quotes"
         rule = "wrong-type"
     elif error.validator == "type":
         message = "this value has the wrong type"
@@ -181,3 +181,7 @@ def _expected(inner: dict[str, Any]) -> str:
     elif "pattern" in inner:
         text += f" matching {inner['pattern']}"
     return text
+
+
+def _what(value: float) -> str:  # a bool is an int is a float, as far as types go
+    return "true or false" if isinstance(value, bool) else "a number"

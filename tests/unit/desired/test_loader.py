@@ -1,0 +1,426 @@
+"""What is in force after each commit: the rules of DESIGN section 3, on real repositories."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.desired import incumbents, loader, source
+from reconciler.model import desired
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
+
+Make = Callable[..., loader.Loader]
+
+
+@pytest.fixture
+def make(repository: Repository) -> Iterator[Make]:
+    made: list[loader.Loader] = []
+
+    def _make(known: incumbents.Incumbents | None = None, **more: str) -> loader.Loader:
+        start = known or incumbents.Incumbents()
+        one = loader.Loader(source.Source(str(repository.path)), start, clock=lambda: 5.0, **more)
+        made.append(one)
+        return one
+
+    yield _make
+    for one in made:
+        one.close()
+
+
+def restarted(make: Make, before: loader.Loader) -> loader.Loader:
+    """A new loader that knows only what was remembered."""
+    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+
+
+def rules(value: desired.Desired) -> list[str]:
+    return sorted(problem.rule for problem in value.status.problems)
+
+
+BASE = {"queues.yaml": queue("research"), "jobs/a.yaml": job("a", queue="research")}
+
+
+def test_first_load(repository: Repository, make: Make) -> None:
+    head = repository.commit(BASE)
+    value = make().load()
+    assert value.generation == 1
+    assert value.status == desired.SyncStatus(
+        sync="Synced",
+        attempted_revision=head,
+        structure_revision=head,
+        jobs_revision=head,
+        checked_at=5.0,
+    )
+    assert set(value.jobs) == {"a"}
+    assert value.jobs["a"].path == "jobs/a.yaml"
+    assert set(value.structure.queues) == {"default", "research"}
+
+
+def test_nothing_changed_is_the_same_generation(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    first = one.load()
+    assert one.load().generation == first.generation
+    head = repository.commit({"jobs/a.yaml": "# a comment\n" + BASE["jobs/a.yaml"]})
+    again = one.load()
+    assert again.generation == first.generation
+    assert again.jobs is not None
+    assert again.status.jobs_revision == again.status.structure_revision == head
+
+
+def test_change_and_removal(repository: Repository, make: Make) -> None:
+    repository.commit({**BASE, "jobs/b.yaml": job("b"), "jobs/c.yaml": job("c")})
+    one = make()
+    first = one.load()
+    repository.commit({"jobs/b.yaml": None, "jobs/a.yaml": job("a", queue="research", priority=9)})
+    second = one.load()
+    assert set(second.jobs) == {"a", "c"}
+    assert second.jobs["a"].priority == 9
+    assert second.jobs["a"].hash == first.jobs["a"].hash
+    assert second.jobs["c"] is first.jobs["c"]
+
+
+BAD_STRUCTURE = {
+    "schema": queue("research", nonsense=1),
+    "unknown kind": "apiVersion: muster/v1\nkind: Pool\nmetadata: {name: x}\nspec: {}\n",
+    "not built": "apiVersion: muster/v1\nkind: Quota\nmetadata: {name: x}\n",
+    "unknown parent": queue("research", parent="nobody"),
+    "duplicate": documents(queue("research"), queue("research")),
+    "unreadable": "a: [\n",
+}
+
+
+@pytest.mark.parametrize("text", BAD_STRUCTURE.values(), ids=BAD_STRUCTURE.keys())
+def test_bad_structure_keeps_the_old_one_and_jobs_apply(
+    repository: Repository, make: Make, text: str
+) -> None:
+    good = repository.commit(BASE)
+    one = make()
+    first = one.load()
+    head = repository.commit(
+        {
+            "queues.yaml": text,
+            "other.yaml": queue("other"),
+            "jobs/b.yaml": job("b", queue="research"),
+            "jobs/c.yaml": job("c", queue="other"),
+        }
+    )
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.structure == first.structure
+        assert set(value.jobs) == {"a", "b"}
+        assert set(value.refused) == {"c"}
+        assert value.status.sync == "OutOfSync"
+        assert value.status.structure_revision == good
+        assert value.status.jobs_revision == value.status.attempted_revision == head
+    fixed = repository.commit({"queues.yaml": queue("research")})
+    value = one.load()
+    assert set(value.jobs) == {"a", "b", "c"}
+    assert value.status.sync == "Synced"
+    assert value.status.structure_revision == fixed
+
+
+BAD_JOBS = {
+    "schema": job("a", queue="research", nonsense=1),
+    "both": job("a", queue="research", script="x"),
+    "unknown queue": job("a", queue="nowhere"),
+    "unknown class": job("a", queue="research", priorityClass="nowhere"),
+    "unreadable": "a: [\n",
+    "no name": job("a").replace("name: a", "nam: a"),
+    "nothing of muster": "services: {}\n",
+    "kind in lower case": job("a").replace("Job", "job"),
+    "duplicate key": job("a") + "spec: {}\n",
+}
+
+
+@pytest.mark.parametrize("text", BAD_JOBS.values(), ids=BAD_JOBS.keys())
+def test_bad_job_keeps_its_last_good_version(repository: Repository, make: Make, text: str) -> None:
+    repository.commit({**BASE, "jobs/b.yaml": job("b")})
+    one = make()
+    first = one.load()
+    head = repository.commit({"jobs/a.yaml": text, "more.yaml": queue("more")})
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.jobs["a"] == first.jobs["a"]
+        assert set(value.jobs) == {"a", "b"}
+        assert not value.refused
+        assert value.status.sync == "OutOfSync"
+        assert value.status.structure_revision == head
+        problem = next(p for p in value.status.problems if p.severity == "error")
+        assert problem.path == "jobs/a.yaml"
+        assert problem.line > 0
+    repository.commit({"jobs/a.yaml": None})
+    assert set(one.load().jobs) == {"b"}
+
+
+def test_commits_while_the_controller_was_away(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    first = one.load()
+    known = one.incumbents()
+    repository.commit({"jobs/a.yaml": "a: ["})
+    repository.commit({"queues.yaml": queue("research", nonsense=1)})
+    value = make(known).load()
+    assert value.jobs == first.jobs
+    assert value.structure == first.structure
+    assert value.generation > first.generation
+
+
+def test_job_without_any_good_version_is_refused(repository: Repository, make: Make) -> None:
+    repository.commit({**BASE, "jobs/b.yaml": job("b", queue="nowhere")})
+    one = make()
+    value = one.load()
+    assert set(value.refused) == {"b"}
+    assert "no such queue" in value.refused["b"]
+    repository.commit({"nowhere.yaml": queue("nowhere")})
+    value = one.load()
+    assert set(value.jobs) == {"a", "b"}
+    assert not value.refused
+
+
+def test_first_load_with_bad_structure(repository: Repository, make: Make) -> None:
+    repository.commit(
+        {"q.yaml": queue("q", parent="no"), "a.yaml": job("a", queue="q"), "b.yaml": job("b")}
+    )
+    value = make().load()
+    assert set(value.structure.queues) == {"default"}
+    assert set(value.refused) == {"a"}
+    assert set(value.jobs) == {"b"}
+    assert value.status.structure_revision is None
+    assert value.status.sync == "OutOfSync"
+
+
+def test_of_two_of_one_name_the_incumbent_stays(repository: Repository, make: Make) -> None:
+    repository.commit({"z.yaml": job("a", priority=1)})
+    one = make()
+    one.load()
+    repository.commit({"b.yaml": job("a", priority=2)})
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.jobs["a"].priority == 1
+        (problem,) = value.status.problems
+        assert problem.rule == "duplicate-name"
+        assert problem.path == "b.yaml"
+        assert "z.yaml:1" in problem.message
+    repository.commit({"z.yaml": None})
+    value = one.load()
+    assert value.jobs["a"].priority == 2
+    assert value.status.sync == "Synced"
+
+
+def test_newcomer_beside_an_unreadable_incumbent(repository: Repository, make: Make) -> None:
+    repository.commit({"z.yaml": job("a", priority=1)})
+    one = make()
+    one.load()
+    repository.commit({"z.yaml": "a: [", "b.yaml": job("a", priority=2)})
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.jobs["a"].priority == 1
+        assert "duplicate-name" in rules(value)
+
+
+def test_a_move_is_no_duplicate(repository: Repository, make: Make) -> None:
+    repository.commit({"z.yaml": job("a")})
+    one = make()
+    one.load()
+    repository.commit({"z.yaml": None, "b.yml": job("a")})
+    value = one.load()
+    assert value.jobs["a"].path == "b.yml"
+    assert value.status.sync == "Synced"
+
+
+def test_rewritten_history_is_held_until_accepted(repository: Repository, make: Make) -> None:
+    first_commit = repository.commit(BASE)
+    repository.commit({"jobs/b.yaml": job("b")})
+    one = make()
+    first = one.load()
+    head = repository.commit({"jobs/c.yaml": job("c")}, parent=first_commit)
+    for held in (one.load(), restarted(make, one).load()):
+        assert held.jobs == first.jobs
+        assert held.status.sync == "OutOfSync"
+        assert held.status.attempted_revision == head
+        assert rules(held) == ["not-a-fast-forward"]
+        assert f"accept_revision: {head}" in held.status.message
+    one.accept(head[:12])
+    value = one.load()
+    assert set(value.jobs) == {"a", "c"}
+    assert value.status.sync == "Synced"
+
+
+def test_last_head_is_gone(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    known = one.incumbents()
+    one.close()
+    head = repository.commit({"jobs/c.yaml": job("c")}, root=True)
+    git(repository.path, "reflog", "expire", "--expire=now", "--all")
+    git(repository.path, "gc", "--quiet", "--prune=now")
+    value = make(known).load()
+    assert value.generation == 0
+    assert rules(value) == ["history-rewritten"]
+    value = make(known, accept_revision=head).load()
+    assert set(value.jobs) == {"c"}
+
+
+def test_emptied_repository_is_refused(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    first = one.load()
+    repository.commit({"queues.yaml": None, "jobs/a.yaml": None, "README.md": "x"})
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.jobs == first.jobs
+        assert value.structure == first.structure
+        assert rules(value) == ["became-empty"]
+    repository.commit({"jobs/a.yaml": job("a")})
+    assert one.load().status.sync == "Synced"
+
+
+def test_deleted_branch_and_lost_repository(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    first = one.load()
+    git(repository.path, "update-ref", "-d", "refs/heads/main")
+    value = one.load()
+    assert value.status.sync == "Unknown"
+    assert "no branch main" in value.status.message
+    assert value.jobs is first.jobs
+    repository.path.rename(repository.path.with_name("elsewhere.git"))
+    value = one.load()
+    assert value.status.sync == "Unknown"
+    assert value.jobs is first.jobs
+    repository.path.with_name("elsewhere.git").rename(repository.path)
+    repository.commit(BASE)
+    assert one.load().status.sync in {"Synced", "OutOfSync"}
+
+
+def test_no_repository_at_all(tmp_path: Path) -> None:
+    one = loader.Loader(source.Source(str(tmp_path / "nothing")))
+    value = one.load()
+    assert value.generation == 0
+    assert value.status.sync == "Unknown"
+    one.close()
+
+
+def test_queue_with_jobs_is_not_taken_away(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    first = one.load()
+    repository.commit({"queues.yaml": queue("other")})
+    value = one.load()
+    assert value.structure == first.structure
+    assert rules(value) == ["queue-in-use"]
+    repository.commit({"jobs/a.yaml": job("a", queue="other")})
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.structure.queues) == {"default", "other"}
+
+
+def test_structure_change_normalises_jobs_again(repository: Repository, make: Make) -> None:
+    klass = (
+        "apiVersion: muster/v1\nkind: PriorityClass\nmetadata: {name: high}\n"
+        "spec: {value: VALUE, preemptible: false}\n"
+    )
+    cluster = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\nspec: {lease: 20m}\n"
+    repository.commit(
+        {
+            "c.yaml": klass.replace("VALUE", "70"),
+            "a.yaml": job("a", priorityClass="high", retries="{limit: 1}"),
+        }
+    )
+    one = make()
+    before = one.load().jobs["a"]
+    assert (before.priority, before.preemptible, before.lease_s) == (70, False, 900)
+    repository.commit({"c.yaml": documents(klass.replace("VALUE", "80"), cluster)})
+    after = one.load().jobs["a"]
+    assert (after.priority, after.lease_s, after.hash) == (80, 1200, before.hash)
+
+
+def test_dependency_cycle(repository: Repository, make: Make) -> None:
+    waits = "[{job: %s}]"
+    repository.commit({"a.yaml": job("a"), "b.yaml": job("b", dependsOn=waits % "a")})
+    one = make()
+    first = one.load()
+    repository.commit(
+        {
+            "a.yaml": job("a", dependsOn=waits % "b"),
+            "c.yaml": job("c", dependsOn=waits % "d"),
+            "d.yaml": job("d", dependsOn=waits % "c"),
+            "e.yaml": job("e", dependsOn=waits % "nobody"),
+        }
+    )
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.jobs["a"] == first.jobs["a"]
+        assert value.jobs["b"] == first.jobs["b"]
+        assert set(value.refused) == {"c", "d"}
+        assert rules(value) == ["dependency-cycle"] * 4 + ["unknown-dependency"]
+    repository.commit({"a.yaml": job("a"), "d.yaml": job("d"), "n.yaml": job("nobody")})
+    value = one.load()
+    assert value.status.problems == ()
+    assert set(value.jobs) == {"a", "b", "c", "d", "e", "nobody"}
+
+
+def test_per_element(repository: Repository, make: Make) -> None:
+    repository.commit(
+        {
+            "a.yaml": job("a", array="{count: 3}"),
+            "b.yaml": job("b", array="{count: 4}", dependsOn="[{job: a, perElement: true}]"),
+        }
+    )
+    one = make()
+    value = one.load()
+    assert set(value.refused) == {"b"}
+    repository.commit({"a.yaml": job("a", array="{count: 4}")})
+    assert set(one.load().jobs) == {"a", "b"}
+
+
+def test_what_is_not_read(repository: Repository, make: Make) -> None:
+    repository.commit(
+        {
+            ".hidden/x.yaml": "a: [",
+            ".x.yaml": "a: [",
+            "dir/.y.yml": "a: [",
+            "notes.txt": "a: [",
+            "link.yaml": "a.yaml",
+            "a.yaml": job("a"),
+        },
+        modes={"link.yaml": "120000"},
+    )
+    one = make()
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert rules(value) == ["ignored-symlink"]
+    repository.commit({"link.yaml": None})
+    assert one.load().status.problems == ()
+
+
+def test_sub_path_and_mirror(repository: Repository, tmp_path: Path) -> None:
+    repository.commit({"x.yaml": "a: [", "state/a.yaml": job("a"), "state2/b.yaml": "a: ["})
+    place = source.Source(
+        f"file://{repository.path}", sub_path="/state/", state=tmp_path / "mirrors"
+    )
+    one = loader.Loader(place)
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert value.jobs["a"].path == "state/a.yaml"
+    repository.commit({"state/b.yaml": job("b")})
+    assert set(one.load().jobs) == {"a", "b"}
+    git(repository.path, "update-ref", "-d", "refs/heads/main")
+    assert one.load().status.sync == "Unknown"
+    repository.path.rename(tmp_path / "away.git")
+    value = one.load()
+    assert value.status.sync == "Unknown"
+    assert set(value.jobs) == {"a", "b"}
+    one.close()
+
+
+def test_huge_file_is_refused_without_harm(repository: Repository, make: Make) -> None:
+    repository.commit({"big.yaml": b"a: b\n" * 4_000_000, "a.yaml": job("a")})
+    value = make().load()
+    assert set(value.jobs) == {"a"}
+    assert rules(value) == ["yaml-too-large"]
+
+
+def test_repacked_below_the_reader(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    for number in range(3):
+        repository.commit({f"{number}.yaml": job(f"n{number}")})
+        git(repository.path, "gc", "--quiet", "--prune=now")
+        assert f"n{number}" in one.load().jobs
