@@ -148,7 +148,7 @@ class Controller:
     def assign(self, attempt: str, *command: str, template: Any = None, **fields: Any) -> None:
         """Assign an attempt."""
         made = template or TaskTemplate(job="job", run=1, group="g", command=command, grace_s=20)
-        made = msgspec.structs.replace(made, allow_root=True)
+        made = msgspec.structs.replace(made, allow_root=fields.pop("allow_root", True))
         with self.news:
             boot = fields.pop("boot_id", None) or self.boot_id()
             self.templates[f"t-{attempt}"] = made

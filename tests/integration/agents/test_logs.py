@@ -1,0 +1,71 @@
+"""Output of tasks on its way to a reader."""
+
+from reconciler.model.wire import LogRequest
+from tests.integration.agents.conftest import Node
+from tests.integration.agents.controller import Controller
+
+
+def ask(controller: Controller, request: LogRequest) -> None:
+    """Ask the node for a log."""
+    with controller.news:
+        controller.log_requests.append(request)
+        controller.news.notify_all()
+
+
+def text(controller: Controller, name: str) -> bytes:
+    """What has come so far."""
+    return b"".join(chunk.data for chunk in controller.chunks.get(name, ()))
+
+
+def ended(controller: Controller, name: str) -> bool:
+    """Whether the last piece has come."""
+    return any(chunk.end for chunk in controller.chunks.get(name, ()))
+
+
+def test_follow_until_the_end(agent: Node, controller: Controller) -> None:
+    controller.assign(
+        "a.1",
+        "sh",
+        "-c",
+        "echo one; while [ ! -e $MUSTER_NODE_ROOT/go ]; do sleep 0.02; done; echo two",
+    )
+    controller.running("a.1")
+    ask(controller, LogRequest("l1", "a.1", follow=True))
+    controller.wait(lambda: text(controller, "l1") == b"one\n", "the first line")
+    (agent.root / "go").touch()
+    controller.wait(lambda: ended(controller, "l1"), "the end of the log")
+    assert text(controller, "l1") == b"one\ntwo\n"
+    assert [chunk.offset for chunk in controller.chunks["l1"] if chunk.data] == [0, 4]
+
+
+def test_a_large_log_comes_in_pieces_from_an_offset(agent: Node, controller: Controller) -> None:
+    controller.assign("a.1", "sh", "-c", "yes | head -c 700000 >&2")
+    controller.ended("a.1")
+    ask(controller, LogRequest("l1", "a.1", stream="stderr", offset=100_000))
+    controller.wait(lambda: ended(controller, "l1"), "the end of the log")
+    assert len(text(controller, "l1")) == 600_000
+    assert max(len(chunk.data) for chunk in controller.chunks["l1"]) <= 256 * 1024
+
+
+def test_a_reader_who_left_ends_it(agent: Node, controller: Controller) -> None:
+    controller.assign("a.1", "sh", "-c", "while :; do echo x; sleep 0.01; done")
+    controller.running("a.1")
+    ask(controller, LogRequest("l1", "a.1", follow=True))
+    controller.wait(lambda: bool(text(controller, "l1")), "a first piece")
+    controller.gone.add("l1")
+    count = len(controller.chunks["l1"])
+    controller.wait(lambda: len(controller.chunks["l1"]) > count, "a refused piece")
+    ask(controller, LogRequest("l2", "a.1"))
+    controller.wait(lambda: ended(controller, "l2"), "another log")
+    assert not ended(controller, "l1")
+
+
+def test_what_there_is_no_log_of(agent: Node, controller: Controller) -> None:
+    for name, request in {
+        "l1": LogRequest("l1", "b.1", follow=True),
+        "l2": LogRequest("l2", "../secret"),
+        "l3": LogRequest("l3", "b.1", stream="passwd"),
+    }.items():
+        ask(controller, request)
+        controller.wait(lambda name=name: ended(controller, name), "an answer")  # type: ignore[misc]
+        assert controller.chunks[name][-1].error
