@@ -124,9 +124,13 @@ class Reader:
         *,
         element: int | None = None,
         alive: bool | None = None,
+        alive_first: bool = False,
         limit: int = 1000,
     ) -> list[records.AttemptRecord]:
-        """Attempts at a job's tasks, by element and the oldest first."""
+        """Attempts at a job's tasks, by element and the oldest first.
+
+        ``alive_first`` puts those that have not ended before all others.
+        """
         table = schema.ATTEMPTS.c
         wanted = [table.job == job]
         if run is not None:
@@ -139,7 +143,12 @@ class Reader:
             sa.select(table.body)
             .where(*wanted)
             .order_by(
-                table.run, table.element, table.try_number, table.task_group, table.task_index
+                *([table.state == ENDED] if alive_first else []),
+                table.run,
+                table.element,
+                table.try_number,
+                table.task_group,
+                table.task_index,
             )
             .limit(min(limit, ROWS_MAX))
         )
@@ -155,6 +164,32 @@ class Reader:
         with database.told(self.url):
             rows = self._rows(statement.order_by(table.assigned_at, table.id))
             return [codec.attempt(row.body) for row in rows]
+
+    def places(self, names: Sequence[str]) -> dict[str, int]:
+        """Those of ``names`` that are pending, with their place in their queue, from 1."""
+        if not names:
+            return {}
+        table = schema.JOBS.c
+        ranked = (
+            sa.select(
+                table.name,
+                sa.func.row_number()
+                .over(
+                    partition_by=table.queue,
+                    order_by=(table.priority.desc(), table.position, table.name),
+                )
+                .label("place"),
+            )
+            .where(table.newest == sa.literal_column("1"), table.state == "Pending")
+            .subquery()
+        )
+        wanted = sorted(set(names))
+        found: dict[str, int] = {}
+        for start in range(0, len(wanted), KEYS_MAX):
+            part = wanted[start : start + KEYS_MAX]
+            rows = self._rows(sa.select(ranked).where(ranked.c.name.in_(part)))
+            found |= {row.name: int(row.place) for row in rows}
+        return found
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
         """(queue, state) to number of jobs, of newest runs."""

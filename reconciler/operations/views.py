@@ -1,0 +1,484 @@
+"""Records as people and programs see them: the JSON shapes of the API and of ``-o json``.
+
+Pure functions from the model's values to structs whose field names are the JSON names: times as
+RFC 3339 in UTC, memory in bytes, CPUs and GPUs decimal, durations in seconds with ``_s``. What
+the loop knows and no table holds (queues' arithmetic, structure, sync) comes as *stored views*.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.model import desired, drift, events, hostlists, outcome, records
+from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, JobState
+from reconciler.model.times import format_time
+
+API_VERSION = "muster/v1"
+#: Attempts shown with a job in a list, and with a job alone.
+ATTEMPTS_IN_LIST = 16
+ATTEMPTS_IN_JOB = 200
+
+#: Names of the stored views, which the loop writes; their bytes are msgpack.
+QUEUES = "queues"
+POOLS = "pools"
+SYNC = "sync"
+REFUSED = "refused"
+
+
+def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
+    """What to store for showing after a cycle."""
+    return {QUEUES: msgspec.msgpack.encode(decided.queues)}
+
+
+def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
+    """What to store for showing when the desired state is another."""
+    return {
+        POOLS: msgspec.msgpack.encode(tuple(wanted.structure.pools.values())),
+        SYNC: msgspec.msgpack.encode(wanted.status),
+        REFUSED: msgspec.msgpack.encode(dict(wanted.refused)),
+    }
+
+
+def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
+    """The queues' arithmetic from its stored view."""
+    return msgspec.msgpack.decode(body, type=tuple[outcome.QueueUsage, ...]) if body else ()
+
+
+def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
+    """The pools in force from their stored view."""
+    return msgspec.msgpack.decode(body, type=tuple[desired.Pool, ...]) if body else ()
+
+
+def stored_sync(body: bytes | None) -> desired.SyncStatus:
+    """How the repository stands, from its stored view."""
+    if not body:
+        return desired.SyncStatus()
+    return msgspec.msgpack.decode(body, type=desired.SyncStatus)
+
+
+def stored_refused(body: bytes | None) -> dict[str, str]:
+    """Jobs that are written but have no good version, with the problem."""
+    return msgspec.msgpack.decode(body, type=dict[str, str]) if body else {}
+
+
+class _View(msgspec.Struct, frozen=True, rename="camel"):
+    """Field names in camel case, as JSON has them."""
+
+
+class AmountsView(_View, frozen=True):
+    """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
+
+    cpu: float | None
+    memory: int | None
+    gpu: float | None
+
+
+class AttemptView(_View, frozen=True):
+    """One try at one task. ``task`` is ``GROUP.INDEX``; ``element`` is null outside arrays."""
+
+    id: str
+    task: str
+    element: int | None
+    attempt: int
+    node: str
+    devices: list[int]
+    state: str
+    exit_code: int | None
+    signal: int | None
+    started: str | None
+    ended: str | None
+    assigned: str
+    end_reason: str | None
+    message: str
+
+
+class FunnelView(_View, frozen=True):
+    """So many nodes drop out for this."""
+
+    count: int
+    why: str
+
+
+class ReasonView(_View, frozen=True):
+    """Why a job waits."""
+
+    code: str
+    message: str
+    funnel: list[FunnelView]
+    unblocks: str
+
+
+class JobView(_View, frozen=True):
+    """A job's run. ``place`` counts from 1 among those that wait in its queue.
+
+    ``elements`` counts elements by state; ``attempts`` holds a bounded number of them.
+    """
+
+    name: str
+    run: int
+    queue: str
+    owner: str
+    state: str
+    reasons: list[ReasonView]
+    place: int | None
+    estimated_start: str | None
+    attempts: list[AttemptView]
+    priority: int
+    labels: dict[str, str]
+    submitted: str
+    started: str | None
+    ended: str | None
+    message: str
+    array: bool
+    elements: dict[str, int]
+    resources: AmountsView
+    removed: bool
+    path: str
+
+
+class GpuView(_View, frozen=True):
+    """One device and the attempt that holds it."""
+
+    index: int
+    uuid: str
+    model: str
+    memory: int
+    simulated: bool
+    attempt: str | None
+
+
+class NodeUsageView(_View, frozen=True):
+    """What a node said it uses."""
+
+    at: str
+    cpu_percent: float
+    memory: int
+    disk: int
+    disk_total: int
+    load1m: float
+
+
+class DrainView(_View, frozen=True):
+    """Who took a node out of service, and why."""
+
+    reason: str
+    owner: str
+
+
+class NodeView(_View, frozen=True):
+    """A node: what it has, what is given away, what it does."""
+
+    name: str
+    pool: str
+    state: str
+    message: str
+    capacity: AmountsView
+    allocated: AmountsView
+    gpus: list[GpuView]
+    labels: dict[str, str]
+    attempts: int
+    usage: NodeUsageView | None
+    drain: DrainView | None
+    address: str
+    agent_version: str
+    virtual: bool
+    boot_id: str
+    first_seen: str | None
+    last_report: str | None
+
+
+class QueueView(_View, frozen=True):
+    """A queue's arithmetic. ``parent`` is null for a root."""
+
+    name: str
+    parent: str | None
+    allocated: AmountsView
+    guaranteed: AmountsView
+    limit: AmountsView
+    pending: int
+    running: int
+
+
+class PoolView(_View, frozen=True):
+    """A pool: nodes declared, and nodes by state."""
+
+    name: str
+    nodes: int
+    hosts: str
+    states: dict[str, int]
+    provisioner: str
+    gpu_model: str
+    observe_only: bool
+    node_resources: AmountsView
+    capacity: AmountsView
+    drains: dict[str, DrainView]
+
+
+class DriftView(_View, frozen=True):
+    """One difference between git and what is."""
+
+    kind: str
+    subject: str
+    message: str
+    severity: str
+    action: str
+    first_seen: str
+
+
+class EventView(_View, frozen=True):
+    """Something that happened. ``sequence`` is where to go on from."""
+
+    sequence: int
+    at: str
+    kind: str
+    message: str
+    job: str
+    node: str
+    attempt: str
+
+
+class ProblemView(_View, frozen=True):
+    """Something wrong with what is written."""
+
+    rule: str
+    severity: str
+    path: str
+    line: int
+    column: int
+    object: str
+    field: str
+    message: str
+    found: str
+    expected: str
+
+
+class SyncView(_View, frozen=True):
+    """How the repository stands."""
+
+    sync: str
+    attempted_revision: str | None
+    structure_revision: str | None
+    jobs_revision: str | None
+    message: str
+    checked: str | None
+    problems: list[ProblemView]
+
+
+def _time(at: float | None) -> str | None:
+    return None if not at else format_time(at)
+
+
+def amounts(of: Resources) -> AmountsView:
+    """What something has or takes."""
+    return AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
+
+
+def vector(of: Sequence[int | None]) -> AmountsView:
+    """Amounts in the order of ``resources.RESOURCE_NAMES``."""
+    cpu, memory, gpu = of
+    return AmountsView(
+        None if cpu is None else cpu / 1000, memory, None if gpu is None else gpu / 1000
+    )
+
+
+def attempt_view(of: records.AttemptRecord, *, array: bool) -> AttemptView:
+    """One try."""
+    return AttemptView(
+        id=of.id,
+        task=f"{of.group}.{of.index}",
+        element=of.element if array else None,
+        attempt=of.try_number,
+        node=of.node,
+        devices=list(of.devices),
+        state=of.state.value,
+        exit_code=of.exit_code,
+        signal=of.signal,
+        started=_time(of.started_at),
+        ended=_time(of.ended_at),
+        assigned=format_time(of.assigned_at),
+        end_reason=None if of.end_reason is None else of.end_reason.value,
+        message=of.message,
+    )
+
+
+def reason_view(of: Reason) -> ReasonView:
+    """Why something waits."""
+    funnel = [FunnelView(step.count, step.why) for step in of.funnel]
+    return ReasonView(of.code.value, of.message, funnel, of.unblocks)
+
+
+def job_view(
+    of: records.JobRecord,
+    *,
+    attempts: Iterable[records.AttemptRecord] = (),
+    reasons: Iterable[Reason] = (),
+    place: int | None = None,
+) -> JobView:
+    """A job's run with what belongs to it."""
+    spec = of.spec
+    array = spec.array_count is not None
+    takes = sum(
+        (group.resources.times(group.count) for group in spec.groups), start=Resources()
+    ).times(spec.element_count)
+    waits = of.state in {JobState.PENDING, JobState.HELD}
+    return JobView(
+        name=spec.name,
+        run=spec.run,
+        queue=spec.queue,
+        owner=spec.owner,
+        state=of.state.value,
+        reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
+        place=place if waits else None,
+        estimated_start=None,
+        attempts=[attempt_view(attempt, array=array) for attempt in attempts],
+        priority=spec.priority,
+        labels=spec.labels,
+        submitted=format_time(of.submitted_at),
+        started=_time(of.started_at),
+        ended=_time(of.ended_at),
+        message=of.message,
+        array=array,
+        elements={state.value: count for state, count in of.element_state_counts().items()},
+        resources=amounts(takes),
+        removed=of.removed,
+        path=spec.path,
+    )
+
+
+def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord]) -> NodeView:
+    """A node with the attempts on it that have not ended."""
+    alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
+    holder = {device: attempt.id for attempt in alive for device in attempt.devices}
+    inventory, usage = of.inventory, of.usage
+    gpus = [
+        GpuView(
+            gpu.index, gpu.uuid, gpu.model, gpu.memory_bytes, gpu.simulated, holder.get(gpu.index)
+        )
+        for gpu in inventory.gpus
+    ]
+    return NodeView(
+        name=of.name,
+        pool=of.pool,
+        state=of.state.value,
+        message=of.message,
+        capacity=amounts(inventory.capacity),
+        allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
+        gpus=gpus,
+        labels=inventory.labels,
+        attempts=len(alive),
+        usage=None if not usage.at else usage_view(usage),
+        drain=None if of.drain is None else DrainView(of.drain.reason, of.drain.owner),
+        address=inventory.address,
+        agent_version=inventory.agent_version,
+        virtual=inventory.virtual,
+        boot_id=of.boot_id,
+        first_seen=_time(of.first_seen_at),
+        last_report=_time(of.last_report_at),
+    )
+
+
+def refused_view(name: str, problem: str, seen_at: float) -> JobView:
+    """A job that is written, but so that it can't run: ``Invalid``."""
+    why = ReasonView(ReasonCode.INVALID.value, problem, [], "correct its document and push")
+    return JobView(
+        name=name,
+        run=0,
+        queue="",
+        owner="",
+        state=JobState.PENDING.value,
+        reasons=[why],
+        place=None,
+        estimated_start=None,
+        attempts=[],
+        priority=0,
+        labels={},
+        submitted=format_time(seen_at),
+        started=None,
+        ended=None,
+        message=problem,
+        array=False,
+        elements={},
+        resources=amounts(Resources()),
+        removed=False,
+        path="",
+    )
+
+
+def usage_view(of: records.NodeUsage) -> NodeUsageView:
+    """What a node uses."""
+    return NodeUsageView(
+        at=format_time(of.at),
+        cpu_percent=of.cpu_percent,
+        memory=of.memory_used_bytes,
+        disk=of.disk_used_bytes,
+        disk_total=of.disk_total_bytes,
+        load1m=of.load_1m,
+    )
+
+
+def queue_view(of: outcome.QueueUsage) -> QueueView:
+    """A queue."""
+    return QueueView(
+        name=of.name,
+        parent=of.parent,
+        allocated=vector(of.allocated),
+        guaranteed=vector(of.guaranteed),
+        limit=vector(of.limit),
+        pending=of.pending_jobs,
+        running=of.running_jobs,
+    )
+
+
+def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> PoolView:
+    """A pool with what is known of its nodes; those never seen count as ``Missing``."""
+    states = Counter(nodes[name].state.value if name in nodes else "Missing" for name in of.nodes)
+    capacity = sum(
+        (nodes[name].inventory.capacity for name in of.nodes if name in nodes), start=Resources()
+    )
+    return PoolView(
+        name=of.name,
+        nodes=len(of.nodes),
+        hosts=hostlists.fold(of.nodes),
+        states=dict(sorted(states.items())),
+        provisioner=of.provisioner,
+        gpu_model=of.gpu_model,
+        observe_only=of.observe_only,
+        node_resources=amounts(of.node_resources),
+        capacity=amounts(capacity),
+        drains={name: DrainView(one.reason, one.owner) for name, one in of.drains.items()},
+    )
+
+
+def drift_view(of: drift.Drift) -> DriftView:
+    """A difference."""
+    return DriftView(
+        of.kind, of.subject, of.message, of.severity, of.action, format_time(of.first_seen)
+    )
+
+
+def event_view(of: events.Event) -> EventView:
+    """Something that happened."""
+    return EventView(
+        of.sequence, format_time(of.at), of.kind, of.message, of.job, of.node, of.attempt
+    )
+
+
+def problem_view(of: desired.Problem) -> ProblemView:
+    """Something wrong with what is written."""
+    return ProblemView(**{name: getattr(of, name) for name in ProblemView.__struct_fields__})
+
+
+def sync_view(of: desired.SyncStatus) -> SyncView:
+    """How the repository stands."""
+    return SyncView(
+        sync=of.sync,
+        attempted_revision=of.attempted_revision,
+        structure_revision=of.structure_revision,
+        jobs_revision=of.jobs_revision,
+        message=of.message,
+        checked=_time(of.checked_at),
+        problems=[problem_view(problem) for problem in of.problems],
+    )

@@ -1,0 +1,134 @@
+"""``python -m reconciler.server``: the server's process, started by the controller."""
+
+import argparse
+import ctypes
+import ipaddress
+import logging
+import os
+import pathlib
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import uvicorn
+
+from reconciler.server import access, app, services
+
+USAGE_ERROR = 64
+#: How long open exchanges have to end when the process is told to.
+SHUTDOWN_S = 3
+_PR_SET_PDEATHSIG = 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line; ``host`` and ``port`` are taken from ``--listen``."""
+    parser = _Parser(prog="python -m reconciler.server", description=__doc__)
+    parser.add_argument("--store", required=True, metavar="URL", help="sqlite:///PATH")
+    parser.add_argument("--link", required=True, type=pathlib.Path, metavar="PATH")
+    parser.add_argument("--listen", default="127.0.0.1:7070", metavar="HOST:PORT")
+    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--state", required=True, type=pathlib.Path, metavar="DIR")
+    parser.add_argument("--repository", metavar="URL", help="where submissions are pushed")
+    parser.add_argument("--branch", default="main")
+    parser.add_argument("--path", default="", help="folder in the repository")
+    options = parser.parse_args(arguments)
+    host, colon, port = options.listen.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+        parser.error(f"--listen: found {options.listen!r}, expected HOST:PORT")
+    options.host, options.port = host.strip("[]"), int(port)
+    if options.token_file is None and not is_loopback(options.host):
+        parser.error(
+            f"--listen {options.listen} can be reached from elsewhere and there is no "
+            "--token-file: anybody could run anything; give one, or listen on 127.0.0.1"
+        )
+    return options
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def die_with_parent() -> None:
+    """Be ended by the kernel when the process that started this one ends."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before we asked
+        sys.exit(1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    return listener
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until told to stop."""
+    options = parse(arguments)
+    die_with_parent()
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s server %(levelname)s %(message)s"
+    )
+    try:
+        tokens = None if options.token_file is None else access.load(options.token_file)
+        listener = _listen(options.host, options.port)
+    except access.TokenError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"can't listen on {options.listen}: {error.strerror or error}\n")
+        return 1
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{shown}:{listener.getsockname()[1]}"
+    service = services.Services(
+        store_url=options.store, link_path=options.link, gate=access.Gate(tokens)
+    )
+    config = uvicorn.Config(
+        app.create_app(service, address=address),
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        lifespan="on",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        server_header=False,
+    )
+    server = Server(config, service)
+    sys.stdout.write(f"listening on http://{address}\n")
+    sys.stdout.flush()
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+class Server(uvicorn.Server):
+    """Lets waiting exchanges go as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, service: services.Services) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: first those who wait, then the rest."""
+        self._service.stop()
+        await super().shutdown(sockets)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Who may call: bearer tokens from a file, each with an identity and a role.
+
+Without a token file, which is possible on loopback only, everybody is ``local`` and may all.
+"""
+
+import hmac
+import os
+import pathlib
+import stat
+from typing import Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from reconciler.server.failures import Failure
+
+ROLES = frozenset({"admin", "user", "node"})
+#: Identity of a node's token that any node may use.
+ANY_NODE = "*"
+TOKENS_MAX = 10_000
+#: A handler's option: which roles may call it, beside ``admin``; None is everybody.
+OPTION = "roles"
+USERS = frozenset({"user"})
+NODES = frozenset({"node"})
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who is calling."""
+
+    name: str
+    role: str
+
+
+LOCAL = Identity("local", "admin")
+
+
+class TokenError(ValueError):
+    """The token file can't be used."""
+
+
+def load(path: pathlib.Path) -> dict[bytes, Identity]:
+    """Tokens to identities.
+
+    Raises:
+        TokenError: it can't be read, others may read it, or a line is wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise TokenError(
+                    f"token file {path} has mode {mode:04o}: others may read it; chmod 600 it"
+                )
+            lines = file.read().decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenError(f"token file {path} can't be read: {error}") from None
+    tokens: dict[bytes, Identity] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        parts = line.split()
+        if len(parts) != 3 or parts[2] not in ROLES:
+            raise TokenError(
+                f"token file {path}:{number}: found {len(parts)} words; expected "
+                "`TOKEN IDENTITY ROLE` with role admin, user or node"
+            )
+        tokens[parts[0].encode()] = Identity(parts[1], parts[2])
+    if not tokens:
+        raise TokenError(f"token file {path} holds no token: nobody could call")
+    if len(tokens) > TOKENS_MAX:
+        raise TokenError(f"token file {path} holds {len(tokens)} tokens; at most {TOKENS_MAX}")
+    return tokens
+
+
+class Gate:
+    """Tells who calls, and refuses who may not."""
+
+    def __init__(self, tokens: dict[bytes, Identity] | None) -> None:
+        self._tokens = tokens
+
+    def identify(self, header: str | None) -> Identity:
+        """The identity behind an ``Authorization`` header.
+
+        Raises:
+            Failure: 401, where there is none.
+        """
+        if self._tokens is None:
+            return LOCAL
+        kind, _, token = (header or "").partition(" ")
+        given = token.strip().encode(errors="replace")
+        found = None
+        for known, identity in self._tokens.items():
+            # every token is compared, so that the time tells nothing
+            if hmac.compare_digest(known, given):
+                found = identity
+        if kind.lower() != "bearer" or found is None:
+            raise Failure(401, "no valid token; send `Authorization: Bearer TOKEN`")
+        return found
+
+    def guard(
+        self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+    ) -> None:
+        """Let a call through, or raise; runs before each handler."""
+        roles = handler.opt.get(OPTION, USERS)
+        if roles is None:
+            return
+        identity = self.identify(connection.headers.get("authorization"))
+        if identity.role != "admin" and identity.role not in roles:
+            raise Failure(
+                403, f"{identity.name} has the role {identity.role}, which may not do this"
+            )
+        node = connection.path_params.get("node")
+        if identity.role == "node" and identity.name not in {ANY_NODE, node}:
+            raise Failure(403, f"this token is for node {identity.name}, not for {node}")
+        connection.scope["state"]["identity"] = identity
+
+
+def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Identity:
+    """Who was let through."""
+    found: Identity = connection.scope["state"]["identity"]
+    return found

@@ -1,0 +1,304 @@
+"""What users read over HTTP: each call reads the store once and shows what it holds."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.datastructures import State
+from litestar.params import Parameter
+
+from reconciler.model import records
+from reconciler.model.states import JobState
+from reconciler.operations import views
+from reconciler.server import access, failures, lists, services
+from reconciler.server.link_client import LinkDownError
+from reconciler.store.reader import cursor, parse_cursor
+
+LIMIT_MAX = 1000
+#: How long a reader of events may wait for news.
+FOLLOW_S_MAX = 60.0
+HOOK_BYTES_MAX = 1024 * 1024
+
+Limit = Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="The most items of one page.")]
+NAME = r"^[A-Za-z0-9._-]{1,253}$"
+Name = Annotated[str, Parameter(pattern=NAME)]
+Filter = Annotated[str | None, Parameter(max_length=253, pattern=r"^[^\x00]*$")]
+
+_NOT_FOUND = failures.responses(400, 401, 403, 404, 503)
+_FAILS = failures.responses(400, 401, 403, 503)
+
+
+def show_jobs(
+    service: services.Services, jobs: Sequence[records.JobRecord], attempts_max: int
+) -> list[views.JobView]:
+    """Jobs with their reasons, places and attempts."""
+    reader = service.reader
+    reasons = reader.reasons([job.reason_key for job in jobs])
+    places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
+    return [
+        views.job_view(
+            job,
+            attempts=reader.attempts(job.name, job.spec.run, limit=attempts_max),
+            reasons=reasons.get(job.reason_key, ()),
+            place=places.get(job.name),
+        )
+        for job in jobs
+    ]
+
+
+def job_or_404(service: services.Services, name: str, run: int | None) -> records.JobRecord:
+    """A job, or the answer that there is none."""
+    found = service.reader.job(name, run)
+    if found is None:
+        which = f"job {name}" if run is None else f"run {run} of job {name}"
+        raise failures.Failure(404, f"{which} is not known")
+    return found
+
+
+def parse_labels(labels: list[str] | None) -> dict[str, str]:
+    """``KEY=VALUE`` each."""
+    parsed = {}
+    for label in labels or []:
+        key, equals, value = label.partition("=")
+        if not equals or not key or "\n" in label or "\0" in label:
+            raise failures.Failure(400, f"label: found {label!r}, expected KEY=VALUE")
+        parsed[key] = value
+    return parsed
+
+
+@get("/v1/jobs", sync_to_thread=True, responses=_FAILS, summary="Jobs, those submitted last first")
+def jobs(
+    *,
+    state: State,
+    job_state: Annotated[
+        list[JobState] | None, Parameter(query="state", description="Only jobs in these states.")
+    ] = None,
+    queue: Filter = None,
+    owner: Filter = None,
+    prefix: Filter = None,
+    label: Annotated[
+        list[str] | None, Parameter(max_items=16, description="KEY=VALUE; all must be there.")
+    ] = None,
+    limit: Limit = 200,
+    after: Filter = None,
+) -> lists.Jobs:
+    """The newest run of each job."""
+    service: services.Services = state.services
+    if after is not None:
+        try:
+            parse_cursor(after)
+        except ValueError as error:
+            raise failures.Failure(400, f"after: {error}") from None
+    found = service.reader.jobs(
+        states=[one.value for one in job_state or []],
+        queue=queue,
+        owner=owner,
+        name_prefix=prefix,
+        labels=parse_labels(label),
+        limit=limit,
+        after=after,
+    )
+    return lists.Jobs(
+        items=show_jobs(service, found, views.ATTEMPTS_IN_LIST),
+        next=cursor(found[-1]) if len(found) == limit else None,
+        **lists.head(service),
+    )
+
+
+@get("/v1/jobs/{name:str}", sync_to_thread=True, responses=_NOT_FOUND, summary="One job")
+def job(
+    name: Name,
+    state: State,
+    run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
+    element: Annotated[
+        int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
+    ] = None,
+    attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = views.ATTEMPTS_IN_JOB,
+) -> lists.Job:
+    """One run of a job, the newest unless ``run`` is given."""
+    service: services.Services = state.services
+    found = job_or_404(service, name, run)
+    reasons = service.reader.reasons([found.reason_key])
+    tries = service.reader.attempts(
+        name, found.spec.run, element=element, limit=attempts, alive_first=True
+    )
+    shown = views.job_view(
+        found,
+        attempts=tries,
+        reasons=reasons.get(found.reason_key, ()),
+        place=service.reader.places([name]).get(name),
+    )
+    return lists.Job(job=shown, **lists.head(service))
+
+
+@get(
+    "/v1/jobs/{name:str}/explain",
+    sync_to_thread=True,
+    responses=_NOT_FOUND,
+    summary="Why a job is as it is",
+)
+def explain(name: Name, state: State, limit: Limit = 100) -> lists.Explanation:
+    """Reasons in order of precedence, and the newest events."""
+    service: services.Services = state.services
+    found = job_or_404(service, name, None)
+    (shown,) = show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
+    return lists.Explanation(
+        job=shown,
+        reasons=shown.reasons,
+        events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
+        **lists.head(service),
+    )
+
+
+def show_nodes(service: services.Services) -> list[views.NodeView]:
+    """All nodes with what runs there."""
+    by_node: dict[str, list[records.AttemptRecord]] = {}
+    for attempt in service.reader.attempts_alive():
+        by_node.setdefault(attempt.node, []).append(attempt)
+    return [views.node_view(node, by_node.get(node.name, ())) for node in service.reader.nodes()]
+
+
+def show_queues(service: services.Services) -> list[views.QueueView]:
+    """All queues, parents first."""
+    usages = views.stored_queues(service.reader.view(views.QUEUES))
+    return [views.queue_view(usage) for usage in usages]
+
+
+def show_pools(service: services.Services) -> list[views.PoolView]:
+    """All pools."""
+    declared = views.stored_pools(service.reader.view(views.POOLS))
+    known = {node.name: node for node in service.reader.nodes()}
+    return [views.pool_view(pool, known) for pool in declared]
+
+
+@get("/v1/nodes", sync_to_thread=True, responses=_FAILS, summary="Nodes")
+def nodes(state: State) -> lists.Nodes:
+    """All nodes by name."""
+    service: services.Services = state.services
+    return lists.Nodes(items=show_nodes(service), **lists.head(service))
+
+
+@get("/v1/queues", sync_to_thread=True, responses=_FAILS, summary="Queues")
+def queues(state: State) -> lists.Queues:
+    """All queues as of the last cycle."""
+    service: services.Services = state.services
+    return lists.Queues(items=show_queues(service), **lists.head(service))
+
+
+@get("/v1/pools", sync_to_thread=True, responses=_FAILS, summary="Node pools")
+def pools(state: State) -> lists.Pools:
+    """All pools of the structure in force."""
+    service: services.Services = state.services
+    return lists.Pools(items=show_pools(service), **lists.head(service))
+
+
+@get("/v1/drift", sync_to_thread=True, responses=_FAILS, summary="What is other than git says")
+def drift(state: State) -> lists.Drifts:
+    """All differences as of the last cycle."""
+    service: services.Services = state.services
+    found = [views.drift_view(one) for one in service.reader.drift()]
+    return lists.Drifts(items=found, **lists.head(service))
+
+
+@get("/v1/sync", sync_to_thread=True, responses=_FAILS, summary="How the repository stands")
+def git_sync(state: State) -> lists.Sync:
+    """Revisions attempted and in force, and what is wrong with what is written."""
+    service: services.Services = state.services
+    shown = views.sync_view(views.stored_sync(service.reader.view(views.SYNC)))
+    return lists.Sync(sync=shown, **lists.head(service))
+
+
+@get("/v1/snapshot", sync_to_thread=True, responses=_FAILS, summary="All at once")
+def snapshot(state: State) -> lists.Snapshot:
+    """Everything that is shown elsewhere."""
+    service: services.Services = state.services
+    return lists.Snapshot(
+        jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), views.ATTEMPTS_IN_LIST),
+        nodes=show_nodes(service),
+        queues=show_queues(service),
+        pools=show_pools(service),
+        drift=[views.drift_view(one) for one in service.reader.drift()],
+        sync=views.sync_view(views.stored_sync(service.reader.view(views.SYNC))),
+        **lists.head(service),
+    )
+
+
+@get("/v1/events", responses=_FAILS, summary="What happened; `wait_s` follows")
+async def events(
+    *,
+    state: State,
+    after: Annotated[int | None, Parameter(ge=0, le=2**62)] = None,
+    job_name: Annotated[str | None, Parameter(query="job", max_length=253)] = None,
+    node: Filter = None,
+    limit: Limit = 200,
+    wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,
+) -> lists.Events:
+    """The newest events, or those behind ``after``, for which it waits up to ``wait_s``."""
+    service: services.Services = state.services
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + wait_s
+    while True:
+        changed = service.published_changed
+        found = await asyncio.to_thread(
+            service.reader.events, after=after, job=job_name, node=node, limit=limit
+        )
+        left_s = ends_at - loop.time()
+        if found or after is None or left_s <= 0 or service.stopping.is_set():
+            break
+        await service.wait_any(changed, left_s)
+    last = found[-1].sequence if found else after
+    if last is None:
+        last = await asyncio.to_thread(service.reader.last_event)
+    return lists.Events(
+        items=[views.event_view(one) for one in found], next=last, **lists.head(service)
+    )
+
+
+class Hooked(msgspec.Struct, frozen=True):
+    """Whether the loop was told."""
+
+    told: bool
+
+
+@post(
+    "/v1/hooks/git",
+    opt={access.OPTION: None},
+    status_code=202,
+    request_max_body_size=HOOK_BYTES_MAX,
+    responses=failures.responses(413, 503),
+    summary="The repository may have changed (the body is not read)",
+)
+async def git_hook(state: State) -> Hooked:
+    """A hint: the loop looks at the repository itself, so there is nothing to trust."""
+    service: services.Services = state.services
+    if not service.hint_is_due():
+        return Hooked(told=False)
+    try:
+        service.link.hint()
+    except LinkDownError as error:
+        raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+    return Hooked(told=True)
+
+
+@get("/v1/plan", responses=failures.responses(401, 403, 501), summary="What a change would do")
+async def plan() -> Response[Any]:
+    """Not built yet."""
+    return failures.answer(501, "plans over the API are not built yet; use `muster plan`")
+
+
+HANDLERS = [
+    jobs,
+    job,
+    explain,
+    nodes,
+    queues,
+    pools,
+    drift,
+    git_sync,
+    snapshot,
+    events,
+    git_hook,
+    plan,
+]

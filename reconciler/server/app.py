@@ -1,0 +1,57 @@
+"""Puts the application together: handlers, access, errors, and the link's life."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
+
+from reconciler import __version__
+from reconciler.server import api, failures, health, services, sync
+from reconciler.store import StoreError
+
+#: The largest body of a request that is no sync.
+BODY_BYTES_MAX = 4 * 2**20
+
+
+def create_app(service: services.Services, *, address: str) -> Litestar:
+    """The application; ``address`` is how it is reached, as ``HOST:PORT``."""
+
+    @contextlib.asynccontextmanager
+    async def linked(_app: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(service.link.run())
+        try:
+            yield
+        finally:
+            service.stop()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            service.close()
+
+    return Litestar(
+        route_handlers=[sync.sync, *health.HANDLERS, *api.HANDLERS],
+        lifespan=[linked],
+        guards=[service.gate.guard],
+        state=State({"services": service, "address": address}),
+        exception_handlers={
+            failures.Failure: failures.on_failure,
+            StoreError: failures.on_store_error,
+            HTTPException: failures.on_http_error,
+            Exception: failures.on_error,
+        },
+        openapi_config=OpenAPIConfig(
+            title="Muster",
+            version=__version__,
+            path="/schema",
+            render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"]), YamlRenderPlugin()],
+        ),
+        request_max_body_size=BODY_BYTES_MAX,
+        opt={},
+        logging_config=None,
+        debug=False,
+    )

@@ -1,0 +1,97 @@
+"""The envelopes in which answers come: what was asked for, as of when, of which revision."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from reconciler.model.times import format_time
+from reconciler.operations import views
+from reconciler.server import services
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What every answer has. ``revision`` is null while none is in force."""
+
+    api_version: str = views.API_VERSION
+    as_of: str
+    revision: str | None
+
+
+class Jobs(Envelope, frozen=True, kw_only=True):
+    """Jobs; ``next`` is what to give as ``after`` for the next page, null on the last."""
+
+    items: list[views.JobView]
+    next: str | None = None
+
+
+class Nodes(Envelope, frozen=True, kw_only=True):
+    """Nodes."""
+
+    items: list[views.NodeView]
+
+
+class Queues(Envelope, frozen=True, kw_only=True):
+    """Queues, parents first."""
+
+    items: list[views.QueueView]
+
+
+class Pools(Envelope, frozen=True, kw_only=True):
+    """Pools."""
+
+    items: list[views.PoolView]
+
+
+class Drifts(Envelope, frozen=True, kw_only=True):
+    """Differences between git and what is."""
+
+    items: list[views.DriftView]
+
+
+class Events(Envelope, frozen=True, kw_only=True):
+    """Events in order; ``next`` is what to give as ``after`` to go on."""
+
+    items: list[views.EventView]
+    next: int
+
+
+class Sync(Envelope, frozen=True, kw_only=True):
+    """How the repository stands."""
+
+    sync: views.SyncView
+
+
+class Job(Envelope, frozen=True, kw_only=True):
+    """One job."""
+
+    job: views.JobView
+
+
+class Explanation(Envelope, frozen=True, kw_only=True):
+    """Why a job is as it is: its reasons in order, and its story so far."""
+
+    job: views.JobView
+    reasons: list[views.ReasonView]
+    events: list[views.EventView]
+
+
+class Snapshot(Envelope, frozen=True, kw_only=True):
+    """All at once; of jobs those submitted last."""
+
+    jobs: list[views.JobView]
+    nodes: list[views.NodeView]
+    queues: list[views.QueueView]
+    pools: list[views.PoolView]
+    drift: list[views.DriftView]
+    sync: views.SyncView
+
+
+def head(service: services.Services) -> dict[str, Any]:
+    """The fields that every envelope begins with."""
+    published = service.link.published
+    at = time.time() if published is None else published.at
+    return {
+        "as_of": format_time(at),
+        "revision": None if published is None else published.revision,
+    }

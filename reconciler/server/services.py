@@ -1,0 +1,123 @@
+"""What handlers share: the link, the sessions, the store, and who takes submissions."""
+
+import asyncio
+import pathlib
+import time
+from typing import Protocol
+
+import msgspec
+
+from reconciler.model import desired, link
+from reconciler.server import access, sessions
+from reconciler.server.link_client import LinkClient
+from reconciler.store import Reader
+
+#: The least time between two hints to the loop; it looks by itself soon after anyway.
+HINT_EVERY_S = 0.2
+
+
+class SubmittedDocument(msgspec.Struct, frozen=True):
+    """A change that somebody asks for: a document's text, or a verb with its subject.
+
+    ``identity`` is who asked, by token. ``verb`` is ``submit``, ``cancel``, ``hold``,
+    ``release``, ``rerun`` or ``drain``.
+    """
+
+    verb: str
+    identity: str
+    name: str = ""
+    text: str = ""
+    reason: str = ""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a submitted document.
+
+    ``status`` is as in HTTP: 200 pushed, 400 invalid, 403 not allowed, 404 no such subject, 409
+    another document of that name is there, 503 git can't be reached.
+    """
+
+    name: str
+    status: int
+    message: str = ""
+    commit: str | None = None
+    problems: tuple[desired.Problem, ...] = ()
+
+
+class Submitter(Protocol):
+    """Turns submissions into pushed commits."""
+
+    async def submit(self, documents: list[SubmittedDocument]) -> list[Result]:
+        """One result for each document, in order."""
+        ...
+
+
+class Services:
+    """Made once for an application."""
+
+    def __init__(
+        self,
+        *,
+        store_url: str,
+        link_path: pathlib.Path,
+        gate: access.Gate,
+        submitter: Submitter | None = None,
+    ) -> None:
+        self.gate = gate
+        self.submitter = submitter
+        self.sessions = sessions.Sessions()
+        self.stopping = asyncio.Event()
+        self.published_changed = asyncio.Event()
+        self.link = LinkClient(
+            link_path,
+            on_update=self.sessions.update,
+            on_connect=self.sessions.forget_orders,
+            on_published=self._published,
+        )
+        self._store_url = store_url
+        self._reader: Reader | None = None
+        self._hinted_at = -HINT_EVERY_S
+
+    def _published(self, _message: link.Published) -> None:
+        # whoever waits holds the old event; the next wait gets the new one
+        self.published_changed.set()
+        self.published_changed = asyncio.Event()
+
+    @property
+    def reader(self) -> Reader:
+        """The store, opened when first asked for.
+
+        Raises:
+            StoreError: it can't be opened now.
+        """
+        if self._reader is None:
+            self._reader = Reader.open(self._store_url)
+        return self._reader
+
+    async def wait_any(self, changed: asyncio.Event, timeout_s: float) -> None:
+        """Until ``changed``, the server stops, or the time is up."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (changed, self.stopping)]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    def hint_is_due(self) -> bool:
+        """Whether the last hint to the loop is long enough ago for another."""
+        now = time.monotonic()
+        if now - self._hinted_at < HINT_EVERY_S:
+            return False
+        self._hinted_at = now
+        return True
+
+    def stop(self) -> None:
+        """Let everybody who waits go."""
+        self.stopping.set()
+        self.sessions.release()
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

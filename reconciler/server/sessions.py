@@ -1,0 +1,152 @@
+"""What the server knows of each node between two of its syncs: what to tell it, and who it is.
+
+One session a node: the agent that holds it is known by boot id and incarnation. Another one is
+turned away while the holder's connection is open or was heard of a short while ago.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from reconciler.model import link, wire
+
+#: The most nodes that are remembered; a report of a further one is refused.
+NODES_MAX = 50_000
+#: The most acknowledgements and log requests that wait for one node.
+ACKNOWLEDGED_MAX = 100_000
+LOG_REQUESTS_MAX = 64
+#: How many polls a holder may be silent before another agent takes its place.
+SILENT_POLLS = 2
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Why an agent is turned away."""
+
+    message: str
+    retry_after_s: float
+
+
+class Session:
+    """One node."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.epoch = 0
+        self.version = 0
+        self.payload: bytes | None = None
+        self.acknowledged: dict[str, None] = {}
+        self.log_requests: dict[str, wire.LogRequest] = {}
+        self.holder: tuple[str, str] | None = None
+        self.exchange = 0
+        self.open = False
+        self.closed = True
+        self.heard_at = 0.0
+        self.told: tuple[object, ...] = ()
+        self.changed = asyncio.Event()
+        self.released = False
+
+    def update(self, message: link.NodeUpdate) -> None:
+        """Take over what the loop has to tell the node."""
+        self.epoch, self.version = message.epoch, message.version
+        if message.payload is not None:
+            self.payload = message.payload
+        room = ACKNOWLEDGED_MAX - len(self.acknowledged)
+        self.acknowledged |= dict.fromkeys(message.acknowledged[:room])
+        self.changed.set()
+
+    def forget_orders(self) -> None:
+        """The loop will say anew what the node has to have."""
+        self.epoch, self.version, self.payload = 0, 0, None
+        self.acknowledged.clear()
+
+    def has_set_for(self, have: tuple[int, int]) -> bool:
+        """Whether the assignments are other than those the node has."""
+        return self.payload is not None and have != (self.epoch, self.version)
+
+    def has_news_for(self, have: tuple[int, int]) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
+
+    def enter(self, who: tuple[str, str], poll_s: float, now: float) -> int | Busy:
+        """Begin an exchange; returns its number, or why the agent is turned away."""
+        if self.holder != who and self.holder is not None and not self.closed:
+            silent_s = now - self.heard_at
+            left_s = SILENT_POLLS * poll_s - silent_s
+            if self.open or left_s > 0:
+                state = "has an open connection" if self.open else f"was here {silent_s:.0f} s ago"
+                return Busy(
+                    f"node {self.node}: another agent of this name (incarnation "
+                    f"{self.holder[1]}, boot {self.holder[0]}) {state}; stop it, or give this "
+                    "one a name of its own",
+                    max(left_s, 1.0),
+                )
+        self.holder = who
+        self.exchange += 1
+        self.open, self.closed = True, False
+        self.heard_at = now
+        # an older exchange of the same agent that still waits has nothing more to wait for
+        self.changed.set()
+        return self.exchange
+
+    def leave(self, exchange: int, now: float, *, closed: bool) -> None:
+        """End an exchange; ``closed`` where its connection was cut."""
+        if exchange == self.exchange:
+            self.open, self.closed = False, closed
+            self.heard_at = now
+
+    async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:
+        """Until there is something to tell, the exchange is not the newest, or time is up."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while (
+                    exchange == self.exchange and not self.released and not self.has_news_for(have)
+                ):
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            return
+
+    def take(self) -> tuple[tuple[str, ...], tuple[wire.LogRequest, ...]]:
+        """Acknowledgements and log requests, which are told once."""
+        taken = tuple(self.acknowledged), tuple(self.log_requests.values())
+        self.acknowledged.clear()
+        self.log_requests.clear()
+        return taken
+
+
+class Sessions:
+    """All nodes, by name."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._by_node: dict[str, Session] = {}
+        self.clock = clock
+
+    def get(self, node: str) -> Session | None:
+        """The session of a node that was heard of, or that the loop has something for."""
+        return self._by_node.get(node)
+
+    def of(self, node: str) -> Session | None:
+        """The session of a node, made where there is room; None where there is none."""
+        session = self._by_node.get(node)
+        if session is None and len(self._by_node) < NODES_MAX:
+            session = self._by_node[node] = Session(node)
+        return session
+
+    def update(self, message: link.NodeUpdate) -> None:
+        """Take over what the loop has to tell a node."""
+        session = self.of(message.node)
+        if session is not None:
+            session.update(message)
+
+    def forget_orders(self) -> None:
+        """The loop will say anew what every node has to have."""
+        for session in self._by_node.values():
+            session.forget_orders()
+
+    def release(self) -> None:
+        """Let everybody who waits go: the server stops."""
+        for session in self._by_node.values():
+            session.released = True
+            session.changed.set()

@@ -1,0 +1,178 @@
+"""``POST /v1/nodes/NODE/sync``: what a node says goes to the loop, what the loop decided goes back.
+
+What the agent hears here renews its leases, so it is answered only while the loop can be told of
+it: with no link there is a 503 and nothing is renewed.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, post
+from litestar.datastructures import State
+from litestar.exceptions import ClientException
+
+from reconciler.model import link, wire
+from reconciler.server import access, services, sessions
+from reconciler.server.failures import Failure
+from reconciler.server.link_client import LinkDownError
+
+#: The longest that a poll waits, whatever the agent asks for.
+WAIT_S_MAX = 60.0
+RETRY_AFTER_S = 1.0
+
+_decode = msgspec.msgpack.Decoder(wire.SyncRequest).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``wire.SyncResponse`` with the assignments as the loop encoded them."""
+
+    epoch: int
+    version: int
+    set: msgspec.Raw | None = None
+    acknowledged: tuple[str, ...] = ()
+    want_inventory: bool = False
+    poll_s: float = 30.0
+    log_requests: tuple[wire.LogRequest, ...] = ()
+
+
+def parse(node: str, body: bytes) -> wire.SyncRequest:
+    """A request that makes sense.
+
+    Raises:
+        Failure: 400, with what is wrong.
+    """
+    try:
+        request = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Failure(400, f"sync of node {node} can't be read: {error}") from None
+    if request.protocol != wire.PROTOCOL_VERSION:
+        raise Failure(
+            400,
+            f"node {node} speaks protocol version {request.protocol}, this controller "
+            f"{wire.PROTOCOL_VERSION}; install the same version of Muster on both",
+        )
+    if request.node != node:
+        raise Failure(400, f"the path says node {node}, the body {request.node!r}")
+    return request
+
+
+def require_ready(service: services.Services) -> link.Published:
+    """What the loop last published.
+
+    Raises:
+        Failure: 503, while it is away or not ready.
+    """
+    published = service.link.published
+    if published is None or not service.link.ready:
+        raise Failure(
+            503, "the controller's loop is not ready yet; come again", retry_after_s=RETRY_AFTER_S
+        )
+    return published
+
+
+async def forward(
+    service: services.Services, session: sessions.Session, request: wire.SyncRequest, *, new: bool
+) -> None:
+    """Tell the loop what carries news."""
+    told = (service.link.generation, request.boot_id, request.incarnation, request.have)
+    if (
+        new
+        or request.attempts
+        or request.inventory is not None
+        or request.usage is not None
+        or session.told != told
+    ):
+        await service.link.report(link.Reported(request, time.time()))
+        session.told = told
+
+
+async def converse(
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    exchange: int,
+    published: link.Published,
+    *,
+    new: bool,
+) -> bytes:
+    """Forward, wait, and encode the answer."""
+    await forward(service, session, request, new=new)
+    wait_s = min(max(request.wait_s, 0.0), WAIT_S_MAX)
+    if wait_s > 0 and not service.stopping.is_set():
+        await session.wait(exchange, request.have, wait_s)
+    published = require_ready(service)
+    superseded = exchange != session.exchange
+    acknowledged, log_requests = ((), ()) if superseded else session.take()
+    epoch = session.epoch or published.epoch
+    payload = session.payload if session.has_set_for(request.have) else None
+    if payload is not None:
+        version = session.version
+    else:
+        version = request.have[1] if request.have[0] == epoch else 0
+    answer = Answer(
+        epoch=epoch,
+        version=version,
+        set=None if payload is None else msgspec.Raw(payload),
+        acknowledged=acknowledged,
+        want_inventory=new and request.inventory is None,
+        poll_s=published.poll_s,
+        log_requests=log_requests,
+    )
+    if not superseded:
+        service.link.answered(session.node, time.time())
+    return _encode(answer)
+
+
+@post(
+    "/v1/nodes/{node:str}/sync",
+    status_code=200,
+    opt={access.OPTION: access.NODES},
+    request_max_body_size=wire.SYNC_BYTES_MAX,
+    summary="Agents: say what is, hear what has to be (msgpack)",
+    include_in_schema=False,
+)
+async def sync(node: str, request: Request[Any, Any, State], state: State) -> Response[Any]:
+    """One exchange with an agent."""
+    service: services.Services = state.services
+    said = parse(node, await request.body())
+    published = require_ready(service)
+    session = service.sessions.of(node)
+    if session is None:
+        raise Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
+    who = (said.boot_id, said.incarnation)
+    new = session.holder != who
+    entered = session.enter(who, published.poll_s, service.sessions.clock())
+    if isinstance(entered, sessions.Busy):
+        raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+    closed = False
+    talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
+    cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None
+    try:
+        if cut is not None:
+            await asyncio.wait({talk, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if not talk.done():
+                closed = True
+                raise ClientException("the agent's connection was closed")
+        body = await talk
+    except LinkDownError as error:
+        raise Failure(503, str(error), retry_after_s=RETRY_AFTER_S) from None
+    except asyncio.CancelledError:
+        closed = True
+        raise
+    finally:
+        for task in (talk, cut):
+            if task is not None:
+                task.cancel()
+        session.leave(entered, service.sessions.clock(), closed=closed)
+    return Response(body, media_type="application/msgpack")
+
+
+async def _disconnected(request: Request[Any, Any, State]) -> None:
+    """Until the client's connection is closed."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return

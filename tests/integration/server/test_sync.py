@@ -1,0 +1,157 @@
+"""Agents and the loop hear each other through the server, one agent a node, over cuts."""
+
+import contextlib
+
+import httpx
+import msgspec
+
+from reconciler.model import link, records, states, wire
+from tests.integration.server import parts
+
+SET = wire.AssignmentSet(
+    templates={"t": wire.TaskTemplate(job="train", run=1, group="main", command=("true",))},
+    assignments=(wire.Assignment(attempt="a1", template="t", boot_id="boot-1"),),
+)
+
+
+def update(version: int, *, epoch: int = 1, **fields: object) -> link.NodeUpdate:
+    payload = msgspec.msgpack.encode(SET)
+    return link.NodeUpdate(
+        "n1",
+        epoch,
+        version,
+        **({"payload": payload} | fields),  # type: ignore[arg-type]
+    )
+
+
+def until_told(served: parts.Served, version: int) -> None:
+    served.until(lambda: parts.answer(served.sync()).version == version)
+
+
+def test_a_set_is_told_once_and_again_when_it_changes(served: parts.Served) -> None:
+    first = parts.answer(served.sync())
+    assert (first.epoch, first.version, first.set) == (1, 0, None)
+    assert first.want_inventory
+    assert first.poll_s == 0.5
+    served.loop.send(update(3))
+    until_told(served, 3)
+    assert parts.answer(served.sync()).set == SET
+    known = parts.answer(served.sync(have=(1, 3)))
+    assert (known.epoch, known.version, known.set) == (1, 3, None)
+    assert not known.want_inventory
+
+
+def test_a_poll_waits_for_news(served: parts.Served) -> None:
+    served.sync()
+    with parts.in_background(
+        lambda: served.sync(wait_s=15, have=(1, 0), usage=records.NodeUsage())
+    ) as told:
+        served.loop.wait(lambda heard: len([m for m in heard if isinstance(m, link.Reported)]) == 2)
+        served.loop.send(update(1))
+        assert parts.answer(told()).set == SET
+
+
+def test_acknowledgements_are_told_once(served: parts.Served) -> None:
+    served.sync()
+    served.loop.send(update(1, payload=None, acknowledged=("a0",)))
+    with_ends = parts.answer(served.sync(wait_s=15))
+    assert with_ends.acknowledged == ("a0",)
+    assert with_ends.set is None
+    assert parts.answer(served.sync()).acknowledged == ()
+
+
+def test_only_news_reaches_the_loop_but_every_answer_does(served: parts.Served) -> None:
+    served.sync()
+    for _ in range(5):
+        served.sync()
+    report = records.AttemptReport("a1", states.AttemptState.RUNNING, started_at=5.0)
+    served.sync(attempts=(report,), complete=False)
+    told = served.loop.wait(lambda _: served.loop.reports("n1")[1:])
+    assert [one.attempts for one in told] == [(report,)]
+    answers = served.loop.wait(
+        lambda heard: [one for one in heard if isinstance(one, link.Answered)][1:]
+    )
+    assert answers[-1].node == "n1"
+
+
+def test_after_a_new_connection_the_loop_hears_all_again(served: parts.Served) -> None:
+    served.sync()
+    served.loop.send(update(3))
+    until_told(served, 3)
+    served.loop.cut()
+    served.loop.wait_connected(2)
+    away = served.sync()
+    assert away.status_code == 503
+    assert int(away.headers["retry-after"]) >= 1
+    assert served.client.get("/readyz").status_code == 503
+    served.loop.wait(lambda heard: sum(isinstance(one, link.Answered) for one in heard) >= 2)
+    before = len(served.loop.reports("n1"))
+    served.loop.send(update(4, epoch=2))
+    served.loop.publish(epoch=2)
+    served.until(lambda: served.client.get("/readyz").status_code == 200)
+    again = parts.answer(served.sync(have=(1, 3)))
+    assert (again.epoch, again.version, again.set) == (2, 4, SET)
+    served.loop.wait(lambda _: len(served.loop.reports("n1")) == before + 1)
+
+
+def test_before_the_loop_is_ready_nobody_is_served(served: parts.Served) -> None:
+    served.loop.publish(ready=False)
+    served.until(lambda: served.client.get("/readyz").status_code == 503)
+    assert served.sync().status_code == 503
+    assert served.client.get("/healthz").json() == {"status": "ok"}
+
+
+def test_a_second_agent_of_a_name_is_turned_away(served: parts.Served) -> None:
+    served.sync()
+    with parts.in_background(lambda: served.sync(wait_s=15, usage=records.NodeUsage())) as first:
+        served.loop.wait(lambda _: len(served.loop.reports("n1")) == 2)
+        second = served.sync(incarnation="two")
+        assert second.status_code == 409
+        assert "another agent of this name (incarnation one" in second.text
+        served.loop.send(update(1))
+        assert parts.answer(first()).set == SET
+
+
+def test_the_newcomer_takes_over_when_the_connection_is_cut(served: parts.Served) -> None:
+    served.sync()
+    served.loop.publish(poll_s=600)
+    with contextlib.suppress(httpx.ReadTimeout), httpx.Client(base_url=served.address) as dying:
+        dying.post("/v1/nodes/n1/sync", content=parts.request(wait_s=30), timeout=0.3)
+    served.until(lambda: served.sync(incarnation="two").status_code == 200)
+    assert served.loop.wait(
+        lambda _: [r for r in served.loop.reports("n1") if r.incarnation == "two"]
+    )
+
+
+def test_a_silent_agent_is_replaced(served: parts.Served) -> None:
+    served.sync()
+    assert served.sync(incarnation="two").status_code == 409
+    served.until(lambda: served.sync(incarnation="two").status_code == 200)
+
+
+def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) -> None:
+    post = served.client.post
+    for content, told in [
+        (b"\xc1", "can't be read"),
+        (b"", "can't be read"),
+        (msgspec.msgpack.encode({"node": 5}), "Expected `str`, got `int`"),
+        (parts.request("n2"), "the path says node n1, the body 'n2'"),
+        (parts.request(protocol=99), "protocol version 99, this controller 1"),
+    ]:
+        response = post("/v1/nodes/n1/sync", content=content)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == "BadRequest"
+        assert told in error["message"]
+    large = post("/v1/nodes/n1/sync", content=bytes(wire.SYNC_BYTES_MAX + 1))
+    assert large.status_code == 413
+    assert served.loop.reports("n1") == []
+
+
+def test_a_stop_lets_waiting_agents_go(served: parts.Served) -> None:
+    served.sync()
+    with parts.in_background(lambda: served.sync(wait_s=50, usage=records.NodeUsage())) as told:
+        served.loop.wait(lambda _: len(served.loop.reports("n1")) == 2)
+        served.process.terminate()
+        assert told().status_code in {200, 503}
+    assert served.process.wait(parts.PATIENCE_S) is not None
