@@ -101,6 +101,7 @@ class Loop:
         socket_path: where the server process connects.
         inbox: from which revisions come.
         hint: called when somebody says that the repository may have changed.
+        structure: what was in force before a restart, for as long as the repository can't be read.
         clock: seconds since the epoch.
     """
 
@@ -112,6 +113,7 @@ class Loop:
         socket_path: Path,
         inbox: Inbox,
         hint: Callable[[], None],
+        structure: desired.Structure | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -124,6 +126,7 @@ class Loop:
         self._link = link_server.LinkServer(socket_path, self._selector)
         self._memory = core_memory.Memory(store.load(), leader_since=clock())
         self._engine = agents_engine.AgentsEngine(epoch)
+        self._structure = structure or desired.Structure()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._cycle = store.cycle
@@ -188,10 +191,22 @@ class Loop:
         value, incumbents = self._inbox.take_desired()
         if value is None:
             return False
+        if value.generation == 0:
+            self._desired = self._as_before(value.status)
+            return True
         self._desired = value
         if incumbents is not None:
             self._incumbents = incumbents
         return True
+
+    def _as_before(self, status: desired.SyncStatus) -> desired.Desired:
+        """What goes on while the repository was never read: the last structure, the live runs."""
+        return desired.Desired(
+            generation=self._memory.desired_generation,
+            structure=self._structure,
+            jobs={name: self._memory.jobs[name].spec for name in self._memory.active},
+            status=status,
+        )
 
     def _take_message(self, message: link.ToLoop) -> bool:
         match message:

@@ -7,6 +7,7 @@ started again when it dies.
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import os
 import random
@@ -21,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler import controller
-from reconciler.desired import loader, source, watch
+from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
@@ -31,6 +32,7 @@ log = logging.getLogger("muster.controller")
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
+_PR_SET_PDEATHSIG = 1
 
 
 class RepositoryThread(threading.Thread):
@@ -40,21 +42,28 @@ class RepositoryThread(threading.Thread):
         self,
         repository: loader.Loader,
         inbox: controller.Inbox,
-        poll_s: float | None,
+        polling: watch.Polling,
         *,
         allow_root: bool,
     ) -> None:
         super().__init__(name="repository", daemon=True)
         self._loader = repository
         self._inbox = inbox
-        self._polling = None if poll_s is None else watch.Polling(poll_s, random.random)
+        self._polling = polling
         self._allow_root = allow_root
         self._look = threading.Event()
+        self._due = False
         self._stopping = False
         self._last: desired.Desired | None = None
 
     def hint(self) -> None:
-        """The repository may have changed."""
+        """Somebody says that the repository may have changed: look soon."""
+        self._polling.hint()
+        self._look.set()
+
+    def changed(self) -> None:
+        """The repository has changed: look at once."""
+        self._due = True
         self._look.set()
 
     def stop(self) -> None:
@@ -66,12 +75,20 @@ class RepositoryThread(threading.Thread):
         """Load, hand over, wait; until ``stop``."""
         while not self._stopping:
             self._look.clear()
-            value = self._loader.load()
-            if value is not self._last:
-                self._last = value
-                incumbents = self._loader.incumbents().encode()
-                self._inbox.put_desired(self._with_root(value), incumbents)
-            self._look.wait(self._polling.next_poll_s() if self._polling else None)
+            if self._due or self._polling.next_poll_s() <= 0:
+                self._due = False
+                self._load()
+            else:
+                self._look.wait(self._polling.next_poll_s())
+        self._loader.close()
+
+    def _load(self) -> None:
+        value = self._loader.load()
+        self._polling.polled(reached=value.status.sync != "Unknown")
+        if _differs(value, self._last):
+            self._last = value
+            packed = incumbents.encode(self._loader.incumbents())
+            self._inbox.put_desired(self._with_root(value), packed)
 
     def _with_root(self, value: desired.Desired) -> desired.Desired:
         """Allow root in every pool where the controller was started so."""
@@ -83,6 +100,14 @@ class RepositoryThread(threading.Thread):
         }
         structure = msgspec.structs.replace(value.structure, pools=pools)
         return msgspec.structs.replace(value, structure=structure)
+
+
+def _differs(value: desired.Desired, last: desired.Desired | None) -> bool:
+    """Whether a load brought anything but another time of looking."""
+    if last is None or value.generation != last.generation:
+        return True
+    status = msgspec.structs.replace(value.status, checked_at=last.status.checked_at)
+    return status != last.status
 
 
 class ServerProcess:
@@ -144,7 +169,17 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--allow-root", action="store_true", help="tasks may run as root in every pool"
     )
+    options.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
+    )
     return options
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when ``parent``, which started it, ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
@@ -173,8 +208,21 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     return command
 
 
+def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
+    """See changes of a repository on this machine at once; others are polled."""
+    if not source.is_local(address):
+        return None
+    try:
+        return watch.LocalWatch(Path(address), reading.changed)
+    except (gitobjects.GitError, OSError) as error:
+        log.warning("%s can't be watched and is polled instead: %s", address, error)
+        return None
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the controller until SIGTERM or SIGINT."""
+    if options.die_with_parent is not None:
+        die_with(options.die_with_parent)
     options.state = options.state.resolve()
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
@@ -185,26 +233,27 @@ def run(options: argparse.Namespace) -> int:
             options.repo,
             branch=options.branch,
             sub_path=options.path,
-            mirror=options.state / "mirror.git",
+            state=options.state,
         )
+        packed = store.incumbents()
+        before = incumbents.decode(packed) if packed else incumbents.Incumbents()
         inbox = controller.Inbox()
         reading = RepositoryThread(
-            loader.Loader(repository, loader.Incumbents.decode(store.incumbents())),
+            loader.Loader(repository, before),
             inbox,
-            options.poll,
+            watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
             allow_root=options.allow_root,
         )
-        watching = watch.watch_local(repository, reading.hint)
+        watching = _watch(options.repo, reading)
         loop = controller.Loop(
             store=store,
             epoch=epoch,
             socket_path=options.state / "loop.sock",
             inbox=inbox,
             hint=reading.hint,
+            structure=before.basis.structure if before.basis else desired.Structure(),
         )
-        server = ServerProcess(
-            server_command(options, store_url), options.state / "server.log"
-        )
+        server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: loop.stop())
         reading.start()
@@ -215,7 +264,7 @@ def run(options: argparse.Namespace) -> int:
             server.stop()
             reading.stop()
             if watching is not None:
-                watching.stop()
+                watching.close()
     return 0
 
 

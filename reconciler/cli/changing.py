@@ -33,9 +33,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def target(
-    clone: Path | None, server: str | None, token_file: str | None
-) -> operations.Target:
+def target(clone: Path | None, server: str | None, token_file: str | None) -> operations.Target:
     """Where the change is to be made; leaves the command when there is no such place."""
     try:
         return operations.find_target(
@@ -60,6 +58,7 @@ def submit(
         list[str] | None,
         typer.Argument(help="YAML files (- for standard input), or a command behind --."),
     ] = None,
+    *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="GPUs of a task.")] = None,
@@ -68,8 +67,9 @@ def submit(
     nodes: Annotated[int | None, typer.Option("--tasks", "-N", help="Tasks.")] = None,
     array: Annotated[int | None, typer.Option("--array", help="Elements of an array.")] = None,
     time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
-    priority: Annotated[str | None, typer.Option("--priority-class", help="Priority class.")] = None,
-    *,
+    priority: Annotated[
+        str | None, typer.Option("--priority-class", help="Priority class.")
+    ] = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.model import times
+from reconciler.model import desired, times
 
 Json = Any
 
+#: How long one look for new events waits.
+FOLLOW_S = 30.0
 FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 
@@ -80,7 +82,7 @@ def jobs(
 
 
 def _elements(item: Json) -> str:
-    counts = item.get("elements") or {}
+    counts = item["elements"] if item["array"] else {}
     total = sum(counts.values())
     done = sum(count for name, count in counts.items() if name in FINISHED)
     return f"{done}/{total}" if total else "-"
@@ -111,7 +113,7 @@ def job(
     """
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{name}")
-    item = item.get("item", item)
+    item = item["job"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
@@ -133,7 +135,7 @@ def _facts(item: Json) -> None:
         ("Owner", item.get("owner") or "-"),
         ("State", item["state"]),
     ]
-    if item.get("elements"):
+    if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
         lines.append(("Elements", counts))
     if item.get("message"):
@@ -146,6 +148,12 @@ def _facts(item: Json) -> None:
         lines.append(("Place", str(item["place"])))
     for title, text in lines:
         terminal.out.print(f"{title:<10}{text}", markup=False, soft_wrap=True)
+
+
+def _task(attempt: Json) -> str:
+    """``worker.3``, or ``[7] main.0`` for element 7 of an array."""
+    element = attempt.get("element")
+    return attempt["task"] if element is None else f"[{element}] {attempt['task']}"
 
 
 def _attempt_row(attempt: Json) -> list[str]:
@@ -161,8 +169,8 @@ def _attempt_row(attempt: Json) -> list[str]:
     if state == "Ended" and reason and reason != "Exited":
         state = reason
     return [
-        str(attempt["task"]),
-        str(attempt.get("try", "")),
+        _task(attempt),
+        str(attempt["attempt"]),
         attempt["node"],
         ",".join(map(str, attempt.get("devices") or [])) or "-",
         state,
@@ -194,12 +202,17 @@ def nodes(
             item["state"],
             _of(item, "cpu"),
             _gib(item),
-            _of(item, "gpu") + (" simulated" if item.get("simulated") else ""),
+            _gpus(item),
             item.get("message") or "",
         ]
         for item in page["items"]
     ]
     terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows)
+
+
+def _gpus(item: Json) -> str:
+    simulated = any(gpu["simulated"] for gpu in item["gpus"])
+    return _of(item, "gpu") + (" simulated" if simulated else "")
 
 
 def _of(item: Json, resource: str) -> str:
@@ -239,8 +252,8 @@ def queues(
             _amount(item, "allocated", "cpu"),
             _amount(item, "guaranteed", "cpu"),
             _amount(item, "limit", "cpu"),
-            str(item.get("running", item.get("runningJobs", 0))),
-            str(item.get("pending", item.get("pendingJobs", 0))),
+            str(item["running"]),
+            str(item["pending"]),
         ]
         for item in page["items"]
     ]
@@ -266,23 +279,17 @@ def events(
 
     Example: muster events --job train -w
     """
-    after = 0
+    after: int | None = None
     with context.controller(server, token_file) as api:
         while True:
-            page = api.get(
-                "/v1/events",
-                after=after,
-                job=job,
-                node=node,
-                wait_s=30 if after and watch else None,
-            )
+            wait_s = FOLLOW_S if watch and after is not None else None
+            page = api.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
             for item in page["items"]:
-                after = max(after, int(item["sequence"]))
                 _print_event(item, output)
             sys.stdout.flush()
-            if not page["items"] and not watch:
+            after = page["next"]
+            if not watch:
                 return
-            after = after or int(page.get("last", 0)) or 1
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:
@@ -343,29 +350,33 @@ def explain(
     """
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{name}/explain")
+        found = api.get("/v1/queues")["items"]
+    queue = next((q for q in found if q["name"] == item["job"]["queue"]), None)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
-    subject = item.get("job", item)
-    state = subject.get("state", "?") if isinstance(subject, dict) else item.get("state", "?")
-    terminal.out.print(f"{name} is {state}.", markup=False)
+    terminal.out.print(f"{name} is {item['job']['state']}.", markup=False)
     for reason in item.get("reasons") or []:
         terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
         for step in reason.get("funnel") or []:
             terminal.out.print(f"  {step['count']:>5} nodes: {step['why']}", markup=False)
         if reason.get("unblocks"):
             terminal.out.print(f"  It would end with: {reason['unblocks']}.", markup=False)
-    queue = item.get("queue")
-    if isinstance(queue, dict):
-        terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
-        for resource in ("gpu", "cpu", "memory"):
-            parts = [
-                f"{kind} {_amount(queue, kind, resource)}"
-                for kind in ("allocated", "guaranteed", "limit")
-            ]
-            terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
-    if item.get("place"):
-        terminal.out.print(f"Place in the queue: {item['place']}.", markup=False)
+    _explain_queue(queue)
+    if item["job"]["place"]:
+        terminal.out.print(f"Place in its queue: {item['job']['place']}.", markup=False)
+
+
+def _explain_queue(queue: Json) -> None:
+    if queue is None:
+        return
+    terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
+    for resource in ("gpu", "cpu", "memory"):
+        parts = [
+            f"{kind} {_amount(queue, kind, resource)}"
+            for kind in ("allocated", "guaranteed", "limit")
+        ]
+        terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
 
 
 def drift(
@@ -403,7 +414,7 @@ def status(
     """
     with context.controller(server, token_file) as api:
         sync = api.get("/v1/sync")
-        sync = sync.get("item", sync)
+        sync = sync["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
@@ -414,10 +425,14 @@ def status(
     if sync.get("message"):
         terminal.out.print(f"       {sync['message']}", markup=False, soft_wrap=True)
     for problem in sync.get("problems") or []:
-        text = problem if isinstance(problem, str) else problem.get("text", "")
-        terminal.out.print(f"       {text}", markup=False, soft_wrap=True)
+        terminal.out.print(f"       {problem_text(problem)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+
+
+def problem_text(problem: Json) -> str:
+    """One line: place, severity, object, field, message, found, expected."""
+    return desired.Problem(**problem).text()
 
 
 def _tally(items: list[Json]) -> str:

@@ -41,19 +41,18 @@ def job_document(options: JobOptions) -> dict[str, object]:
         if value is not None
     }
     spec: dict[str, object] = {}
-    for key, value in (
-        ("queue", options.queue),
-        ("owner", options.owner),
-        ("priorityClass", options.priority_class),
-        ("timeLimit", options.time_limit),
-        ("count", options.count),
-        ("framework", options.framework),
-        ("resources", resources or None),
-        ("workingDirectory", options.working_directory),
-        ("environment", options.environment or None),
-    ):
-        if value is not None:
-            spec[key] = value
+    written = {
+        "queue": options.queue,
+        "owner": options.owner,
+        "priorityClass": options.priority_class,
+        "timeLimit": options.time_limit,
+        "count": options.count,
+        "framework": options.framework,
+        "resources": resources or None,
+        "workingDirectory": options.working_directory,
+        "environment": options.environment or None,
+    }
+    spec.update({key: value for key, value in written.items() if value is not None})
     if options.array is not None:
         array = {"count": options.array}
         if options.parallelism is not None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import httpx
 
+from reconciler.model import desired
 from reconciler.operations import endpoints
 
 Json = Any
@@ -129,10 +130,7 @@ class Client:
 def _error(answer: httpx.Response) -> ApiError:
     try:
         told = answer.json()["error"]
-        problems = tuple(
-            problem if isinstance(problem, str) else str(problem.get("text", problem))
-            for problem in told.get("problems", ())
-        )
+        problems = tuple(desired.Problem(**problem).text() for problem in told.get("problems", ()))
         return ApiError(str(told["message"]), answer.status_code, problems)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ApiError(

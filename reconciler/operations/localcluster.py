@@ -1,0 +1,241 @@
+"""A whole cluster on this machine: a controller and the virtual nodes that its pools ask for.
+
+``muster up`` and ``muster demo`` are this and nothing more. Tokens, sockets, store and the nodes'
+folders stand below one state folder; stopping ends every process that was started.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents import virtual
+from reconciler.model import hostlists
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints
+
+#: How long a controller may take until it answers.
+READY_S_MAX = 60.0
+#: How long the controller may take to leave before it is killed.
+STOP_S_MAX = 15.0
+
+
+class ClusterError(Exception):
+    """The cluster could not be started; says what to look at."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class LocalCluster:
+    """A controller and virtual nodes over one repository.
+
+    Args:
+        folder: the commands of this folder and those below it find the cluster; its state is in
+            ``folder/.muster``.
+        repository: path or URL. branch, sub_path: what of it is in force.
+        listen: address and port of the API.
+        identity: who the user's token stands for.
+        nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        repository: str,
+        branch: str,
+        sub_path: str = "",
+        listen: str = "127.0.0.1:7420",
+        identity: str = "local",
+        nodes: int | None = None,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.state = self.folder / ".muster"
+        self.repository = repository
+        self.branch = branch
+        self.sub_path = sub_path
+        self.listen = listen
+        self.identity = identity
+        self.node_count = nodes
+        self.nodes: virtual.VirtualNodes | None = None
+        self._controller: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://{self.listen}"
+
+    @property
+    def endpoint(self) -> endpoints.Endpoint:
+        """How a user reaches it."""
+        return endpoints.Endpoint(url=self.url, token_file=str(self.state / "token"))
+
+    def start(self) -> None:
+        """Start the controller, wait until it answers, start the nodes.
+
+        Raises:
+            ClusterError: it does not come up.
+        """
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._write_tokens()
+        self.start_controller()
+        endpoints.write(self.folder, self.endpoint)
+        self.wait_ready()
+        self.nodes = virtual.VirtualNodes(
+            self.url,
+            self.state / "nodes",
+            token_file=self.state / "node-token",
+            shared=self.state / "shared",
+        )
+        self.follow_pools()
+
+    def start_controller(self) -> None:
+        """Start the controller process alone."""
+        command = [
+            *(sys.executable, "-m", "reconciler.daemon"),
+            *("--repo", self.repository, "--branch", self.branch, "--path", self.sub_path),
+            *("--state", str(self.state), "--listen", self.listen),
+            *("--token-file", str(self.state / "tokens"), "--allow-root"),
+            *("--die-with-parent", str(os.getpid())),
+        ]
+        with (self.state / "controller.log").open("ab") as output:
+            self._controller = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def kill_controller(self) -> None:
+        """End the controller as a crash would."""
+        if self._controller is not None:
+            self._controller.kill()
+            self._controller.wait()
+
+    @property
+    def controller_alive(self) -> bool:
+        """Whether the controller process runs."""
+        return self._controller is not None and self._controller.poll() is None
+
+    def wait_ready(self) -> None:
+        """Wait until the controller has a revision and answers.
+
+        Raises:
+            ClusterError: it has ended, or does not answer in time.
+        """
+        ends_at = time.monotonic() + READY_S_MAX
+        while time.monotonic() < ends_at:
+            if not self.controller_alive:
+                raise ClusterError(f"the controller has ended: {self._last_words()}")
+            with clients.Client(self.endpoint) as api:
+                try:
+                    api.get("/readyz")
+                except clients.ApiError:
+                    time.sleep(0.05)
+                else:
+                    return
+        raise ClusterError(
+            f"the controller does not answer after {READY_S_MAX:.0f} s: {self._last_words()}"
+        )
+
+    def follow_pools(self) -> list[str]:
+        """Start and stop nodes as the virtual pools in force say; returns what was done."""
+        if self.nodes is None:
+            return []
+        with clients.Client(self.endpoint) as api:
+            pools = api.get("/v1/pools")["items"]
+        wanted = dict(_wanted_nodes(pools, self.node_count))
+        done = []
+        for name, node in wanted.items():
+            if name not in self.nodes.names():
+                self.nodes.add(node)
+                self.nodes.start(name)
+                done.append(f"started {name}")
+        for name in self.nodes.names():
+            if name not in wanted and self.nodes.alive(name):
+                self.nodes.stop(name)
+                done.append(f"stopped {name}")
+        return done
+
+    def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Keep everything alive until ``stopped`` or the controller ends."""
+        while not stopped():
+            time.sleep(0.5)
+            if not self.controller_alive:
+                say(f"the controller has ended, starting it again: {self._last_words()}")
+                self.start_controller()
+                self.wait_ready()
+            if self.nodes is not None:
+                for name in self.nodes.poll():
+                    say(f"the agent of {name} had ended and was started again")
+            try:
+                for line in self.follow_pools():
+                    say(line)
+            except clients.ApiError as error:
+                say(str(error))
+
+    def stop(self) -> None:
+        """End nodes, tasks and controller; no process of the cluster is left."""
+        if self.nodes is not None:
+            self.nodes.stop_all()
+        if self._controller is not None and self._controller.poll() is None:
+            self._controller.send_signal(signal.SIGTERM)
+            try:
+                self._controller.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self._controller.kill()
+                self._controller.wait()
+        (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
+
+    def _write_tokens(self) -> None:
+        user, node = secrets.token_hex(24), secrets.token_hex(24)
+        for name, text in (
+            ("token", f"{user}\n"),
+            ("node-token", f"{node}\n"),
+            ("tokens", f"{user} {self.identity} admin\n{node} * node\n"),
+        ):
+            path = self.state / name
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as output:
+                output.write(text)
+
+    def _last_words(self) -> str:
+        try:
+            lines = (self.state / "controller.log").read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return " / ".join(lines[-3:]) or f"see {self.state / 'controller.log'}"
+
+
+def _wanted_nodes(
+    pools: list[dict[str, Any]], count: int | None
+) -> list[tuple[str, virtual.VirtualNode]]:
+    """Name and shape of every node that the virtual pools ask for."""
+    wanted: list[tuple[str, virtual.VirtualNode]] = []
+    for pool in pools:
+        if pool["provisioner"] != "virtual":
+            continue
+        for name in hostlists.expand(pool["hosts"]) if pool["hosts"] else []:
+            node = virtual.VirtualNode(
+                name=name,
+                cpus=f"{pool['nodeResources']['cpu']:g}",
+                memory=str(int(pool["nodeResources"]["memory"])),
+                gpus=int(pool["nodeResources"]["gpu"]),
+                gpu_model=pool.get("gpuModel") or "simulated",
+            )
+            wanted.append((name, node))
+    return wanted if count is None else wanted[:count]
