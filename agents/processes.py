@@ -109,6 +109,11 @@ def is_locked(path: str) -> bool:
     return False
 
 
+def command_of(pid: int) -> list[str]:
+    """A process's command line; nothing when it is gone."""
+    return [os.fsdecode(word) for word in read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
+
+
 def supervisors_of(root: str) -> list[int]:
     """Pids of the supervisors that were started for a root, also of one that only begins."""
     found = []

@@ -227,6 +227,8 @@ class NodeState:
         report = self.known.get(name)
         if report is None and name not in self._asked:
             self._asked.add(name)
+            if assignment.stop is not None:
+                self._stops[name] = assignment.stop
             return [self._begin(assignment)]
         if report is not None and report.state is AttemptState.ENDED:
             return []

@@ -1,0 +1,174 @@
+"""Journal, logs, settings and the link: what they make of awkward bytes."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents import journal, logs, settings
+from agents.link import Connection, LinkError, Target
+
+
+def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+    path = str(tmp_path / "journal")
+    first = journal.Journal(path)
+    first.add({"record": {"id": "a", "state": "Running"}}, sync=False)
+    first.add({"record": {"id": "b", "state": "Running"}}, sync=False)
+    first.flush()
+    with Path(path).open("ab") as stream:
+        stream.write(b'{"record":{"id":"c","st')
+    second = journal.Journal(path)
+    second.add({"record": {"id": "a", "state": "Ended"}}, sync=True)
+    second.add({"forget": ["b"]}, sync=False)
+    second.flush()
+    assert journal.read(path) == {"a": {"id": "a", "state": "Ended"}}
+
+
+def test_a_journal_that_has_grown_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "BYTES_MAX", 1000)
+    path = tmp_path / "journal"
+    made = journal.Journal(str(path))
+    record = {"id": "a", "state": "Running"}
+    for _ in range(100):
+        made.add({"record": record}, sync=False)
+        made.flush()
+        made.compact([record])
+    assert path.stat().st_size < 1100
+    assert journal.read(str(path)) == {"a": record}
+
+
+def test_a_log_is_turned_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.stdout"
+    with path.open("ab", buffering=0) as task:
+        task.write(b"0123456789")
+        logs.rotate(tmp_path, ["a"], 8)
+        task.write(b"x")
+    assert (tmp_path / "a.stdout.1").read_bytes() == b"23456789"
+    assert path.read_bytes() == b"x"
+    assert logs.read_piece(path, 5) == (b"x", 0)
+    assert logs.read_piece(tmp_path / "none", 5) == (None, 5)
+
+
+def test_old_logs_go_first_and_running_ones_never(tmp_path: Path) -> None:
+    for age, name in enumerate(["new.stdout", "mid.stderr", "old.stdout.1", "run.stdout"]):
+        path = tmp_path / name
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (2e9 - age, 2e9 - age))
+    logs.prune(tmp_path, {"run"}, 250, 1e10)
+    assert {path.name for path in tmp_path.iterdir()} == {"new.stdout", "mid.stderr", "run.stdout"}
+    logs.prune(tmp_path, {"run"}, 250, -1e10)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.stdout"}
+
+
+REQUIRED = ["--server", "http://localhost:1", "--name", "n1", "--root", "/x"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        [*REQUIRED, "--unknown"],
+        [*REQUIRED, "--name", "a/b"],
+        [*REQUIRED, "--cpus", "many"],
+        [*REQUIRED, "--label", "x"],
+        [*REQUIRED, "--simulated-gpus", "-1"],
+    ],
+)
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        settings.parse(arguments)
+    assert left.value.code == 64
+    assert "muster-agent" in capsys.readouterr().err
+
+
+def test_settings() -> None:
+    found = settings.parse(
+        [*REQUIRED, "--cpus", "2.5", "--memory", "4Gi", "--label", "a=b=c", "--die-with-parent"]
+    )
+    assert (found.cpu_milli, found.memory_bytes) == (2500, 4 * 2**30)
+    assert found.labels == {"a": "b=c"}
+    assert found.die_with_parent == 0
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that gives one prepared answer a connection, whatever is asked."""
+    answers: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                link, _ = listener.accept()
+                with link:
+                    if not answers:
+                        return
+                    link.recv(65536)
+                    link.sendall(answers.pop(0))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/base/", answers
+        answers.clear()
+        with socket.create_connection(listener.getsockname()):
+            pass
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", (200, b"abc")),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n", (204, b"")),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2;x=y\r\nab\r\n1\r\nc\r\n0\r\nt: u\r\n\r\n",
+            (200, b"abc"),
+        ),
+        (
+            b"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno",
+            (409, b"no"),
+        ),
+    ],
+)
+def test_answers(
+    scripted: tuple[str, list[bytes]], answer: bytes, expected: tuple[int, bytes]
+) -> None:
+    url, answers = scripted
+    answers += [answer, answer]
+    connection = Connection(Target(url))
+    # The server closes after each: the second goes over a new connection by itself.
+    for _ in range(2):
+        assert connection.post("/v1/x", b"body", 20.0) == expected
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "closed the connection"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "without the length"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "more than"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, "header of more"),
+    ],
+)
+def test_answers_that_are_none(
+    scripted: tuple[str, list[bytes]], answer: bytes, words: str
+) -> None:
+    url, answers = scripted
+    answers.append(answer)
+    connection = Connection(Target(url))
+    with pytest.raises(LinkError, match=words):
+        connection.post("/v1/x", b"body", 20.0)
+
+
+@pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(LinkError, match="is not a URL"):
+        Connection(Target(url))

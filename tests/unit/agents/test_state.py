@@ -1,0 +1,244 @@
+"""Rows of situations: what an agent knows, what it hears, and the steps that follow."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents import state
+from agents.state import (
+    Complain,
+    Forget,
+    NodeState,
+    Refuse,
+    Renew,
+    ReportNow,
+    SaveEpoch,
+    Start,
+    Stop,
+)
+from reconciler.model.records import AttemptReport, StopOrder
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.wire import Assignment, AssignmentSet, LogRequest, SyncResponse, TaskTemplate
+
+BOOT = "boot-1"
+TEMPLATE = TaskTemplate("job", 1, "g", command=("true",), lease_s=900.0)
+RUNNING = AttemptReport("a", AttemptState.RUNNING)
+ENDED = AttemptReport("a", AttemptState.ENDED, end_reason=EndReason.EXITED, exit_code=0)
+ORDER = StopOrder(EndReason.PREEMPTED, "SIGUSR1", 30, at=0.0)
+
+
+def assigned(name: str = "a", **fields: object) -> Assignment:
+    """An assignment for this boot."""
+    return Assignment(**{"attempt": name, "template": "t", "boot_id": BOOT, **fields})  # type: ignore[arg-type]
+
+
+def answer(
+    *assignments: Assignment, epoch: int = 1, version: int = 1, **more: object
+) -> SyncResponse:
+    """An answer with a whole set."""
+    chosen = AssignmentSet({"t": TEMPLATE}, assignments)
+    return SyncResponse(epoch, version, chosen, **more)  # type: ignore[arg-type]
+
+
+def node(*reports: AttemptReport) -> NodeState:
+    """A node whose supervisor knows some attempts."""
+    made = NodeState(BOOT, epoch=1)
+    made.supervisor_up(reports)
+    return made
+
+
+def acts(steps: list[state.Step]) -> list[state.Step]:
+    """Steps without those that every answer brings."""
+    return [step for step in steps if not isinstance(step, Renew | ReportNow)]
+
+
+@pytest.mark.parametrize(
+    ("known", "assignments", "expected"),
+    [
+        pytest.param((), (assigned(),), [Start(assigned(), TEMPLATE)], id="unknown: start"),
+        pytest.param((RUNNING,), (assigned(),), [], id="running: nothing"),
+        pytest.param((ENDED,), (assigned(),), [], id="ended: never again"),
+        pytest.param(
+            (RUNNING,), (assigned(stop=ORDER),),
+            [Stop("a", EndReason.PREEMPTED, "SIGUSR1", 30)], id="stop as ordered",
+        ),
+        pytest.param((ENDED,), (assigned(stop=ORDER),), [], id="ended before the stop"),
+        pytest.param(
+            (), (assigned(stop=ORDER),),
+            [Refuse("a", EndReason.PREEMPTED, "stopped before it started")], id="stop unknown",
+        ),
+        pytest.param((RUNNING,), (), [Stop("a", EndReason.CANCELLED)], id="not assigned"),
+        pytest.param((ENDED,), (), [], id="not assigned, but ended"),
+        pytest.param((RUNNING,), (assigned(boot_id="other"),), [], id="adopted whatever the boot"),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_set(
+    known: tuple[AttemptReport, ...],
+    assignments: tuple[Assignment, ...],
+    expected: list[state.Step],
+) -> None:
+    made = node(*known)
+    assert acts(made.answered(answer(*assignments), 5.0)) == expected
+    assert acts(made.answered(answer(*assignments, version=2), 6.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [(assigned(boot_id="other"), "'other'"), (assigned(template="x"), "'x'")],
+)
+def test_what_is_refused(assignment: Assignment, words: str) -> None:
+    (step,) = acts(node().answered(answer(assignment), 5.0))
+    assert isinstance(step, Refuse)
+    assert step.reason is EndReason.REFUSED
+    assert words in step.message
+
+
+def test_nothing_is_started_without_a_supervisor() -> None:
+    made = NodeState(BOOT)
+    assert acts(made.answered(answer(assigned()), 5.0)) == [SaveEpoch(1)]
+    assert acts(made.supervisor_up([])) == [Start(assigned(), TEMPLATE)]
+    made.supervisor_down()
+    assert acts(made.answered(answer(assigned(), assigned("b"), version=2), 6.0)) == []
+    lost = AttemptReport("a", AttemptState.ENDED, end_reason=EndReason.LOST)
+    assert acts(made.supervisor_up([lost])) == [Start(assigned("b"), TEMPLATE)]
+
+
+def test_nothing_is_stopped_before_a_set_has_come() -> None:
+    assert acts(NodeState(BOOT).supervisor_up([RUNNING])) == []
+
+
+def test_an_older_epoch_changes_nothing() -> None:
+    made = NodeState(BOOT, epoch=5)
+    made.supervisor_up([RUNNING])
+    (step,) = made.answered(answer(epoch=4, version=99, acknowledged=("a",)), 5.0)
+    assert isinstance(step, Complain)
+    assert made.have == (0, 0)
+
+
+def test_a_newer_epoch_is_saved_before_anything_else() -> None:
+    steps = node().answered(answer(assigned(), epoch=2), 5.0)
+    assert steps == [SaveEpoch(2), Renew(5.0), Start(assigned(), TEMPLATE)]
+
+
+def test_a_set_that_was_overtaken_is_not_acted_on() -> None:
+    made = node()
+    made.answered(answer(assigned(), version=3), 5.0)
+    assert acts(made.answered(answer(version=2), 5.0)) == []
+    assert made.have == (1, 3)
+
+
+def test_a_stop_that_overtakes_the_start_reaches_the_supervisor() -> None:
+    made = node()
+    made.answered(answer(assigned()), 5.0)
+    steps = acts(made.answered(answer(assigned(stop=ORDER), version=2), 5.0))
+    assert steps == [Stop("a", EndReason.PREEMPTED, "SIGUSR1", 30)]
+
+
+def test_an_acknowledged_attempt_does_not_start_again_from_a_set_that_still_has_it() -> None:
+    made = node(ENDED)
+    made.answered(answer(assigned()), 5.0)
+    steps = acts(made.answered(answer(assigned(), version=2, acknowledged=("a",)), 5.0))
+    assert steps == [Forget(("a",))]
+    assert acts(made.answered(answer(assigned(), version=3), 5.0)) == []
+    assert acts(made.supervisor_up([])) == []
+    assert made.reports(complete=True) == ((), True)
+    assert made.has_ended("a")
+
+
+def test_only_an_end_can_be_acknowledged() -> None:
+    made = node(RUNNING)
+    assert acts(made.answered(answer(assigned(), acknowledged=("a", "b")), 5.0)) == []
+
+
+def test_reports() -> None:
+    made = node(RUNNING)
+    made.answered(answer(assigned(), assigned("b")), 5.0)
+    starting = AttemptReport("b", AttemptState.STARTING)
+    assert made.reports(complete=True) == ((RUNNING, starting), True)
+    assert made.reports(complete=False) == ((), False)
+    made.attempts_changed([ENDED])
+    # An end is told until it is acknowledged, anything else once.
+    assert made.reports(complete=False) == ((ENDED,), False)
+    assert made.reports(complete=False) == ((ENDED,), False)
+    running = AttemptReport("b", AttemptState.RUNNING)
+    made.attempts_changed([running])
+    assert made.reports(complete=False) == ((ENDED, running), False)
+    assert made.reports(complete=False) == ((ENDED,), False)
+    made.not_delivered([running])
+    assert made.reports(complete=False) == ((ENDED, running), False)
+    assert made.running() == ["b"]
+    assert not made.has_ended("b")
+
+
+def test_too_many_reports_are_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "REPORTS_MAX", 2)
+    made = node(
+        RUNNING, AttemptReport("b", AttemptState.RUNNING), AttemptReport("c", AttemptState.ENDED)
+    )
+    reports, complete = made.reports(complete=True)
+    assert [report.id for report in reports] == ["c", "a"]
+    assert not complete
+
+
+def test_inventory_and_logs() -> None:
+    made = node()
+    made.want_inventory = False
+    request = LogRequest("l", "a")
+    steps = made.answered(SyncResponse(1, 1, want_inventory=True, log_requests=(request,)), 5.0)
+    assert steps == [Renew(5.0), ReportNow(), state.StreamLog(request)]
+    assert made.want_inventory
+
+
+def test_shortest_lease() -> None:
+    made = node()
+    assert made.lease_s_min() is None
+    made.answered(answer(assigned()), 5.0)
+    assert made.lease_s_min() == 900.0
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["set", "end", "ack", "crash", "old"]), NAMES), max_size=40)
+)
+def test_whatever_happens_nothing_starts_twice(events: list[tuple[str, str]]) -> None:
+    made, version, wanted = node(), 1, set[str]()
+    started: list[str] = []
+    kept: dict[str, AttemptReport] = {}
+
+    def carry_out(steps: list[state.Step]) -> None:
+        for step in steps:
+            if isinstance(step, Start):
+                started.append(step.assignment.attempt)
+                kept[step.assignment.attempt] = AttemptReport(
+                    step.assignment.attempt, AttemptState.RUNNING
+                )
+            if isinstance(step, Forget):
+                for name in step.attempts:
+                    del kept[name]
+
+    finished: set[str] = set()
+    for kind, name in events:
+        chosen = tuple(assigned(n) for n in sorted(wanted))
+        if kind == "set" and name not in finished:
+            version += 1
+            wanted ^= {name}
+            carry_out(made.answered(answer(*map(assigned, sorted(wanted)), version=version), 1.0))
+        elif kind == "end" and name in kept:
+            kept[name] = AttemptReport(name, AttemptState.ENDED)
+            carry_out(made.attempts_changed([kept[name]]))
+        elif kind == "ack":
+            known = kept.get(name)
+            if known is not None and known.state is AttemptState.ENDED:
+                finished.add(name)
+                wanted.discard(name)
+            carry_out(made.answered(SyncResponse(1, version, acknowledged=(name,)), 1.0))
+        elif kind == "crash":
+            made.supervisor_down()
+            for lost in kept:
+                kept[lost] = AttemptReport(lost, AttemptState.ENDED)
+            carry_out(made.supervisor_up(list(kept.values())))
+        elif kind == "old":
+            carry_out(made.answered(answer(*chosen, version=version - 1), 1.0))
+    assert len(started) == len(set(started))
