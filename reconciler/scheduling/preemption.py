@@ -6,7 +6,8 @@ may take from lower priorities of its own queue. Candidates are added cheapest f
 claim would start, then each that turns out not to be needed is spared, dearest first.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +29,10 @@ class Candidate:
     no other element does: as an amount it is borrowed, though not all of it.
     """
 
+    name: tuple[str, int]
     holding: snapshots.Holding
     total: quotas.Vector
     straddles: frozenset[int]
-
-    @property
-    def name(self) -> tuple[str, int]:
-        """Job and element."""
-        return (self.holding.job, self.holding.element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,24 @@ def _beyond_guarantee(
     return beyond
 
 
+class _Pool:
+    """Candidates cheapest first; taking one out costs next to nothing."""
+
+    def __init__(self, candidates: list[Candidate]) -> None:
+        self.candidates = candidates
+        self.taken: set[tuple[str, int]] = set()
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return (c for c in self.candidates if c.name not in self.taken)
+
+    def take(self, name: tuple[str, int]) -> None:
+        """Take a candidate out."""
+        self.taken.add(name)
+        if 2 * len(self.taken) > len(self.candidates):
+            self.candidates = list(self)
+            self.taken.clear()
+
+
 class Victims:
     """The evictable elements of one cycle, cheapest first."""
 
@@ -83,27 +98,26 @@ class Victims:
         beyond = _beyond_guarantee(situation, ledger)
         evictable = [h for h in situation.holdings if h.evictable and not h.leaving]
         evictable.sort(key=lambda h: (h.priority, h.cost_s, -h.order, h.job, -h.element))
-        self.pool = [
+        candidates = [
             Candidate(
-                holding,
-                quotas.total_of(holding),
-                frozenset(beyond.get((holding.job, holding.element), ())),
+                (h.job, h.element),
+                h,
+                quotas.total_of(h),
+                frozenset(beyond.get((h.job, h.element), ())),
             )
-            for holding in evictable
+            for h in evictable
         ]
-        self._potential: dict[tuple[int, int, bool], snapshots.Amounts | None] = {}
-        self._lowest: dict[int, int] = {}
-        self._changed()
-
-    def _changed(self) -> None:
-        self._potential.clear()
-        self._lowest.clear()
-        for candidate in reversed(self.pool):
-            self._lowest[candidate.holding.queue] = candidate.holding.priority
+        self.pool = _Pool(candidates)
+        self.own = [
+            _Pool([c for c in candidates if c.holding.queue == queue])
+            for queue in range(len(ledger.paths))
+        ]
+        self._potential: dict[tuple[int, int, bool], tuple[snapshots.Amounts, int]] = {}
 
     def any_below(self, claim: snapshots.Claim) -> bool:
         """Whether the claim's queue has evictable work of lower priority."""
-        return self._lowest.get(claim.queue, claim.priority) < claim.priority
+        cheapest = next(iter(self.own[claim.queue]), None)
+        return cheapest is not None and cheapest.holding.priority < claim.priority
 
     def could_help(self, asking: Asking) -> bool:
         """Whether there would be room if all left that might have to; may be too hopeful."""
@@ -111,12 +125,12 @@ class Victims:
         below = self.any_below(claim)
         owns = any(ledger.named[claim.queue][r] and asking.asked[r] for r in range(3))
         # Evictions in its own queue may bring a claim within its guarantees in the first place.
-        foreign = owns and (below or ledger.entitled(claim.queue, asking.asked))
+        foreign = owns and (below or ledger.depth_covered(claim.queue, asking.asked) > 0)
         key = (claim.queue, claim.priority, foreign)
         if key not in self._potential:
             self._potential[key] = self._sum(*key)
-        potential = self._potential[key]
-        if potential is None:
+        potential, count = self._potential[key]
+        if not count:
             return False
         room = self.stock.later(everything=True) + potential
         return all(
@@ -124,32 +138,46 @@ class Victims:
             for g in asking.shape.groups
         )
 
-    def _sum(self, queue: int, priority: int, foreign: bool) -> snapshots.Amounts | None:  # noqa: FBT001
-        """What a claim's possible victims hold; None where there is none."""
-        amounts = np.zeros_like(self.stock.free)
-        found = False
+    def _sum(self, queue: int, priority: int, foreign: bool) -> tuple[snapshots.Amounts, int]:  # noqa: FBT001
+        """What a claim's possible victims hold, and how many there are."""
+        amounts, count = np.zeros_like(self.stock.free), 0
         for candidate in self.pool:
-            holding = candidate.holding
-            if foreign if holding.queue != queue else holding.priority < priority:
-                self.stock.add(amounts, holding.tasks)
-                found = True
-        return amounts if found else None
+            if _concerns(candidate, queue, priority, foreign):
+                self.stock.add(amounts, candidate.holding.tasks)
+                count += 1
+        return amounts, count
 
     def find(self, asking: Asking) -> list[Candidate]:
-        """Victims for one element of a claim, cheapest first; empty if none would do."""
-        for strictly in (True, False):
+        """Victims for one element of a claim, cheapest first; empty if none would do.
+
+        Tried in turn: leaving every queue its guarantee, then with elements that straddle one;
+        each time the cheapest first, then node by node, which wastes none of what may be taken.
+        """
+        straddlers = any(candidate.straddles for candidate in self.pool)
+        for strictly in (True, False) if straddlers else (True,):
             attempt = _Attempt(asking, self.ledger, self.stock)
             if attempt.gather(self._admissible(asking, strictly=strictly)):
-                attempt.spare()
+                return attempt.settle()
+            attempt.undo()
+            attempt = _Attempt(asking, self.ledger, self.stock)
+            at_first = list(self._admissible(asking, strictly=strictly))
+            may_take = functools.partial(self._may_take, asking, strictly=strictly)
+            if attempt.gather_by_node(at_first, may_take):
                 return attempt.settle()
             attempt.undo()
         return []
 
     def remove(self, victims: list[Candidate]) -> None:
         """They were told to leave: what they hold is on its way, and they are no candidates."""
-        gone = {victim.name for victim in victims}
-        self.pool = [candidate for candidate in self.pool if candidate.name not in gone]
-        self._changed()
+        for victim in victims:
+            self.pool.take(victim.name)
+            self.own[victim.holding.queue].take(victim.name)
+            for key, (amounts, count) in self._potential.items():
+                if _concerns(victim, *key):
+                    for node, taken, _ in victim.holding.tasks:
+                        if self.stock.accepts[node]:
+                            amounts[node] -= taken
+                    self._potential[key] = (amounts, count - 1)
 
     def _admissible(self, asking: Asking, *, strictly: bool) -> Iterator[Candidate]:
         """Candidates that may be taken, judged when each one's turn comes.
@@ -158,31 +186,40 @@ class Victims:
         its own queue is guaranteed would only lead to the next reclaim.
         """
         claim, ledger = asking.claim, self.ledger
-        own_path = ledger.paths[claim.queue]
-        own = [
-            c
-            for c in self.pool
-            if c.holding.queue == claim.queue and c.holding.priority < claim.priority
-        ]
-        if not ledger.entitled(claim.queue, asking.asked):
+        own = [c for c in self.own[claim.queue] if c.holding.priority < claim.priority]
+        if not ledger.depth_covered(claim.queue, asking.asked):
             yield from own
             own = []
-            if not ledger.entitled(claim.queue, asking.asked):
+            if not ledger.depth_covered(claim.queue, asking.asked):
                 return
         for candidate in self.pool:
-            if candidate.holding.queue == claim.queue:
-                continue
-            levels = [q for q in ledger.paths[candidate.holding.queue] if q not in own_path]
-            if all(
-                ledger.is_over(level)
-                and (
-                    ledger.stays_at_guarantee(level, candidate.total)
-                    or (not strictly and level in candidate.straddles)
-                )
-                for level in levels
-            ):
+            foreign = candidate.holding.queue != claim.queue
+            if foreign and self._may_take(asking, candidate, strictly=strictly):
                 yield candidate
         yield from own
+
+    def _may_take(self, asking: Asking, candidate: Candidate, *, strictly: bool) -> bool:
+        """Whether a claim may evict a candidate as things stand."""
+        claim, ledger = asking.claim, self.ledger
+        if candidate.holding.queue == claim.queue:
+            return candidate.holding.priority < claim.priority
+        own_path = ledger.paths[claim.queue]
+        apart = ledger.depth_apart(claim.queue, candidate.holding.queue)
+        return ledger.depth_covered(claim.queue, asking.asked) >= apart and all(
+            ledger.is_over(level)
+            and (
+                ledger.stays_at_guarantee(level, candidate.total)
+                or (not strictly and level in candidate.straddles)
+            )
+            for level in ledger.paths[candidate.holding.queue]
+            if level not in own_path
+        )
+
+
+def _concerns(candidate: Candidate, queue: int, priority: int, foreign: bool) -> bool:  # noqa: FBT001
+    """Whether a claim of this queue and priority might evict a candidate."""
+    holding = candidate.holding
+    return foreign if holding.queue != queue else holding.priority < priority
 
 
 class _Attempt:
@@ -205,18 +242,49 @@ class _Attempt:
         """Add candidates until the element could start; False when there are too few."""
         for candidate in candidates:
             self._add(candidate)
-            touched = [t[0] for t in candidate.holding.tasks if self.asking.usable[t[0]]]
-            self._recount(touched)
-            if self._enough_room() and self._allowed() and self._placeable():
+            if self._could_start():
+                self._spare()
                 return True
             if self.plans > PLANS_MAX:
                 return False
         return False
 
+    def gather_by_node(
+        self, candidates: list[Candidate], may_take: Callable[[Candidate], bool]
+    ) -> bool:
+        """The same one node after the other, keeping only victims that make room for a task.
+
+        Nodes that have the most to give without evictions come first.
+        """
+        on_node: dict[int, list[Candidate]] = {}
+        for candidate in candidates:
+            for node in {task[0] for task in candidate.holding.tasks}:
+                if self.asking.usable[node]:
+                    on_node.setdefault(node, []).append(candidate)
+        room = {node: tuple((-self.room[node, [2, 0, 1]]).tolist()) for node in on_node}
+        for node in sorted(on_node, key=lambda n: (room[n], len(on_node[n]), n)):
+            before, added = sum(self.totals), []
+            for candidate in on_node[node]:
+                if candidate.name in self.chosen or not may_take(candidate):
+                    continue
+                self._add(candidate)
+                added.append(candidate)
+                if self._could_start():
+                    self._spare()
+                    return True
+            if sum(self.totals) == before:
+                for candidate in added:
+                    self._drop(candidate)
+        return False
+
+    def _could_start(self) -> bool:
+        return self._enough_room() and self._allowed() and self._placeable()
+
     def _add(self, candidate: Candidate) -> None:
         self.chosen[candidate.name] = candidate
         self.ledger.release(candidate.holding.queue, candidate.total)
         self.stock.add(self.room, candidate.holding.tasks)
+        self._recount(candidate)
 
     def _drop(self, candidate: Candidate) -> None:
         del self.chosen[candidate.name]
@@ -224,10 +292,13 @@ class _Attempt:
         for node, amounts, _ in candidate.holding.tasks:
             if self.stock.accepts[node]:
                 self.room[node] -= amounts
+        self._recount(candidate)
 
-    def _recount(self, nodes: list[int]) -> None:
+    def _recount(self, candidate: Candidate) -> None:
+        """Bring the numbers of tasks that its nodes have room for up to date."""
+        nodes = {task[0] for task in candidate.holding.tasks if self.asking.usable[task[0]]}
         for index, group in enumerate(self.asking.shape.groups):
-            for node in set(nodes):
+            for node in nodes:
                 fits = group.count
                 row = self.room[node].tolist()
                 for resource in range(3):
@@ -248,8 +319,11 @@ class _Attempt:
             return False
         if not claim.preemptible and ledger.over_guarantee(claim.queue, asked, settled=True):
             return False
-        foreign = any(c.holding.queue != claim.queue for c in self.chosen.values())
-        return not foreign or ledger.entitled(claim.queue, asked)
+        others = {c.holding.queue for c in self.chosen.values()} - {claim.queue}
+        if not others:
+            return True
+        covered = ledger.depth_covered(claim.queue, asked)
+        return all(ledger.depth_apart(claim.queue, other) <= covered for other in others)
 
     def _placeable(self) -> bool:
         if len(self.asking.shape.groups) == 1:
@@ -263,7 +337,7 @@ class _Attempt:
     def _would_start(self) -> bool:
         return self._allowed() and self._plan() is not None
 
-    def spare(self) -> None:
+    def _spare(self) -> None:
         """Let go whoever is not needed: first all beside the plan at once, then one by one."""
         plan = self._plan()
         nodes = {part.node for part in plan or ()}

@@ -103,12 +103,29 @@ class Quota:
                     return Excess(member, resource, bound, used, asked[resource])
         return None
 
-    def entitled(self, queue: int, asked: Vector) -> bool:
-        """Whether guarantees cover a start once all that is leaving has left."""
+    def depth_covered(self, queue: int, asked: Vector) -> int:
+        """How far up guarantees cover a start once all that is leaving has left.
+
+        Counted in queues from its own: 0 where its own does not, the length of its path where
+        all do. Taking from a queue needs a claim to be covered below where their paths meet:
+        what leaves there and comes here changes nothing above.
+        """
         named = self.named[queue]
         if not any(named[resource] and asked[resource] for resource in RESOURCES):
-            return False
-        return self.over_guarantee(queue, asked, settled=True) is None
+            return 0
+        for depth, member in enumerate(self.paths[queue]):
+            for resource in RESOURCES:
+                if not asked[resource] or not self.judged[member][resource]:
+                    continue
+                used = self.used(member, resource, settled=True)
+                if used + asked[resource] > self.guaranteed[member][resource]:
+                    return depth
+        return len(self.paths[queue])
+
+    def depth_apart(self, queue: int, other: int) -> int:
+        """How many queues of a path lie below where it meets another, 1 at least."""
+        shared = self.paths[other]
+        return max(1, sum(member not in shared for member in self.paths[queue]))
 
     def is_over(self, queue: int) -> bool:
         """Whether a queue, without what is leaving, has more than it is guaranteed."""

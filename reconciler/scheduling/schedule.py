@@ -124,7 +124,7 @@ class _Cycle:
 
     def _promise_order(self, progress: _Progress) -> tuple[bool, int, int, str]:
         claim = progress.claim
-        covered = self.ledger.entitled(claim.queue, progress.asked)
+        covered = self.ledger.covers(claim.queue, progress.asked, (0, 0, 0))
         return (not covered, -claim.priority, claim.order, claim.job)
 
     # One turn
@@ -211,7 +211,7 @@ class _Cycle:
     def _has_rights(self, progress: _Progress) -> bool:
         """Whether the claim might evict, so that room coming free may be kept for it."""
         claim = progress.claim
-        entitled = self.ledger.entitled(claim.queue, progress.asked)
+        entitled = self.ledger.depth_covered(claim.queue, progress.asked) > 0
         return entitled or self.victims.any_below(claim)
 
     def _asking(self, progress: _Progress) -> preemption.Asking:
