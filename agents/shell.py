@@ -241,7 +241,7 @@ class Agent:
             at_once = time.monotonic() - began < POLL_GAP_S
             idle = idle + 1 if at_once and response.set is None else 0
             if idle > 3:
-                self.leaving.wait(min(1.0, POLL_GAP_S * idle))
+                self.leaving.wait(POLL_GAP_S)
             with self.lock:
                 lease_s = self.state.lease_s_min()
             # Leases count from when a request was sent: it has to be answered in time for them.

@@ -125,8 +125,10 @@ def scripted() -> Iterator[tuple[str, list[bytes]]]:
         (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", (200, b"abc")),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\n", (204, b"")),
         (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"2;x=y\r\nab\r\n1\r\nc\r\n0\r\nt: u\r\n\r\n",
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"2;x=y\r\nab\r\n1\r\nc\r\n0\r\nt: u\r\n\r\n"
+            ),
             (200, b"abc"),
         ),
         (
