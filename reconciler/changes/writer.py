@@ -1,0 +1,377 @@
+"""Writes to the desired repository: batches of requests become commits, without a work tree.
+
+Many requests come in at once and share one write: their commits (one an author, in order) are
+made by ``git fast-import`` and become the branch's head by compare-and-swap, or by a push. Where
+somebody else was faster, their commits are taken up and the batch is built again on top. An
+acknowledged request is in the branch; each one that is not says why.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from reconciler.changes import edit, index, requests
+from reconciler.changes.requests import MUSTER, AddJob, EditObject, Person, Request, Result
+from reconciler.desired import documents, gitobjects, source
+from reconciler.desired.gitobjects import GitError
+
+#: How often a batch is built again because somebody else's push came first.
+ATTEMPTS_MAX = 8
+#: The most requests of one batch; more are done in several.
+BATCH_MAX = 1_000
+_SUBJECTS_MAX = 50
+
+
+class _Batch:
+    """Requests judged against one revision, and the files that they change."""
+
+    def __init__(self, known: index.Index, sub_path: str) -> None:
+        self._index = known
+        self._prefix = f"{sub_path}/" if sub_path else ""
+        #: Files as changed so far; None: taken away.
+        self.files: dict[str, bytes | None] = {}
+        self._added: dict[tuple[str, str], str | None] = {}
+        self.results: list[Result] = []
+        #: Author, subject and the files that one request changed, in order.
+        self.steps: list[tuple[Person, str, dict[str, bytes | None]]] = []
+
+    def _path_of(self, kind: str, name: str) -> str | None:
+        key = (kind, name)
+        return self._added[key] if key in self._added else self._index.path_of(kind, name)
+
+    def _text(self, path: str) -> str:
+        data = self.files[path] if path in self.files else self._index.read(path)
+        return (data or b"").decode("utf-8-sig")
+
+    def judge(self, request: Request) -> None:
+        """Take up one request or refuse it."""
+        try:
+            if isinstance(request, AddJob):
+                result = self._add(request)
+            elif isinstance(request, EditObject):
+                result = self._edit(request)
+            else:
+                result = self._remove(request)
+        except (edit.EditError, UnicodeDecodeError) as error:
+            result = Result("refused", message=str(error))
+        self.results.append(result)
+
+    def _change(self, path: str, data: bytes | None, author: Person, subject: str) -> Result:
+        self.files[path] = data
+        self.steps.append((author, subject, {path: data}))
+        return Result("accepted", path)
+
+    def _add(self, request: AddJob) -> Result:
+        data = request.text.encode()
+        file = documents.read(data)
+        path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
+        problems = documents.problems(path, data, file)
+        if problems:
+            return Result("refused", path, message="\n".join(p.text() for p in problems))
+        if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
+            message = f"a submission is one document, of kind Job and name {request.name}"
+            return Result("refused", path, message=message)
+        present = self._path_of("Job", request.name)
+        if present is not None:
+            wanted = edit.documents(request.text)[0]
+            if wanted in edit.documents(self._text(present)):
+                return Result("unchanged", present, self._index.head, "it is there already")
+            message = (
+                f"another job of the name {request.name} stands in {present}: choose another "
+                "name, or change that one"
+            )
+            return Result("refused", present, message=message)
+        if path in self.files or self._index.has_file(path):
+            before = self._text(path)
+            text = edit.append_document(before, request.text) if before else request.text
+            data = text.encode()
+        self._added["Job", request.name] = path
+        return self._change(path, data, request.author, f"Submit Job/{request.name}")
+
+    def _edit(self, request: EditObject) -> Result:
+        path = self._path_of(request.kind, request.name)
+        if path is None:
+            return _missing(request.kind, request.name)
+        before = self._text(path)
+        after = edit.set_fields(before, request.kind, request.name, request.fields)
+        if after == before:
+            return Result("unchanged", path, self._index.head, "it is so already")
+        problems = documents.validate(path, after.encode())
+        label = f"{request.kind}/{request.name}"
+        mine = [problem for problem in problems if problem.object == label]
+        if mine:
+            return Result("refused", path, message="\n".join(p.text() for p in mine))
+        what = ", ".join(str(step[-1]) for step, _ in request.fields)
+        subject = f"Change {what} of {label}" + (f": {request.reason}" if request.reason else "")
+        return self._change(path, after.encode(), request.author, subject)
+
+    def _remove(self, request: requests.RemoveObject) -> Result:
+        path = self._path_of(request.kind, request.name)
+        if path is None:
+            return Result(
+                "unchanged", commit=self._index.head, message="there is no such object any more"
+            )
+        after = edit.remove_document(self._text(path), request.kind, request.name)
+        self._added[request.kind, request.name] = None
+        subject = f"Remove {request.kind}/{request.name}"
+        subject += f": {request.reason}" if request.reason else ""
+        data = None if after is None else after.encode()
+        return self._change(path, data, request.author, subject)
+
+
+def _missing(kind: str, name: str) -> Result:
+    return Result("refused", message=f"there is no {kind}/{name} in the repository")
+
+
+class Writer:
+    """Writes to one branch. One thread at a time.
+
+    Args:
+        repository: where to write; a local one is written in place, others by push.
+        committer: whom commits name as committer; authors are those of the requests.
+        attempts_max: how often to build on top of what others pushed.
+    """
+
+    def __init__(
+        self,
+        repository: source.Source,
+        *,
+        committer: Person = MUSTER,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        self._source = repository
+        self._committer = committer
+        self._attempts_max = attempts_max
+        self._index = index.Index(repository)
+
+    def close(self) -> None:
+        """End the processes that it holds."""
+        self._source.close()
+
+    def write(self, batch: Sequence[Request], *, now: int) -> list[Result]:
+        """Put requests into the branch; one result each, in their order.
+
+        Args:
+            now: seconds since the epoch, for the commits.
+
+        Never raises for what git says: such requests are ``failed``.
+        """
+        results: list[Result] = []
+        for start in range(0, len(batch), BATCH_MAX):
+            part = batch[start : start + BATCH_MAX]
+            try:
+                results += self._write(part, now)
+            except (GitError, OSError) as error:
+                self._index.head = None
+                results += [Result("failed", message=str(error)) for _ in part]
+        return results
+
+    def _write(self, part: Sequence[Request], now: int) -> list[Result]:
+        why = ""
+        for _ in range(self._attempts_max):
+            self._source.fetch()
+            try:
+                head = self._source.head()
+            except source.MissingBranchError:
+                if not self._is_new():
+                    raise
+                head = self._first_commit(now)
+            self._index.advance(head)
+            judged = _Batch(self._index, self._source.sub_path)
+            for request in part:
+                judged.judge(request)
+            if not judged.steps:
+                return judged.results
+            commit = self._commit(head, judged, now)
+            why = self._publish(head, commit)
+            if not why:
+                self._index.take(commit, judged.files)
+                return [
+                    Result("accepted", result.path, commit)
+                    if result.status == "accepted"
+                    else result
+                    for result in judged.results
+                ]
+        raise GitError(f"others pushed {self._attempts_max} times in between; last: {why}")
+
+    def _is_new(self) -> bool:
+        """Whether the repository has no branch at all yet: then one may be made."""
+        if self._source.branch is None or not self._source.local:
+            return False
+        return not gitobjects.run(self._source.folder, "for-each-ref", "refs/heads/").stdout
+
+    def _first_commit(self, now: int) -> str:
+        """An empty commit in an empty repository, so that everything after it is alike."""
+        tree = gitobjects.run(self._source.folder, "mktree").stdout.decode().strip()
+        who = self._committer
+        stamp = f"{now} +0000"
+        identity = {
+            "GIT_AUTHOR_NAME": who.name,
+            "GIT_AUTHOR_EMAIL": who.email,
+            "GIT_AUTHOR_DATE": stamp,
+            "GIT_COMMITTER_NAME": who.name,
+            "GIT_COMMITTER_EMAIL": who.email,
+            "GIT_COMMITTER_DATE": stamp,
+        }
+        made = gitobjects.run(
+            self._source.folder, "commit-tree", tree, "-m", "Begin", extra=identity
+        )
+        commit = made.stdout.decode().strip()
+        gitobjects.run(
+            self._source.folder, "update-ref", self._source.reference, commit, "0" * len(commit)
+        )
+        return commit
+
+    def _commit(self, head: str, judged: _Batch, now: int) -> str:
+        """Make the commits, one for each run of requests of one author; the id of the last."""
+        reference = f"refs/muster/writing/{os.getpid()}-{id(self)}"
+        parts: list[bytes] = [f"reset {reference}\nfrom {head}\n\n".encode()]
+        for author, subjects, files in _by_author(judged.steps):
+            parts.append(self._commit_command(reference, author, subjects, now))
+            for path, data in files.items():
+                if data is None:
+                    parts.append(f"D {_quoted(path)}\n".encode())
+                    continue
+                parts.append(f"M 100644 inline {_quoted(path)}\ndata {len(data)}\n".encode())
+                parts += [data, b"\n"]
+        folder = self._source.folder
+        parts.append(f"get-mark :{len(_by_author(judged.steps))}\n".encode())
+        marked = self._marked(parts)
+        done = gitobjects.run(
+            folder, "fast-import", "--quiet", "--force", "--done", data=marked + b"done\n"
+        )
+        commit = done.stdout.decode().split()[-1]
+        gitobjects.run(folder, "update-ref", "-d", reference)
+        return commit
+
+    @staticmethod
+    def _marked(parts: Iterable[bytes]) -> bytes:
+        """The stream with a mark on each commit, counted from 1."""
+        made, count = [], 0
+        for part in parts:
+            if part.startswith(b"commit "):
+                count += 1
+                head, _, rest = part.partition(b"\n")
+                made.append(head + f"\nmark :{count}\n".encode() + rest)
+            else:
+                made.append(part)
+        return b"".join(made)
+
+    def _commit_command(
+        self, reference: str, author: Person, subjects: Sequence[str], now: int
+    ) -> bytes:
+        subject = subjects[0] if len(subjects) == 1 else f"Apply {len(subjects)} requests"
+        message = subject.replace("\0", "")
+        if len(subjects) > 1:
+            listed = [f"- {line}" for line in subjects[:_SUBJECTS_MAX]]
+            if len(subjects) > _SUBJECTS_MAX:
+                listed.append(f"- and {len(subjects) - _SUBJECTS_MAX} more")
+            message += "\n\n" + "\n".join(listed)
+        data = (message + "\n").encode()
+        head = (
+            f"commit {reference}\n"
+            f"author {author.text()} {now} +0000\n"
+            f"committer {self._committer.text()} {now} +0000\n"
+            f"data {len(data)}\n"
+        )
+        return head.encode() + data
+
+    # --- making it the head -----------------------------------------------------------------
+
+    def _publish(self, head: str, commit: str) -> str:
+        """Make ``commit`` the branch's head; why not, where somebody else was faster."""
+        if not self._source.local:
+            return self._push(head, commit)
+        tree = self._checked_out()
+        if tree is not None:
+            self._check_clean(tree)
+            gitobjects.run(tree, "read-tree", "-n", "-u", "-m", head, commit)
+        done = gitobjects.run(
+            self._source.folder,
+            "update-ref",
+            "-m",
+            "muster",
+            self._full_reference(),
+            commit,
+            head,
+            good=(0, 1, 128),
+        )
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip()
+            if self._source.head() == head:
+                raise GitError(f"the branch can't be written: {said}")
+            return said
+        if tree is not None:
+            gitobjects.run(tree, "read-tree", "-u", "-m", head, commit)
+        return ""
+
+    def _full_reference(self) -> str:
+        if self._source.branch is not None:
+            return self._source.reference
+        found = gitobjects.run(self._source.folder, "symbolic-ref", "HEAD")
+        return found.stdout.decode().strip()
+
+    def _checked_out(self) -> Path | None:
+        """The work tree in which the branch is checked out, None where there is none."""
+        folder = self._source.folder
+        bare = gitobjects.run(folder, "rev-parse", "--is-bare-repository").stdout.strip()
+        if bare == b"true":
+            return None
+        current = gitobjects.run(folder, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        if current.decode().strip() != self._full_reference():
+            return None
+        return Path(self._source.address)
+
+    @staticmethod
+    def _check_clean(tree: Path) -> None:
+        gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+        for arguments in (("diff-files", "--quiet"), ("diff-index", "--quiet", "--cached", "HEAD")):
+            if gitobjects.run(tree, *arguments, good=(0, 1)).returncode:
+                raise GitError(
+                    f"the branch is checked out in {tree}, and files there are changed and not "
+                    "committed: commit or undo them, or check out another branch"
+                )
+
+    def _push(self, head: str, commit: str) -> str:
+        """Push to where the mirror comes from."""
+        branch = self._source.branch
+        if branch is None:
+            raise GitError("name the branch to push to")
+        reference = f"refs/heads/{branch}"
+        done = gitobjects.run(
+            self._source.folder,
+            "push",
+            "--quiet",
+            "--porcelain",
+            "--",
+            self._source.address,
+            f"{commit}:{reference}",
+            timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+            good=(0, 1),
+        )
+        if done.returncode == 0:
+            gitobjects.run(self._source.folder, "update-ref", self._source.reference, commit, head)
+            return ""
+        said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+        if "fetch first" in said or "non-fast-forward" in said or "cannot lock ref" in said:
+            return said
+        raise GitError(f"the push was refused: {said}")
+
+
+def _by_author(
+    steps: Sequence[tuple[Person, str, Mapping[str, bytes | None]]],
+) -> list[tuple[Person, list[str], dict[str, bytes | None]]]:
+    """Steps that follow each other and have one author, together."""
+    groups: list[tuple[Person, list[str], dict[str, bytes | None]]] = []
+    for author, subject, files in steps:
+        if not groups or groups[-1][0] != author:
+            groups.append((author, [], {}))
+        groups[-1][1].append(subject)
+        groups[-1][2].update(files)
+    return groups
+
+
+def _quoted(path: str) -> str:
+    """A path for fast-import."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,209 @@
+"""Requests become commits in real repositories: local, remote, and checked out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.changes import edit, writer
+from reconciler.changes.requests import AddJob, EditObject, Person, RemoveObject, Request
+from reconciler.desired import loader, source
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
+
+ALICE = Person("Alice", "alice@example.org")
+BOB = Person("Bob <bob>", "bob@example.org")
+NOW = 1_800_000_000
+
+Make = Callable[..., writer.Writer]
+
+
+@pytest.fixture
+def make(repository: Repository) -> Iterator[Make]:
+    made: list[writer.Writer] = []
+
+    def _make(address: str | Path | None = None, **more: object) -> writer.Writer:
+        place = source.Source(str(address or repository.path), **more)  # type: ignore[arg-type]
+        made.append(writer.Writer(place))
+        return made[-1]
+
+    yield _make
+    for one in made:
+        one.close()
+
+
+def add(name: str, author: Person = ALICE, **spec: int) -> AddJob:
+    return AddJob(job(name, command="echo", **spec), name, author)
+
+
+def show(repository: Repository, path: str) -> str:
+    return git(repository.path, "show", f"main:{path}")
+
+
+def log(repository: Repository, form: str) -> list[str]:
+    return git(repository.path, "log", f"--format={form}", "main").splitlines()
+
+
+def test_submit(repository: Repository, make: Make) -> None:
+    repository.commit({"queues.yaml": queue("research")})
+    one = make()
+    requests = [add("a"), add("b"), add("c", BOB), add("a"), add("b", priority=9)]
+    results = one.write(requests, now=NOW)
+    assert [r.status for r in results] == [
+        "accepted",
+        "accepted",
+        "accepted",
+        "unchanged",
+        "refused",
+    ]
+    head = git(repository.path, "rev-parse", "main")
+    assert results[0].commit == results[2].commit == head
+    assert "choose another name" in results[4].message
+    assert show(repository, "jobs/c.yaml") + "\n" == job("c")
+    assert log(repository, "%an|%ae|%cn|%ct")[:2] == [
+        f"Bob bob|bob@example.org|muster|{NOW}",
+        f"Alice|alice@example.org|muster|{NOW}",
+    ]
+    assert one.write([add("a")], now=NOW)[0].status == "unchanged"
+    assert git(repository.path, "rev-parse", "main") == head
+    git(repository.path, "fsck", "--strict")
+    reading = loader.Loader(source.Source(str(repository.path)))
+    assert set(reading.load().jobs) == {"a", "b", "c"}
+    reading.close()
+
+
+def test_bad_submissions(repository: Repository, make: Make) -> None:
+    repository.commit({"x/y.yaml": documents(job("taken"), queue("q"))})
+    bad = [
+        AddJob("a: [", "a", ALICE),
+        AddJob(job("a"), "b", ALICE),
+        AddJob(queue("a"), "a", ALICE),
+        AddJob(documents(job("a"), job("b")), "a", ALICE),
+        AddJob(job("a", nonsense=1), "a", ALICE),
+        AddJob(job("../a"), "../a", ALICE),
+        add("taken", priority=4),
+    ]
+    results = make().write([*bad, add("good")], now=NOW)
+    assert [r.status for r in results] == ["refused"] * 7 + ["accepted"]
+    assert all(r.message for r in results[:-1])
+    assert make().write([add("taken")], now=NOW)[0].status == "unchanged"
+
+
+def test_edit_and_remove(repository: Repository, make: Make) -> None:
+    text = "# mine\n" + documents(job("a"), "# b's\n" + job("b"))
+    repository.commit({"team/jobs.yaml": text, "c.yaml": job("c")})
+    one = make()
+    requests: list[Request] = [
+        EditObject("Job", "b", ((("spec", "suspend"), True),), ALICE, "paper"),
+        EditObject("Job", "b", ((("spec", "nonsense"), True),), ALICE),
+        EditObject("Job", "nobody", ((("spec", "run"), 2),), ALICE),
+        RemoveObject("Job", "c", BOB),
+        RemoveObject("Job", "nobody", BOB),
+        EditObject("Job", "a", ((("spec", "suspend"), edit.REMOVED),), ALICE),
+        RemoveObject("Job", "a", BOB),
+        add("a", BOB),
+    ]
+    results = one.write(requests, now=NOW)
+    assert [r.status for r in results] == [
+        "accepted",
+        "refused",
+        "refused",
+        "accepted",
+        "unchanged",
+        "unchanged",
+        "accepted",
+        "accepted",
+    ]
+    assert show(repository, "team/jobs.yaml").splitlines()[0] == "# b's"
+    assert "  suspend: true" in show(repository, "team/jobs.yaml").splitlines()
+    names = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert names == ["jobs/a.yaml", "team/jobs.yaml"]
+    assert log(repository, "%s")[1] == "Change suspend of Job/b: paper"
+
+
+def test_others_push_in_between(repository: Repository, make: Make) -> None:
+    repository.commit({"a.yaml": job("a")})
+    one, other = make(), make()
+    for number in range(3):
+        assert one.write([add(f"one-{number}")], now=NOW)[0].status == "accepted"
+        assert other.write([add(f"other-{number}")], now=NOW)[0].status == "accepted"
+    assert one.write([add("other-1", priority=3)], now=NOW)[0].status == "refused"
+    assert len(log(repository, "%H")) == 7
+
+
+def test_remote(repository: Repository, make: Make, tmp_path: Path) -> None:
+    repository.commit({"state/a.yaml": job("a")})
+    address = f"file://{repository.path}"
+    one = make(address, state=tmp_path / "one", sub_path="state")
+    other = make(address, state=tmp_path / "other", sub_path="state")
+    assert one.write([add("b")], now=NOW)[0].status == "accepted"
+    result = other.write([add("c")], now=NOW)[0]
+    assert (result.status, result.path) == ("accepted", "state/jobs/c.yaml")
+    assert one.write([add("d")], now=NOW)[0].commit == git(repository.path, "rev-parse", "main")
+    repository.path.rename(tmp_path / "away")
+    assert one.write([add("e")], now=NOW)[0].status == "failed"
+
+
+def test_losing_the_race_is_tried_again(repository: Repository, make: Make, tmp_path: Path) -> None:
+    """A hook lets somebody else's commit in right before ours, twice."""
+    repository.commit({"a.yaml": job("a")})
+    git(repository.path, "branch", "spare", "main")
+    hook = repository.path / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        "#!/bin/sh\n"
+        "n=$(git rev-list --count main)\n"
+        "[ $n -ge 3 ] && exit 0\n"
+        "unset GIT_QUARANTINE_PATH GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES\n"
+        "export GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x\n"
+        "git update-ref refs/heads/main "
+        '"$(git commit-tree -p main -m other main^{tree})"\n'
+    )
+    hook.chmod(0o755)
+    one = make(f"file://{repository.path}", state=tmp_path / "state")
+    assert one.write([add("b")], now=NOW)[0].status == "accepted"
+    assert log(repository, "%s") == ["Submit Job/b", "other", "other", "test"]
+
+
+def test_empty_repository(repository: Repository, make: Make) -> None:
+    assert make().write([add("a")], now=NOW)[0].status == "accepted"
+    assert log(repository, "%s") == ["Submit Job/a", "Begin"]
+
+
+def test_missing_branch_is_not_made(repository: Repository, make: Make) -> None:
+    repository.commit({"a.yaml": job("a")}, branch="other")
+    result = make().write([add("a")], now=NOW)[0]
+    assert result.status == "failed"
+    assert "no branch main" in result.message
+
+
+def test_checked_out_branch(repository: Repository, make: Make, tmp_path: Path) -> None:
+    repository.commit({"a.yaml": job("a")})
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(repository.path), str(clone))
+    (clone / "untracked.txt").write_text("mine")
+    one = make(clone)
+    assert one.write([add("b")], now=NOW)[0].status == "accepted"
+    assert (clone / "jobs" / "b.yaml").read_text() == job("b")
+    assert git(clone, "status", "--porcelain") == "?? untracked.txt"
+    (clone / "jobs" / "c.yaml").write_text("mine")
+    result = one.write([add("c")], now=NOW)[0]
+    assert result.status == "failed"
+    assert (clone / "jobs" / "c.yaml").read_text() == "mine"
+    (clone / "jobs" / "c.yaml").unlink()
+    (clone / "a.yaml").write_text("changed")
+    result = one.write([add("c")], now=NOW)[0]
+    assert result.status == "failed"
+    assert "not committed" in result.message
+    assert (clone / "a.yaml").read_text() == "changed"
+    git(clone, "checkout", "--quiet", "-b", "work")
+    assert one.write([add("c")], now=NOW)[0].status == "accepted"
+    assert (clone / "a.yaml").read_text() == "changed"
+
+
+def test_files_with_strange_names(repository: Repository, make: Make) -> None:
+    path = 'team "x"/grüße.yaml'
+    repository.commit({f'"{path}"'.replace(' "x"', ' \\"x\\"'): job("a")})
+    one = make()
+    result = one.write([EditObject("Job", "a", ((("spec", "run"), 2),), ALICE)], now=NOW)[0]
+    assert (result.status, result.path) == ("accepted", path)
+    assert "run: 2" in show(repository, path)
