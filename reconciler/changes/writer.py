@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from reconciler.changes import edit, index, requests
+from reconciler.changes import edit, index, pushing, requests
 from reconciler.changes.requests import MUSTER, AddJob, EditObject, Person, Request, Result
 from reconciler.desired import documents, gitobjects, source
 from reconciler.desired.gitobjects import GitError
@@ -337,25 +337,11 @@ class Writer:
         branch = self._source.branch
         if branch is None:
             raise GitError("name the branch to push to")
-        reference = f"refs/heads/{branch}"
-        done = gitobjects.run(
-            self._source.folder,
-            "push",
-            "--quiet",
-            "--porcelain",
-            "--",
-            self._source.address,
-            f"{commit}:{reference}",
-            timeout_s=gitobjects.REMOTE_TIMEOUT_S,
-            good=(0, 1),
-        )
-        if done.returncode == 0:
-            gitobjects.run(self._source.folder, "update-ref", self._source.reference, commit, head)
-            return ""
-        said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
-        if "fetch first" in said or "non-fast-forward" in said or "cannot lock ref" in said:
-            return said
-        raise GitError(f"the push was refused: {said}")
+        folder = self._source.folder
+        why = pushing.push(folder, self._source.address, commit, f"refs/heads/{branch}")
+        if not why:
+            gitobjects.run(folder, "update-ref", self._source.reference, commit, head)
+        return why
 
 
 def _by_author(

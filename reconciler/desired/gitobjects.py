@@ -66,12 +66,12 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise GitError(f"`git {arguments[0]}` took longer than {timeout_s:g} s") from None
+        raise GitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
         said = done.stderr.decode("utf-8", "replace").strip()[-_MESSAGE_CHARACTERS_MAX:]
-        raise GitError(f"`git {arguments[0]}` failed: {said or f'status {done.returncode}'}")
+        raise GitError(f"`git {_verb(arguments)}` failed: {said or f'status {done.returncode}'}")
     return done
 
 
@@ -199,3 +199,11 @@ class Objects:
         if not chunk:
             raise GitError("git ended")
         return chunk
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    """The name of a command, behind options such as ``-c NAME=VALUE``."""
+    rest = list(arguments)
+    while len(rest) > 2 and rest[0] == "-c":
+        rest = rest[2:]
+    return rest[0]

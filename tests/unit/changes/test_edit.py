@@ -78,7 +78,7 @@ CASES: list[tuple[str, Path, object, list[str], list[str]]] = [
         ("spec", "environment", "B"),
         "x: y",
         ['  environment: {A: "1"}'],
-        ["  environment: {A: \"1\", B: 'x: y'}"],
+        ['  environment: {A: "1", B: "x: y"}'],
     ),
     ("other", ("spec", "nothing"), REMOVED, [], []),
 ]

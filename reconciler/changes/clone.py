@@ -1,0 +1,258 @@
+"""The same changes in a clone that a person works in: edit, commit that file alone, push.
+
+Commands of people come in; one commit with their own identity goes out. Only the file that is
+meant is staged and committed; whatever else is changed or staged in the clone stays as it is.
+Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import git
+import msgspec
+
+from reconciler.changes import edit, pushing
+from reconciler.desired import documents, gitobjects, yamlreader
+from reconciler.desired.gitobjects import GitError
+
+#: How often a push is tried again after taking up what others pushed.
+ATTEMPTS_MAX = 5
+
+
+class CloneError(RuntimeError):
+    """The change was not made, or was made and not pushed; the message says which."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What was done: the commit, the file below the clone, and whether it was pushed.
+
+    ``local`` means that the branch follows no remote one, so that there is nowhere to push.
+    """
+
+    status: Literal["pushed", "local", "unchanged"]
+    path: str
+    commit: str | None = None
+
+
+#: The text of a file (None: there is none) to its new text (None: remove it).
+Change = Callable[[str | None], str | None]
+
+
+class Clone:
+    """A work tree that desired state is edited in.
+
+    Args:
+        folder: any folder inside it.
+        sub_path: where in the repository desired state begins.
+
+    Raises:
+        CloneError: it is no clone with a branch checked out.
+    """
+
+    def __init__(self, folder: Path, *, sub_path: str = "") -> None:
+        try:
+            with git.Repo(folder, search_parent_directories=True) as repository:
+                if repository.bare or repository.working_tree_dir is None:
+                    raise CloneError(f"{folder} is a bare repository: edit in a clone of it")
+                self.root = Path(repository.working_tree_dir)
+                if repository.head.is_detached:
+                    raise CloneError(f"{self.root}: no branch is checked out: check one out")
+                self.branch: str = repository.active_branch.name
+                upstream = repository.active_branch.tracking_branch()
+                self._upstream = None if upstream is None else str(upstream)
+        except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+            raise CloneError(f"{folder} is in no git repository") from None
+        self.state = (self.root / sub_path).resolve()
+        if not self.state.is_relative_to(self.root.resolve()):
+            raise CloneError(f"sub-path {sub_path!r} leaves the repository")
+
+    # --- finding ----------------------------------------------------------------------------
+
+    def find(self, kind: str, name: str) -> str | None:
+        """The file, relative to the clone, in which an object stands as things are on disk."""
+        for path in sorted([*self.state.rglob("*.yaml"), *self.state.rglob("*.yml")]):
+            below = path.relative_to(self.state)
+            if any(part.startswith(".") for part in below.parts) or path.is_symlink():
+                continue
+            data = path.read_bytes()
+            # Most files can be left out without parsing them.
+            if name.encode() not in data:
+                continue
+            for document in documents.read(data).documents:
+                if document.kind == kind and document.name == name:
+                    return str(path.relative_to(self.root.resolve()))
+        return None
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def add_job(self, text: str, name: str, *, message: str = "", push: bool = True) -> Outcome:
+        """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
+        present = self.find("Job", name)
+        if present is not None:
+            same = edit.documents(text)[0] in edit.documents(self._read(present) or "")
+            if same:
+                return Outcome("unchanged", present)
+            raise CloneError(f"another job of the name {name} stands in {present}")
+        target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
+        problems = documents.validate(str(target), text.encode())
+        if problems:
+            raise CloneError("\n".join(problem.text() for problem in problems))
+
+        def added(before: str | None) -> str:
+            return text if before is None else edit.append_document(before, text)
+
+        return self.change(str(target), added, message or f"Submit Job/{name}", push=push)
+
+    def set_fields(
+        self,
+        kind: str,
+        name: str,
+        fields: tuple[tuple[yamlreader.Path, object], ...],
+        *,
+        message: str,
+        push: bool = True,
+    ) -> Outcome:
+        """Set fields of an object, or take them away (``edit.REMOVED``)."""
+
+        def changed(before: str | None) -> str:
+            after = edit.set_fields(before or "", kind, name, fields)
+            label = f"{kind}/{name}"
+            wrong = [p for p in documents.validate(path, after.encode()) if p.object == label]
+            if wrong:
+                raise CloneError("\n".join(problem.text() for problem in wrong))
+            return after
+
+        path = self._path_of(kind, name)
+        return self.change(path, changed, message, push=push)
+
+    def remove(self, kind: str, name: str, *, message: str = "", push: bool = True) -> Outcome:
+        """Take an object out, and its file where nothing else stands in it."""
+        path = self._path_of(kind, name)
+        return self.change(
+            path,
+            lambda before: edit.remove_document(before or "", kind, name),
+            message or f"Remove {kind}/{name}",
+            push=push,
+        )
+
+    def _path_of(self, kind: str, name: str) -> str:
+        path = self.find(kind, name)
+        if path is None:
+            raise CloneError(f"there is no {kind}/{name} in {self.state}")
+        return path
+
+    def _read(self, path: str) -> str | None:
+        file = self.root / path
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def change(self, path: str, change: Change, message: str, *, push: bool = True) -> Outcome:
+        """Change one file, commit it alone and push.
+
+        Raises:
+            CloneError: the file has changes that are not committed, or git refused.
+        """
+        if gitobjects.run(self.root, "status", "--porcelain", "--", path).stdout:
+            raise CloneError(
+                f"{path} has changes that are not committed: commit or undo them first"
+            )
+        before = self._read(path)
+        try:
+            after = change(before)
+        except edit.EditError as error:
+            raise CloneError(f"{path}: {error}") from error
+        if after == before:
+            return Outcome("unchanged", path)
+        try:
+            self._commit(path, before, after, message)
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        if push and self._upstream is not None:
+            self._push(path)
+            return Outcome("pushed", path, self._head())
+        return Outcome("local", path, self._head())
+
+    def _head(self) -> str:
+        return gitobjects.run(self.root, "rev-parse", "HEAD").stdout.decode().strip()
+
+    def _commit(self, path: str, before: str | None, after: str | None, message: str) -> None:
+        """Write, stage and commit one file; as it was where git refuses."""
+        file = self.root / path
+        _write(file, after)
+        try:
+            gitobjects.run(self.root, "add", "--", path)
+            gitobjects.run(self.root, "commit", "--quiet", "-m", message, "--only", "--", path)
+        except GitError:
+            _write(file, before)
+            gitobjects.run(self.root, "reset", "--quiet", "--", path, good=(0, 1, 128))
+            raise
+
+    # --- pushing ----------------------------------------------------------------------------
+
+    def _push(self, path: str) -> None:
+        """Push, on top of what others pushed.
+
+        Raises:
+            CloneError: the commit is in the clone and could not be pushed.
+        """
+        remote, _, branch = (self._upstream or "").partition("/")
+        why = ""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                why = pushing.push(self.root, remote, "HEAD", f"refs/heads/{branch}")
+            except GitError as error:
+                raise CloneError(f"committed in {self.root}, and not pushed: {error}") from error
+            if not why:
+                return
+            self._rebase(remote, branch)
+            self._check_merged(path)
+        raise CloneError(f"committed in {self.root}, and not pushed: {why}")
+
+    def _check_merged(self, path: str) -> None:
+        """Git merges lines; whether the file still says something is another matter."""
+        file = self.root / path
+        problems = documents.validate(path, file.read_bytes()) if file.exists() else ()
+        if problems:
+            raise CloneError(
+                f"committed in {self.root}, and not pushed: together with what others pushed it is "
+                "wrong. Correct it by hand, commit and push:\n"
+                + "\n".join(problem.text() for problem in problems)
+            )
+
+    def _rebase(self, remote: str, branch: str) -> None:
+        """Put our commits on top of the remote branch."""
+        changed = gitobjects.run(
+            self.root, "status", "--porcelain", "--untracked-files=no"
+        ).stdout.decode()
+        if changed:
+            raise CloneError(
+                f"committed in {self.root}, and not pushed: others pushed meanwhile, and files "
+                "there are changed and not committed. Commit them, then `git pull --rebase` and "
+                "`git push`"
+            )
+        try:
+            gitobjects.run(
+                self.root,
+                "pull",
+                "--quiet",
+                "--rebase",
+                "--no-autostash",
+                "--",
+                remote,
+                branch,
+                timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+            )
+        except GitError as error:
+            gitobjects.run(self.root, "rebase", "--abort", good=(0, 1, 128))
+            raise CloneError(
+                f"committed in {self.root}, and not pushed: it contradicts what others pushed: "
+                f"`git pull --rebase` and resolve it by hand ({error})"
+            ) from error
+
+
+def _write(file: Path, text: str | None) -> None:
+    if text is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", newline="")
