@@ -2,7 +2,6 @@
 
 import os
 import platform
-import secrets
 import time
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def boot_id_of(settings: Settings) -> str:
     nonce = settings.root / "boot"
     if not nonce.exists():
         fresh = nonce.with_suffix(".new")
-        fresh.write_text(secrets.token_hex(8), encoding="ascii")
+        fresh.write_text(os.urandom(8).hex(), encoding="ascii")
         fresh.replace(nonce)
     return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
 

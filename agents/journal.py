@@ -5,7 +5,7 @@ crash is nothing; the file is written anew, whole, when it has grown.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH104, PTH110, PTH123
+# ruff: noqa: PTH104, PTH110, PTH120, PTH123
 
 import json
 import os
@@ -42,6 +42,7 @@ class Journal:
         self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.pending: list[bytes] = []
         self.must_sync = False
+        self.limit = BYTES_MAX
 
     def add(self, entry: Record, *, sync: bool) -> None:
         """Have an entry written by the next :meth:`flush`, on disk if ``sync``."""
@@ -60,8 +61,8 @@ class Journal:
             self.must_sync = False
 
     def compact(self, records: list[Record]) -> None:
-        """Write the journal anew with only what still counts."""
-        if os.fstat(self.handle).st_size < BYTES_MAX:
+        """Write the journal anew with only what still counts, once it has doubled since."""
+        if os.fstat(self.handle).st_size < self.limit:
             return
         fresh = self.path + ".new"
         handle = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -71,5 +72,9 @@ class Journal:
             data = data[os.write(handle, data) :]
         os.fsync(handle)
         os.rename(fresh, self.path)
+        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
         os.close(self.handle)
         self.handle = handle
+        self.limit = max(BYTES_MAX, 2 * os.fstat(handle).st_size)

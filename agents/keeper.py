@@ -4,6 +4,7 @@ The supervisor is started from its file, isolated and in a session of its own, s
 agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -15,10 +16,12 @@ from typing import Any
 
 import msgspec
 
-from agents import processes, supervisor
+from agents import processes
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 
+#: Run as a script: importing it here would cost every agent memory for nothing.
+SCRIPT = Path(__file__).resolve().with_name("supervisor.py")
 LOG_BYTES_MAX = 2**20
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
@@ -68,6 +71,9 @@ class Keeper:
         try:
             self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
         except OSError:
+            # Part of an order may have gone out: nothing that follows would be understood.
+            with contextlib.suppress(OSError):
+                self.link.shutdown(socket.SHUT_RDWR)
             return False
         return True
 
@@ -129,7 +135,7 @@ class Keeper:
         log = self.root / "supervisor.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        command = [sys.executable, "-I", "-S", supervisor.__file__, str(self.root)]
+        command = [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
         with log.open("ab") as stream:
             try:
                 self._started = subprocess.Popen(

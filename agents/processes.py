@@ -5,7 +5,7 @@ it was started with names the attempt and this node's root.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH208, SIM105
+# ruff: noqa: PTH110, PTH208, SIM105
 
 import fcntl
 import os
@@ -17,6 +17,11 @@ from typing import Any
 RECOVERY_S = 30.0
 #: (parent, session, start time in ticks since boot) of a process.
 Facts = tuple[int, int, int]
+
+
+def boottime() -> float:
+    """Seconds since boot, time asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_file(path: str) -> bytes:
@@ -50,6 +55,14 @@ def processes() -> dict[int, Facts]:
             if facts is not None:
                 found[int(name)] = facts
     return found
+
+
+def own_children() -> list[int]:
+    """Pids of this process's children; of all its threads' only the one main thread's."""
+    path = f"/proc/self/task/{os.getpid()}/children"
+    if os.path.exists(path):
+        return [int(pid) for pid in read_file(path).split()]
+    return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
 
 
 def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:

@@ -8,14 +8,14 @@ machine under one lock, and the steps that come out are carried out under it too
 import contextlib
 import fcntl
 import os
-import random
-import secrets
 import select
 import shutil
 import signal
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,13 @@ class Agent:
         self.changed = threading.Event()
         self.clean = threading.Event()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.incarnation = secrets.token_hex(8)
+        self.incarnation = os.urandom(8).hex()
         self.sequence = 0
         token = tasks.read_token(settings.token_file) if settings.token_file else ""
         self.target = Target(settings.server, token)
         self.target.parts()
         self._said: dict[str, float] = {}
+        self._orphaned = False
 
     def prepare(self) -> None:
         """Take the root and find out what the node is."""
@@ -104,10 +105,10 @@ class Agent:
         self.prepare()
         self._meet_supervisor()
         for work in (self._poll, self._report, self._tidy):
-            threading.Thread(target=work, daemon=True).start()
+            threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
         self.clean.set()
         self._listen()
-        if self.settings.stop_tasks_on_exit:
+        if self.settings.stop_tasks_on_exit or self._orphaned:
             self._stop_all()
         return 0
 
@@ -121,16 +122,25 @@ class Agent:
 
     def say(self, text: str) -> None:
         """Tell the operator, the same thing not more than once a minute."""
-        now = time.monotonic()
-        if now < self._said.get(text, -SAY_AGAIN_S) + SAY_AGAIN_S:
+        now, same = time.monotonic(), text[:80]
+        if now < self._said.get(same, -SAY_AGAIN_S) + SAY_AGAIN_S:
             return
         if len(self._said) > 256:
             self._said.clear()
-        self._said[text] = now
+        self._said[same] = now
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{stamp} muster-agent {self.settings.name}: {text}\n")
             sys.stderr.flush()
+
+    def _keep_at(self, work: Callable[[], None]) -> None:
+        """A thread's life: a defect costs one round, not the agent."""
+        while not self.leaving.is_set():
+            try:
+                work()
+            except Exception:  # said in full, and tried again
+                self.say(f"defect in {work.__name__}: {traceback.format_exc()}")
+                self.leaving.wait(1.0)
 
     # The supervisor --------------------------------------------------------------------------
 
@@ -140,7 +150,8 @@ class Agent:
             try:
                 reports = self.keeper.connect(self.leaving)
             except (keeper.KeeperError, OSError) as problem:
-                self.say(f"{problem}; trying again")
+                if not self.leaving.is_set():
+                    self.say(f"{problem}; trying again")
                 self.leaving.wait(BACKOFF_S_MAX)
                 continue
             with self.lock:
@@ -162,8 +173,7 @@ class Agent:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake_read, 4096)
                 elif handle == parent:
-                    self.say("the process that started this agent has ended; leaving with it")
-                    self.leave()
+                    self._outlive()
                 else:
                     self._hear()
 
@@ -193,11 +203,17 @@ class Agent:
         try:
             handle = os.pidfd_open(parent)
         except ProcessLookupError:
-            self.leave()
+            self._outlive()
             return None
         if os.getppid() != parent:
-            self.leave()
+            self._outlive()
         return handle
+
+    def _outlive(self) -> None:
+        """The parent is gone: leave, and take the tasks along."""
+        self.say("the process that started this agent has ended; leaving with it")
+        self._orphaned = True
+        self.leave()
 
     def _stop_all(self) -> None:
         """End every task and the supervisor, and tell the controller if it listens."""
@@ -292,7 +308,7 @@ class Agent:
         self, connection: Connection, request: SyncRequest, timeout_s: float
     ) -> SyncResponse:
         """Send a request and do what its answer asks for."""
-        sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        sent_at = processes.boottime()
         body = msgspec.msgpack.encode(request)
         try:
             path = f"/v1/nodes/{self.settings.name}/sync"
@@ -338,7 +354,8 @@ class Agent:
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
-        self.leaving.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
+        # Spread, so that the agents of a fleet do not come back all at once.
+        self.leaving.wait(longest * (0.5 + os.urandom(1)[0] / 512))
 
     # Carrying out ----------------------------------------------------------------------------
 
@@ -383,8 +400,12 @@ class Agent:
         """Move directories out of the way at once; they are deleted beside the work."""
         for attempt in attempts:
             folder = self.root / "attempts" / attempt
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 folder.replace(self.root / "trash" / attempt)
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                self.say(f"directory {folder} stays: {problem}")
         self.clean.set()
 
     def _tidy(self) -> None:

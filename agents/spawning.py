@@ -90,7 +90,7 @@ def become(order: Record, standard: tuple[int, int, int], write: int) -> None:
             os.dup2(handle, target)
         user = order["user"]
         what = f"user {user['name']}"
-        os.initgroups(user["name"], user["gid"])
+        os.setgroups(user["groups"])
         os.setgid(user["gid"])
         os.setuid(user["uid"])
         what = f"working directory {order['cwd']}"

@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 if __package__ in {None, ""}:
@@ -31,6 +32,10 @@ from agents import clients, journal, processes, spawning
 
 Record = dict[str, Any]
 
+#: How long a supervisor without tasks waits for an agent before it leaves.
+ALONE_S = 60.0
+#: Grows when an older agent could not understand this supervisor, or an older supervisor it.
+PROTOCOL = 1
 CLIENTS_MAX = 4
 STARTS_PER_TURN = 32
 #: How long an attempt's end may wait for descendants that were killed to be gone.
@@ -50,11 +55,6 @@ def reach(point: str) -> None:
         except OSError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def boottime() -> float:
-    """Seconds since boot, time asleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def complain(text: str) -> None:
@@ -96,9 +96,10 @@ class Supervisor:
         self.starts: list[Record] = []
         self.news: dict[str, Record] = {}
         self.clients: dict[int, clients.Client] = {}
-        self.renewed_at = boottime()
+        self.renewed_at = processes.boottime()
         self.leaving = False
         self.retry_at = 0.0
+        self.alone_since: float | None = None
         self.null = os.open("/dev/null", os.O_RDWR)
         self.poller = select.epoll()
         self.orders = {
@@ -106,8 +107,6 @@ class Supervisor:
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
             "shutdown": self.on_shutdown,
         }  # fmt: skip
-
-    # What a predecessor left ---------------------------------------------------------------
 
     def recover(self) -> None:
         """End whatever ran under an earlier supervisor, and record it as lost."""
@@ -123,16 +122,18 @@ class Supervisor:
         self.journal.flush()
         self.news = {}
 
-    # Orders ----------------------------------------------------------------------------------
-
     def on_hello(self, _order: Record, client: clients.Client) -> None:
         """A new agent: it gets every record there is, and from now on all changes."""
         client.greeted = True
-        self.send(client, {"hello": os.getpid(), "records": list(self.records.values())})
+        self.send(
+            client,
+            {"hello": os.getpid(), "protocol": PROTOCOL, "records": list(self.records.values())},
+        )
 
     def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
-        self.starts.append(order)
+        if not self.leaving:
+            self.starts.append(order)
 
     def on_refuse(self, order: Record, _client: clients.Client) -> None:
         """Record an end of an attempt that never started, so that it never will."""
@@ -149,7 +150,10 @@ class Supervisor:
 
     def on_stop(self, order: Record, _client: clients.Client) -> None:
         """Signal an attempt; a later order can only bring the kill nearer."""
-        self.run_starts(only=order["id"])
+        queued = [start for start in self.starts if start["id"] == order["id"]]
+        if queued and order["id"] not in self.records:
+            self.starts.remove(queued[0])
+            self.on_refuse({**order, "message": "stopped before it started"}, _client)
         attempt = self.live.get(order["id"])
         if attempt is not None:
             grace_s = order.get("grace_s")
@@ -159,7 +163,7 @@ class Supervisor:
 
     def on_renew(self, order: Record, _client: clients.Client) -> None:
         """The controller answered a request sent at ``at`` on the boot clock."""
-        self.renewed_at = max(self.renewed_at, min(float(order["at"]), boottime()))
+        self.renewed_at = max(self.renewed_at, min(float(order["at"]), processes.boottime()))
 
     def on_forget(self, order: Record, _client: clients.Client) -> None:
         """Ends that the controller has, and whose directories are gone."""
@@ -178,7 +182,7 @@ class Supervisor:
 
     def stop(self, attempt: Attempt, reason: str, name: str, grace_s: float) -> None:
         """Ask an attempt to leave, and set the moment of the kill."""
-        kill_at = boottime() + grace_s
+        kill_at = processes.boottime() + grace_s
         if attempt.exited:
             return
         if attempt.why:
@@ -187,19 +191,13 @@ class Supervisor:
         attempt.why, attempt.kill_at = reason, kill_at
         attempt.record = {**attempt.record, "state": "Stopping"}
         self.records[attempt.record["id"]] = self.news[attempt.record["id"]] = attempt.record
-        number = getattr(signal, name, signal.SIGTERM)
+        number = signal.Signals.__members__.get(name, signal.SIGTERM)
         processes.kill_group(attempt.pid, number)
 
-    # Starting --------------------------------------------------------------------------------
-
-    def run_starts(self, only: str = "") -> None:
-        """Start some of what is queued; with ``only``, that attempt whatever the limit."""
-        if only:
-            chosen = [order for order in self.starts if order["id"] == only]
-        else:
-            chosen = self.starts[:STARTS_PER_TURN]
+    def run_starts(self) -> None:
+        """Start some of what is queued."""
+        chosen, self.starts = self.starts[:STARTS_PER_TURN], self.starts[STARTS_PER_TURN:]
         for order in chosen:
-            self.starts.remove(order)
             self.start(order)
 
     def start(self, order: Record) -> None:
@@ -228,8 +226,8 @@ class Supervisor:
             record["exit_code"] = problem.exit_code
             self.end(record, "StartFailed", message=str(problem))
             return
-        except (OSError, ValueError, TypeError) as problem:
-            self.end(record, "StartFailed", message=f"could not be started: {problem}")
+        except Exception as problem:  # whatever an order holds, it is one attempt's trouble
+            self.end(record, "StartFailed", message=f"could not be started: {problem!r}")
             return
         finally:
             for handle in standard[1:]:
@@ -247,8 +245,6 @@ class Supervisor:
         ended["message"] = message
         self.records[record["id"]] = self.news[record["id"]] = ended
         self.journal.add({"record": ended}, sync=True)
-
-    # Ending ----------------------------------------------------------------------------------
 
     def reap(self) -> bool:
         """Collect every process that has died. A main process takes its group along."""
@@ -268,7 +264,7 @@ class Supervisor:
             _, status, usage = os.wait4(found.si_pid, 0)
             if attempt is not None:
                 code = os.waitstatus_to_exitcode(status)
-                attempt.exited, attempt.deadline = True, boottime() + SWEEP_S
+                attempt.exited, attempt.deadline = True, processes.boottime() + SWEEP_S
                 attempt.record = attempt.record | {
                     "exit_code": code if code >= 0 else None,
                     "signal": -code if code < 0 else None,
@@ -280,8 +276,7 @@ class Supervisor:
         """Kill orphans of attempts that have ended; the ids of those that have some left."""
         left: set[str] = set()
         idle = all(attempt.exited for attempt in self.live.values())
-        children = processes.read_file(f"/proc/self/task/{os.getpid()}/children").split()
-        for pid in map(int, children):
+        for pid in processes.own_children():
             if pid in self.by_pid:
                 continue
             owner = self.owner_of(pid)
@@ -310,7 +305,7 @@ class Supervisor:
         gone = [attempt for attempt in self.live.values() if attempt.exited]
         if not gone:
             return
-        left, now = self.sweep(), boottime()
+        left, now = self.sweep(), processes.boottime()
         for attempt in gone:
             name = attempt.record["id"]
             if name in left and now < attempt.deadline:
@@ -323,7 +318,7 @@ class Supervisor:
 
     def enforce(self) -> None:
         """Act on leases that have run out and on graces that are over."""
-        now = boottime()
+        now = processes.boottime()
         overdue = []
         for attempt in self.live.values():
             lease_s = attempt.lease_s
@@ -356,9 +351,11 @@ class Supervisor:
         if self.starts:
             return 0.0
         moments = [self.retry_at] if self.retry_at else []
+        if self.alone_since is not None:
+            moments.append(self.alone_since + ALONE_S)
         for attempt in self.live.values():
             if attempt.exited:
-                moments.append(boottime() + 0.05)
+                moments.append(processes.boottime() + 0.05)
             elif attempt.kill_at is not None:
                 moments.append(attempt.kill_at)
             elif attempt.lease_s is not None:
@@ -366,9 +363,7 @@ class Supervisor:
         if not moments:
             return -1.0
         # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
-        return min(60.0, max(0.0, min(moments) - boottime()) + 0.001)
-
-    # The loop --------------------------------------------------------------------------------
+        return min(60.0, max(0.0, min(moments) - processes.boottime()) + 0.001)
 
     def send(self, client: clients.Client, message: Record) -> None:
         """Tell one agent; one that does not read is dropped and asks anew."""
@@ -399,12 +394,15 @@ class Supervisor:
         """Make the turn's ends durable, then tell everyone what changed."""
         try:
             self.journal.flush()
-            self.journal.compact(list(self.records.values()))
         except OSError as problem:
             complain(f"journal {self.journal.path}: {problem}; trying again in a second")
-            self.retry_at = boottime() + 1.0
+            self.retry_at = processes.boottime() + 1.0
             return
         self.retry_at = 0.0
+        try:
+            self.journal.compact(list(self.records.values()))
+        except OSError as problem:
+            complain(f"journal {self.journal.path} can't be written anew: {problem}")
         if self.news:
             message = {"records": list(self.news.values())}
             self.news = {}
@@ -417,23 +415,37 @@ class Supervisor:
         for handle in (listener.fileno(), wakeup):
             self.poller.register(handle, select.EPOLLIN)
         while not (self.leaving and not self.live):
-            for handle, event in self.poller.poll(self.wait_s()):
-                if handle == wakeup:
-                    os.read(wakeup, 4096)
-                elif handle == listener.fileno():
-                    self.accept(listener)
-                elif handle in self.clients:
-                    client = self.clients[handle]
-                    if event & select.EPOLLOUT:
-                        self.tend(client, alive=client.pump())
-                    if event & ~select.EPOLLOUT:
-                        self.receive(client)
-            self.run_starts()
-            self.reap()
-            self.enforce()
-            self.settle()
-            self.publish()
+            try:
+                self.turn(listener, wakeup)
+            except Exception:  # the tasks of a node are worth more than a clean end
+                complain(f"defect: {traceback.format_exc()}")
+                time.sleep(0.1)
         processes.kill_leftovers(self.root, [], SWEEP_S)
+
+    def turn(self, listener: socket.socket, wakeup: int) -> None:
+        """Wait for something to happen and see to it."""
+        for handle, event in self.poller.poll(self.wait_s()):
+            if handle == wakeup:
+                os.read(wakeup, 4096)
+            elif handle == listener.fileno():
+                self.accept(listener)
+            elif handle in self.clients:
+                client = self.clients[handle]
+                if event & select.EPOLLOUT:
+                    self.tend(client, alive=client.pump())
+                if event & ~select.EPOLLOUT:
+                    self.receive(client)
+        self.run_starts()
+        self.reap()
+        self.enforce()
+        self.settle()
+        self.publish()
+        if self.clients or self.live or self.starts:
+            self.alone_since = None
+        elif self.alone_since is None:
+            self.alone_since = processes.boottime()
+        elif processes.boottime() >= self.alone_since + ALONE_S:
+            self.leaving = True
 
     def accept(self, listener: socket.socket) -> None:
         """Let an agent in; one too many sends the oldest away."""

@@ -69,6 +69,13 @@ def find_user(template: TaskTemplate, place: Place) -> User:
     return User(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, switch=switch)
 
 
+def switch_to(user: User) -> dict[str, Any]:
+    """Whom the supervisor is to become. Its groups are looked up here: a directory service that
+    does not answer may keep the agent waiting, never the supervisor."""
+    groups = os.getgrouplist(user.name, user.gid)
+    return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": groups}
+
+
 def order_for(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, Any]:
     """The supervisor's order to start an attempt."""
     name = assignment.attempt
@@ -98,7 +105,7 @@ def order_for(assignment: Assignment, template: TaskTemplate, place: Place) -> d
         "script": script,
         "env": environment_of(assignment, template, place, user, checkpoints),
         "cwd": template.working_directory or f"{folder}/work",
-        "user": {"name": user.name, "uid": user.uid, "gid": user.gid} if user.switch else None,
+        "user": switch_to(user) if user.switch else None,
         "lease_s": template.lease_s,
         "checkpoint_signal": template.checkpoint_signal,
         "grace_s": template.grace_s,
@@ -128,6 +135,7 @@ def environment_of(
         "MUSTER_TRY": str(assignment.try_number),
         "MUSTER_NODE": place.name,
         "MUSTER_NODE_ROOT": place.root,
+        "MUSTER_SHARED_DIR": place.shared,
         "MUSTER_GPUS": ",".join(map(str, assignment.devices)),
         "CUDA_VISIBLE_DEVICES": ",".join(uuids.get(i, str(i)) for i in assignment.devices),
     }
