@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Response, get, post
 from litestar.datastructures import State
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
 from reconciler.model import records
 from reconciler.model.states import JobState
@@ -57,6 +57,15 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     return found
 
 
+def show_refused(service: services.Services, prefix: str) -> list[views.JobView]:
+    """Jobs that are written but so that they can't run, and never could."""
+    refused = views.stored_refused(service.reader.view(views.REFUSED))
+    names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
+    known = {name for name in names if service.reader.job(name) is not None}
+    at = views.stored_sync(service.reader.view(views.SYNC)).checked_at or 0.0
+    return [views.refused_view(name, refused[name], at) for name in names if name not in known]
+
+
 def parse_labels(labels: list[str] | None) -> dict[str, str]:
     """``KEY=VALUE`` each."""
     parsed = {}
@@ -73,7 +82,8 @@ def jobs(
     *,
     state: State,
     job_state: Annotated[
-        list[JobState] | None, Parameter(query="state", description="Only jobs in these states.")
+        list[JobState] | None,
+        QueryParameter(name="state", description="Only jobs in these states."),
     ] = None,
     queue: Filter = None,
     owner: Filter = None,
@@ -100,8 +110,11 @@ def jobs(
         limit=limit,
         after=after,
     )
+    shown = show_jobs(service, found, views.ATTEMPTS_IN_LIST)
+    if not (after or job_state or queue or owner or label):
+        shown = show_refused(service, prefix or "") + shown
     return lists.Jobs(
-        items=show_jobs(service, found, views.ATTEMPTS_IN_LIST),
+        items=shown,
         next=cursor(found[-1]) if len(found) == limit else None,
         **lists.head(service),
     )
@@ -230,7 +243,7 @@ async def events(
     *,
     state: State,
     after: Annotated[int | None, Parameter(ge=0, le=2**62)] = None,
-    job_name: Annotated[str | None, Parameter(query="job", max_length=253)] = None,
+    job_name: Annotated[str | None, QueryParameter(name="job", max_length=253)] = None,
     node: Filter = None,
     limit: Limit = 200,
     wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,

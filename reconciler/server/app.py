@@ -11,7 +11,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.server import api, failures, health, services, sync
+from reconciler.server import api, changes, failures, health, logs, services, sync
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.
@@ -23,18 +23,26 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
 
     @contextlib.asynccontextmanager
     async def linked(_app: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(service.link.run())
+        tasks = [asyncio.create_task(service.link.run())]
+        if service.submitter is not None:
+            tasks.append(asyncio.create_task(service.submitter.run()))
         try:
             yield
         finally:
             service.stop()
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             service.close()
 
     return Litestar(
-        route_handlers=[sync.sync, *health.HANDLERS, *api.HANDLERS],
+        route_handlers=[
+            sync.sync,
+            *health.HANDLERS,
+            *api.HANDLERS,
+            *changes.HANDLERS,
+            *logs.HANDLERS,
+        ],
         lifespan=[linked],
         guards=[service.gate.guard],
         state=State({"services": service, "address": address}),

@@ -9,6 +9,8 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import ResponseSpec
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
+from reconciler.model import desired
+from reconciler.operations import views
 from reconciler.store import StoreError
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     code: str
     message: str
-    problems: list[dict[str, str | int]] = []
+    problems: list[views.ProblemView] = []
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
         status: int,
         message: str,
         *,
-        problems: list[dict[str, str | int]] | None = None,
+        problems: list[views.ProblemView] | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -72,7 +74,7 @@ def responses(*statuses: int) -> dict[int, ResponseSpec]:
 def answer(
     status: int,
     message: str,
-    problems: list[dict[str, str | int]] | None = None,
+    problems: list[views.ProblemView] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response[ErrorAnswer]:
     """An error as it is sent."""
@@ -93,15 +95,23 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
     if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
         _LOG.error("unexpected: %s", error, exc_info=error)
         return answer(error.status_code, "an unexpected error; the controller's log has it")
-    problems: list[dict[str, str | int]] = []
+    problems: list[views.ProblemView] = []
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        problems += [
-            {str(key): str(value) for key, value in found.items()}
-            for found in error.extra
-            if isinstance(found, dict)
-        ]
+        problems += [_parameter_problem(found) for found in error.extra if isinstance(found, dict)]
     headers = dict(error.headers) if error.headers else None
     return answer(error.status_code, error.detail or "refused", problems, headers)
+
+
+def _parameter_problem(found: dict[Any, Any]) -> views.ProblemView:
+    """What the framework says of one parameter."""
+    problem = desired.Problem(
+        rule="parameter",
+        severity="error",
+        path=str(found.get("source", "")),
+        message=str(found.get("message", "")),
+        field=str(found.get("key", "")),
+    )
+    return views.problem_view(problem)
 
 
 def on_store_error(_request: Request[Any, Any, Any], error: StoreError) -> Response[ErrorAnswer]:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from litestar import MediaType, Response, get
 from litestar.datastructures import State
+from litestar.params import FromPath
 
 from reconciler import metrics
 from reconciler.server import access, failures, services
@@ -25,7 +26,12 @@ async def healthz() -> Health:
     return Health("ok")
 
 
-@get("/readyz", opt=_OPEN, summary="Whether agents and users can be served")
+@get(
+    "/readyz",
+    opt=_OPEN,
+    responses=failures.responses(503),
+    summary="Whether agents and users can be served",
+)
 async def readyz(state: State) -> Health:
     """Ready while the loop is connected and has a revision."""
     service: services.Services = state.services
@@ -35,7 +41,12 @@ async def readyz(state: State) -> Health:
     return Health("ok")
 
 
-@get("/metrics", media_type=MediaType.TEXT, summary="The cluster's series, for Prometheus")
+@get(
+    "/metrics",
+    media_type=MediaType.TEXT,
+    responses=failures.responses(401, 403, 503),
+    summary="The cluster's series, for Prometheus",
+)
 async def cluster_metrics(state: State) -> Response[bytes]:
     """The page as the loop published it after its last cycle."""
     service: services.Services = state.services
@@ -49,9 +60,10 @@ async def cluster_metrics(state: State) -> Response[bytes]:
     "/metrics/nodes/{node:str}",
     media_type=MediaType.TEXT,
     sync_to_thread=True,
+    responses=failures.responses(400, 401, 403, 404, 503),
     summary="One node's series, for Prometheus",
 )
-def node_metrics(node: str, state: State) -> Response[bytes]:
+def node_metrics(node: FromPath[str], state: State) -> Response[bytes]:
     """The page of one node."""
     service: services.Services = state.services
     record = service.reader.node(node)
@@ -71,6 +83,7 @@ class Target(msgspec.Struct, frozen=True):
 @get(
     "/v1/prometheus/targets",
     sync_to_thread=True,
+    responses=failures.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
 def targets(state: State) -> list[Target]:

@@ -3,53 +3,15 @@
 import asyncio
 import pathlib
 import time
-from typing import Protocol
 
-import msgspec
-
-from reconciler.model import desired, link
-from reconciler.server import access, sessions
+from reconciler.model import link
+from reconciler.operations import submission
+from reconciler.server import access, relay, sessions
 from reconciler.server.link_client import LinkClient
 from reconciler.store import Reader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
 HINT_EVERY_S = 0.2
-
-
-class SubmittedDocument(msgspec.Struct, frozen=True):
-    """A change that somebody asks for: a document's text, or a verb with its subject.
-
-    ``identity`` is who asked, by token. ``verb`` is ``submit``, ``cancel``, ``hold``,
-    ``release``, ``rerun`` or ``drain``.
-    """
-
-    verb: str
-    identity: str
-    name: str = ""
-    text: str = ""
-    reason: str = ""
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What became of a submitted document.
-
-    ``status`` is as in HTTP: 200 pushed, 400 invalid, 403 not allowed, 404 no such subject, 409
-    another document of that name is there, 503 git can't be reached.
-    """
-
-    name: str
-    status: int
-    message: str = ""
-    commit: str | None = None
-    problems: tuple[desired.Problem, ...] = ()
-
-
-class Submitter(Protocol):
-    """Turns submissions into pushed commits."""
-
-    async def submit(self, documents: list[SubmittedDocument]) -> list[Result]:
-        """One result for each document, in order."""
-        ...
 
 
 class Services:
@@ -61,11 +23,12 @@ class Services:
         store_url: str,
         link_path: pathlib.Path,
         gate: access.Gate,
-        submitter: Submitter | None = None,
+        submitter: submission.Submitter | None = None,
     ) -> None:
         self.gate = gate
         self.submitter = submitter
         self.sessions = sessions.Sessions()
+        self.relay = relay.Relay(self.sessions)
         self.stopping = asyncio.Event()
         self.published_changed = asyncio.Event()
         self.link = LinkClient(

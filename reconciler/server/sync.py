@@ -12,6 +12,7 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.exceptions import ClientException
+from litestar.params import FromPath
 
 from reconciler.model import link, wire
 from reconciler.server import access, services, sessions
@@ -134,7 +135,9 @@ async def converse(
     summary="Agents: say what is, hear what has to be (msgpack)",
     include_in_schema=False,
 )
-async def sync(node: str, request: Request[Any, Any, State], state: State) -> Response[Any]:
+async def sync(
+    node: FromPath[str], request: Request[Any, Any, State], state: State
+) -> Response[Any]:
     """One exchange with an agent."""
     service: services.Services = state.services
     said = parse(node, await request.body())

@@ -1,0 +1,116 @@
+"""``POST /v1/jobs`` and ``POST /v1/changes``: what people want changed, on its way into git."""
+
+import asyncio
+from typing import Any, Literal
+
+import msgspec
+from litestar import Request, post
+from litestar.datastructures import State
+from litestar.params import JSONBody
+
+from reconciler.operations import submission, views
+from reconciler.server import access, failures, services
+
+#: The most subjects of one change.
+SUBJECTS_MAX = 5000
+
+
+class ResultView(msgspec.Struct, frozen=True):
+    """What became of one document or subject."""
+
+    name: str
+    status: int
+    message: str
+    commit: str | None
+
+
+class Results(msgspec.Struct, frozen=True, rename="camel"):
+    """One result for each, in order; all of them are pushed."""
+
+    items: list[ResultView]
+    api_version: str = views.API_VERSION
+
+
+class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them."""
+
+    verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
+    names: list[str]
+    reason: str = ""
+
+
+def _results(found: list[submission.Result]) -> Results:
+    """The answer, where every one was pushed.
+
+    Raises:
+        Failure: any was not; it says what became of the others.
+    """
+    bad = [one for one in found if one.status >= 400]
+    if bad:
+        pushed = len(found) - len(bad)
+        done = f"; {pushed} of {len(found)} were pushed" if len(found) > 1 else ""
+        raise failures.Failure(
+            max(one.status for one in bad),
+            "; ".join(f"{one.name}: {one.message}" for one in bad[:20]) + done,
+            problems=[views.problem_view(problem) for one in bad for problem in one.problems],
+            retry_after_s=1.0 if any(one.status == 503 for one in bad) else None,
+        )
+    items = [ResultView(one.name, one.status, one.message, one.commit) for one in found]
+    return Results(items)
+
+
+def _submitter(state: State) -> submission.Submitter:
+    service: services.Services = state.services
+    if service.submitter is None:
+        raise failures.Failure(
+            501, "this controller was started without a repository to push to; commit there instead"
+        )
+    return service.submitter
+
+
+@post(
+    "/v1/jobs",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 409, 413, 501, 503),
+    summary="Submit jobs: YAML or JSON text of one or several documents",
+)
+async def submit(request: Request[Any, Any, State], state: State) -> Results:
+    """Answered when they are pushed; the same document again is no error."""
+    submitter = _submitter(state)
+    identity = access.identity_of(request).name
+    try:
+        text = (await request.body()).decode()
+        documents = await asyncio.to_thread(submission.read, text, identity)
+    except UnicodeDecodeError as error:
+        raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
+    except submission.InvalidError as error:
+        problems = [views.problem_view(problem) for problem in error.problems]
+        raise failures.Failure(400, str(error), problems=problems) from None
+    return _results(await submitter.submit(documents))
+
+
+@post(
+    "/v1/changes",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 404, 409, 413, 501, 503),
+    summary="Cancel, hold, release or rerun jobs; drain or undrain nodes",
+)
+async def change(
+    data: JSONBody[ChangeRequest], request: Request[Any, Any, State], state: State
+) -> Results:
+    """Answered when it is pushed."""
+    submitter = _submitter(state)
+    identity = access.identity_of(request).name
+    if not 1 <= len(data.names) <= SUBJECTS_MAX:
+        raise failures.Failure(400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}")
+    return _results(
+        await submitter.submit(
+            [
+                submission.SubmittedDocument(data.verb, identity, name, reason=data.reason)
+                for name in data.names
+            ]
+        )
+    )
+
+
+HANDLERS: list[Any] = [submit, change]

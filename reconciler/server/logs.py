@@ -1,0 +1,224 @@
+"""``/v1/jobs/NAME/logs``: a task's output as text, over all attempts at it where it is followed.
+
+What goes wrong after the answer has begun is said in the text, on a line of its own that begins
+with ``muster:``.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import MediaType, Request, Response, get, post
+from litestar.datastructures import State
+from litestar.params import FromPath, FromQuery, Parameter
+from litestar.response import Stream
+
+from reconciler.model import records
+from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState
+from reconciler.server import access, api, failures, relay, services
+
+#: How often a reader that follows looks for a further attempt, if no cycle says so before.
+LOOK_EVERY_S = 2.0
+TAIL_MAX = 100_000
+#: Pieces of less than this end what a node has for now.
+FULL_PIECE_BYTES = 64 * 1024
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Whose output somebody wants to read."""
+
+    job: str
+    run: int
+    element: int
+    group: str
+    index: int
+    attempt: int | None
+    stream: str
+    follow: bool
+
+
+def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
+    """Group and index of a task as people write it: ``worker-3``, ``worker.3``, ``worker``, ``3``.
+
+    Raises:
+        Failure: 404, when the job has no such task.
+    """
+    groups = {group.name: group.count for group in job.spec.groups}
+    first = job.spec.groups[0].name
+    if task is None:
+        return first, 0
+    if task in groups:
+        return task, 0
+    if task.isascii() and task.isdigit() and int(task) < groups[first]:
+        return first, int(task)
+    match = re.fullmatch(r"(?P<group>.+)[-./](?P<index>[0-9]{1,6})", task)
+    if match is not None:
+        group, index = match["group"], int(match["index"])
+        if index < groups.get(group, 0):
+            return group, index
+    known = ", ".join(f"{name}-0 to {name}-{count - 1}" for name, count in groups.items())
+    raise failures.Failure(404, f"job {job.name} has no task {task!r}; it has {known}")
+
+
+def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRecord | None:
+    """The attempt that is asked for, or the newest of the task."""
+    found = None
+    for attempt in service.reader.attempts(
+        wanted.job, wanted.run, element=wanted.element, limit=10_000
+    ):
+        if (attempt.group, attempt.index) == (wanted.group, wanted.index) and (
+            wanted.attempt in {None, attempt.try_number}
+        ):
+            found = attempt
+    return found
+
+
+def is_over(service: services.Services, wanted: Wanted) -> bool:
+    """Whether no further attempt at the task can come."""
+    job = service.reader.job(wanted.job, wanted.run)
+    if job is None or job.finished or wanted.attempt is not None:
+        return True
+    return ELEMENT_CODES[job.elements[wanted.element]] in FINISHED_JOB_STATES
+
+
+def _line(text: str) -> bytes:
+    return f"muster: {text}\n".encode()
+
+
+async def text(
+    service: services.Services, wanted: Wanted, tail: int | None
+) -> AsyncIterator[bytes]:
+    """The output, piece by piece."""
+    seen: set[str] = set()
+    while not service.stopping.is_set():
+        attempt = await asyncio.to_thread(newest_try, service, wanted)
+        if attempt is not None and attempt.id not in seen:
+            seen.add(attempt.id)
+            if len(seen) > 1:
+                yield _line(f"attempt {attempt.try_number} on {attempt.node}")
+            async for data in one_attempt(service, wanted, attempt, tail):
+                yield data
+            tail = None
+            if not wanted.follow:
+                return
+            continue
+        if attempt is None and not wanted.follow:
+            yield _line(f"no attempt at this task of job {wanted.job} was made yet")
+            return
+        changed = service.published_changed
+        over = await asyncio.to_thread(is_over, service, wanted)
+        newer = await asyncio.to_thread(newest_try, service, wanted)
+        if over and (newer is None or newer.id in seen):
+            return
+        if newer is None or newer.id in seen:
+            await service.wait_any(changed, LOOK_EVERY_S)
+
+
+async def one_attempt(
+    service: services.Services,
+    wanted: Wanted,
+    attempt: records.AttemptRecord,
+    tail: int | None,
+) -> AsyncIterator[bytes]:
+    """The output of one attempt, from its start or the last ``tail`` lines."""
+    offset = 0
+    held = None if tail is None else relay.Tail(tail)
+    while True:
+        try:
+            pieces = service.relay.read(attempt, wanted.stream, offset, follow=wanted.follow)
+            async for data, at in _data(service, pieces, held):
+                offset = at
+                if data:
+                    yield data
+        except relay.Silent:
+            yield _line(f"node {attempt.node} has sent nothing for {relay.SILENCE_S_MAX:.0f} s")
+        else:
+            return
+        latest = await asyncio.to_thread(newest_try, service, wanted)
+        gone = latest is None or latest.id != attempt.id or latest.state is AttemptState.ENDED
+        if not wanted.follow or gone or service.stopping.is_set():
+            return
+
+
+async def _data(
+    service: services.Services,
+    pieces: AsyncIterator[Any],
+    held: relay.Tail | None,
+) -> AsyncIterator[tuple[bytes, int]]:
+    """Bytes to show, and the offset behind them."""
+    async for piece in pieces:
+        after = piece.offset + len(piece.data)
+        data = piece.data
+        if held is not None:
+            held.add(data)
+            # a node sends what is there in pieces of full size: a small one is the last for now
+            complete = piece.end or len(data) < FULL_PIECE_BYTES
+            data = held.take() if complete else b""
+            held = None if complete else held
+        if data:
+            yield data, after
+        if piece.error:
+            yield _line(piece.error), after
+        if service.stopping.is_set():
+            return
+
+
+@get(
+    "/v1/jobs/{name:str}/logs",
+    media_type=MediaType.TEXT,
+    responses=failures.responses(400, 401, 403, 404, 429, 503),
+    summary="A task's output as text",
+)
+async def logs(
+    *,
+    name: api.Name,
+    state: State,
+    task: api.Filter = None,
+    element: Annotated[int | None, Parameter(ge=0, le=2**31)] = None,
+    attempt: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
+    stream: FromQuery[Literal["stdout", "stderr"]] = "stdout",
+    follow: FromQuery[bool] = False,
+    tail: Annotated[int | None, Parameter(ge=0, le=TAIL_MAX)] = None,
+) -> Stream:
+    """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones."""
+    service: services.Services = state.services
+    job = await asyncio.to_thread(api.job_or_404, service, name, None)
+    group, index = task_of(job, task)
+    if (element or 0) >= job.spec.element_count:
+        raise failures.Failure(
+            404, f"job {name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
+        )
+    if service.relay.full:
+        raise failures.Failure(
+            429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
+        )
+    wanted = Wanted(name, job.spec.run, element or 0, group, index, attempt, stream, follow)
+    if attempt is not None and await asyncio.to_thread(newest_try, service, wanted) is None:
+        raise failures.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
+    return Stream(text(service, wanted, tail), media_type="text/plain; charset=utf-8")
+
+
+@post(
+    "/v1/nodes/{node:str}/logs/{request_id:str}",
+    status_code=204,
+    opt={access.OPTION: access.NODES},
+    request_max_body_size=relay.PIECE_BYTES_MAX,
+    include_in_schema=False,
+)
+async def post_log(
+    node: FromPath[str], request_id: FromPath[str], request: Request[Any, Any, State], state: State
+) -> Response[None]:
+    """A piece of output from a node (msgpack); 410 when nobody reads any more."""
+    service: services.Services = state.services
+    try:
+        piece = relay.decode_piece(await request.body())
+    except msgspec.DecodeError as error:
+        raise failures.Failure(400, f"a piece of log {request_id} can't be read: {error}") from None
+    if not await service.relay.post(node, request_id, piece):
+        raise failures.Failure(410, f"nobody reads log {request_id} any more")
+    return Response(None, status_code=204)
+
+
+HANDLERS = [logs, post_log]

@@ -1,0 +1,224 @@
+"""Users see what the store holds, in the shapes that scripts rely on."""
+
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from prometheus_client import parser
+
+from reconciler.model import desired, link, outcome
+from reconciler.model.drift import Drift
+from reconciler.model.states import AttemptState, JobState
+from reconciler.operations import views
+from tests.integration.server import parts
+from tests.unit.store import samples
+
+
+@pytest.fixture
+def filled(served: parts.Served) -> parts.Served:
+    """A server over a store with a few things in it."""
+    waiting = samples.job("wait", order=2, reason_key="r", labels={"team": "a"})
+    train = samples.job("train", order=1, state=JobState.RUNNING, elements=3)
+    pool = desired.Pool("cpu", ("n1", "n2"), samples.GROUP.resources)
+    problem = desired.Problem("unknown-queue", "error", "jobs/x.yaml", "no such queue", line=3)
+    served.commit(
+        views=views.cycle_views(
+            samples.cycle(
+                queues=(
+                    outcome.QueueUsage(
+                        "default", None, (1000, 2**30, 1500), (None, None, 2000), (None,) * 3, 1, 1
+                    ),
+                )
+            )
+        )
+        | views.desired_views(
+            desired.Desired(
+                structure=desired.Structure(pools={"cpu": pool}),
+                refused={"broken": "no such queue"},
+                status=desired.SyncStatus("OutOfSync", "abc", "aaa", "bbb", problems=(problem,)),
+            )
+        ),
+        jobs=(train, waiting),
+        attempts=(
+            samples.attempt(train, 0, state=AttemptState.ENDED, exit_code=3),
+            samples.attempt(train, 1, state=AttemptState.RUNNING),
+        ),
+        nodes=(samples.node(),),
+        reasons={"r": (samples.reason(),)},
+        drift=(Drift("node-missing", "n2", "never seen", "warning", "report", 90.0),),
+        events=(samples.event("it began", job="train"), samples.event("node n1", node="n1")),
+    )
+    return served
+
+
+def get(served: parts.Served, path: str, **query: str | int) -> Any:
+    response = served.client.get(path, params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_jobs_have_the_shape_of_the_contract(filled: parts.Served) -> None:
+    page = get(filled, "/v1/jobs", state="Pending")
+    assert page["apiVersion"] == "muster/v1"
+    assert page["asOf"] == "1970-01-01T00:16:40.000Z"
+    assert page["revision"] == "abc"
+    (job,) = page["items"]
+    assert job["name"] == "wait"
+    assert job["place"] == 1
+    assert job["estimatedStart"] is None
+    assert job["reasons"] == [
+        {
+            "code": "InsufficientResources",
+            "message": "nothing is free",
+            "funnel": [],
+            "unblocks": "",
+        }
+    ]
+    train = get(filled, "/v1/jobs/train")["job"]
+    assert train["elements"] == {"Pending": 3}
+    running, ended = train["attempts"]
+    assert (running["element"], running["task"], running["state"]) == (1, "main.0", "Running")
+    assert (ended["exitCode"], ended["devices"], ended["node"]) == (3, [0], "n1")
+    assert ended["started"] == "1970-01-01T00:01:42.000Z"
+
+
+def test_lists_are_filtered_and_paged(filled: parts.Served) -> None:
+    def names(**query: str | int) -> list[str]:
+        return [job["name"] for job in get(filled, "/v1/jobs", **query)["items"]]
+
+    assert names() == ["broken", "wait", "train"]
+    assert names(label="team=a") == ["wait"]
+    assert names(queue="other") == []
+    page = get(filled, "/v1/jobs", limit=1, queue="default")
+    assert names(limit=1, queue="default", after=str(page["next"])) == ["train"]
+    for query in ("after=x", "label=x", "limit=0", "limit=x", "state=Sleeping"):
+        refused = filled.client.get(f"/v1/jobs?{query}")
+        assert refused.status_code == 400, query
+        assert refused.json()["error"]["code"] == "BadRequest"
+    assert filled.client.get("/v1/jobs/nobody").status_code == 404
+    assert filled.client.get("/v1/nothing").json()["error"]["code"] == "NotFound"
+    assert filled.client.put("/v1/jobs").status_code == 405
+
+
+def test_nodes_queues_pools_drift_sync_and_all_at_once(filled: parts.Served) -> None:
+    (node,) = get(filled, "/v1/nodes")["items"]
+    assert node["allocated"] == {"cpu": 1.0, "memory": 0, "gpu": 0.0}
+    assert [gpu["attempt"] for gpu in node["gpus"]] == ["train.1.01234567.1.main.0.1", None]
+    (queue,) = get(filled, "/v1/queues")["items"]
+    assert queue["allocated"] == {"cpu": 1.0, "memory": 2**30, "gpu": 1.5}
+    assert queue["guaranteed"] == {"cpu": None, "memory": None, "gpu": 2.0}
+    (pool,) = get(filled, "/v1/pools")["items"]
+    assert pool["states"] == {"Missing": 1, "Ready": 1}
+    (drift,) = get(filled, "/v1/drift")["items"]
+    assert drift["firstSeen"] == "1970-01-01T00:01:30.000Z"
+    sync = get(filled, "/v1/sync")["sync"]
+    assert (sync["sync"], sync["jobsRevision"]) == ("OutOfSync", "bbb")
+    assert sync["problems"][0]["rule"] == "unknown-queue"
+    whole = get(filled, "/v1/snapshot")
+    assert whole["nodes"] == [node]
+    assert whole["sync"] == sync
+
+
+def test_explain_tells_reasons_and_story(filled: parts.Served) -> None:
+    told = get(filled, "/v1/jobs/train/explain")
+    assert [event["message"] for event in told["events"]] == ["it began"]
+    waits = get(filled, "/v1/jobs/wait/explain")
+    assert waits["reasons"][0]["code"] == "InsufficientResources"
+
+
+def test_events_are_followed(filled: parts.Served) -> None:
+    page = get(filled, "/v1/events")
+    assert page["next"] == 2
+    assert get(filled, "/v1/events", after=2) | {"asOf": 0} == page | {"items": [], "asOf": 0}
+    with parts.in_background(lambda: get(filled, "/v1/events", after=2, wait_s=15)) as told:
+        filled.commit(events=(samples.event("it goes on", job="train"),))
+        filled.loop.publish(events=3)
+        assert told()["next"] == 3
+
+
+def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
+    told = served.client.post("/v1/hooks/git", content=b"\xff not read {")
+    assert (told.status_code, told.json()) == (202, {"told": True})
+    served.loop.wait(lambda heard: link.Hint() in heard)
+    large = served.client.post("/v1/hooks/git", content=bytes(2 * 2**20))
+    assert large.status_code in {202, 413}
+
+
+def test_metrics_are_served(filled: parts.Served) -> None:
+    assert filled.client.get("/metrics").text == "muster_build_info 1\n"
+    page = filled.client.get("/metrics/nodes/n1")
+    found = {family.name for family in parser.text_string_to_metric_families(page.text)}
+    assert "muster_node_gpus" in found
+    assert filled.client.get("/metrics/nodes/n9").status_code == 404
+    cluster, node = filled.client.get("/v1/prometheus/targets").json()
+    assert cluster["targets"] == [filled.address.removeprefix("http://")]
+    assert node["labels"]["__metrics_path__"] == "/metrics/nodes/n1"
+
+
+def test_what_is_not_built_says_so(served: parts.Served) -> None:
+    for response in (
+        served.client.get("/v1/plan"),
+        served.client.post("/v1/jobs", content="kind: Job"),
+        served.client.post("/v1/changes", json={"verb": "cancel", "names": ["x"]}),
+    ):
+        assert response.status_code == 501
+        assert response.json()["error"]["code"] == "NotBuilt"
+
+
+def test_a_damaged_store_is_told_without_a_trace(served: parts.Served) -> None:
+    served.commit(jobs=(samples.job(),))
+    with sqlite3.connect(served.store.path) as connection:
+        connection.execute("UPDATE jobs SET body = x'93'")
+    connection.close()
+    response = served.client.get("/v1/jobs")
+    assert response.status_code == 503
+    assert "a record that can't be read" in response.json()["error"]["message"]
+    assert "Traceback" not in response.text
+
+
+class TestTokens:
+    @pytest.fixture
+    def guarded(self, tmp_path: pathlib.Path) -> Iterator[parts.Served]:
+        path = tmp_path / "tokens"
+        path.write_text("# who\nroot-token root admin\nu alice@example.org user\nn n1 node\n")
+        path.chmod(0o600)
+        made = parts.Served(tmp_path, "--token-file", str(path))
+        try:
+            yield made.ready()
+        finally:
+            made.close()
+
+    def test_roles_may_what_they_may(self, guarded: parts.Served) -> None:
+        def status(method: str, path: str, token: str | None) -> int:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            content = parts.request() if method == "POST" else None
+            with httpx.Client(base_url=guarded.address, timeout=20) as client:
+                return client.request(method, path, headers=headers, content=content).status_code
+
+        sync, other = "/v1/nodes/n1/sync", "/v1/nodes/n2/sync"
+        assert [status("GET", "/v1/jobs", token) for token in (None, "x", "n", "u")] == [
+            401,
+            401,
+            403,
+            200,
+        ]
+        assert [status("POST", sync, token) for token in (None, "u", "n")] == [401, 403, 200]
+        assert status("POST", other, "n") == 403
+        assert status("POST", sync, "root-token") == 200
+        assert [status("GET", path, None) for path in ("/healthz", "/readyz", "/metrics")] == [
+            200,
+            200,
+            401,
+        ]
+
+
+def test_an_answer_of_a_sync_is_what_agents_read() -> None:
+    from reconciler.model import wire
+    from reconciler.server import sync
+
+    fields = {field.name: field.default for field in msgspec.structs.fields(wire.SyncResponse)}
+    assert fields == {field.name: field.default for field in msgspec.structs.fields(sync.Answer)}

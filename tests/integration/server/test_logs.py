@@ -1,0 +1,105 @@
+"""A task's output reaches its reader from the node, over attempts, and stops when nobody reads."""
+
+import msgspec
+
+from reconciler.model import wire
+from reconciler.model.states import AttemptState, JobState
+from tests.integration.server import parts
+from tests.unit.store import samples
+
+TRAIN = samples.job(state=JobState.RUNNING)
+
+
+def read(served: parts.Served, **query: str | int) -> str:
+    response = served.client.get("/v1/jobs/train/logs", params=query)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def asked(served: parts.Served, node: str = "n1") -> wire.LogRequest:
+    """The next log request that a node is told of."""
+    while True:
+        found = parts.answer(served.sync(node, wait_s=10)).log_requests
+        if found:
+            return found[0]
+
+
+def post(
+    served: parts.Served, request: wire.LogRequest, *pieces: wire.LogChunk, node: str = "n1"
+) -> int:
+    status = 0
+    for piece in pieces:
+        status = served.client.post(
+            f"/v1/nodes/{node}/logs/{request.id}", content=msgspec.msgpack.encode(piece)
+        ).status_code
+    return status
+
+
+def test_output_is_relayed(served: parts.Served) -> None:
+    attempt = samples.attempt(TRAIN, state=AttemptState.RUNNING)
+    served.commit(jobs=(TRAIN,), attempts=(attempt,))
+    with parts.in_background(lambda: read(served, stream="stderr")) as text:
+        request = asked(served)
+        assert (request.attempt, request.stream, request.follow) == (attempt.id, "stderr", False)
+        pieces = [wire.LogChunk(b"step %d\n" % step, offset=7 * step) for step in range(20)]
+        assert post(served, request, *pieces, wire.LogChunk(end=True)) == 204
+        assert text() == "".join(f"step {step}\n" for step in range(20))
+    assert post(served, request, wire.LogChunk(b"more")) == 410
+
+
+def test_the_last_lines(served: parts.Served) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
+    with parts.in_background(lambda: read(served, tail=2)) as text:
+        post(served, asked(served), wire.LogChunk(b"a\nb\nc\n"), wire.LogChunk(end=True))
+        assert text() == "b\nc\n"
+
+
+def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
+    with parts.in_background(lambda: read(served, follow="true")) as text:
+        request = asked(served)
+        assert request.follow
+        post(served, request, wire.LogChunk(b"first\n"), wire.LogChunk(offset=6, end=True))
+        served.commit(
+            jobs=(TRAIN,),
+            attempts=(
+                samples.attempt(TRAIN, state=AttemptState.ENDED, concluded=True),
+                samples.attempt(TRAIN, try_number=2, node="n2"),
+            ),
+        )
+        served.loop.publish()
+        request = asked(served, "n2")
+        done = msgspec.structs.replace(TRAIN, state=JobState.SUCCEEDED)
+        served.commit(jobs=(done,))
+        post(served, request, wire.LogChunk(b"second\n"), wire.LogChunk(end=True), node="n2")
+        assert text() == "first\nmuster: attempt 2 on n2\nsecond\n"
+
+
+def test_what_the_node_can_not_give_is_said(served: parts.Served) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
+    with parts.in_background(lambda: read(served)) as text:
+        post(served, asked(served), wire.LogChunk(end=True, error="it was deleted"))
+        assert text() == "muster: it was deleted\n"
+
+
+def test_what_is_not_there_is_refused(served: parts.Served) -> None:
+    get = served.client.get
+    assert get("/v1/jobs/train/logs").status_code == 404
+    served.commit(jobs=(TRAIN,))
+    assert read(served) == "muster: no attempt at this task of job train was made yet\n"
+    told = get("/v1/jobs/train/logs?task=worker-3")
+    assert told.status_code == 404
+    assert "it has main-0 to main-0" in told.json()["error"]["message"]
+    assert get("/v1/jobs/train/logs?element=1").status_code == 404
+    assert get("/v1/jobs/train/logs?attempt=7").status_code == 404
+    bad = served.client.post("/v1/nodes/n1/logs/x", content=b"\xc1")
+    assert bad.status_code == 400
+
+
+def test_a_node_stops_when_its_reader_has_gone(served: parts.Served) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
+    with served.client.stream("GET", "/v1/jobs/train/logs?follow=true") as response:
+        request = asked(served)
+        assert post(served, request, wire.LogChunk(b"x\n")) == 204
+        assert next(response.iter_text()) == "x\n"
+    served.until(lambda: post(served, request, wire.LogChunk(b"y\n", offset=2)) == 410)

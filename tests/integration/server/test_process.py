@@ -1,0 +1,122 @@
+"""The process starts with a clear line or a clear error, and leaves nothing behind."""
+
+import os
+import pathlib
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from reconciler.server import __main__ as program
+from tests.integration.server import parts
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "reconciler.server", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=parts.PATIENCE_S,
+    )
+    return done.returncode, done.stderr
+
+
+REQUIRED = ("--store", "sqlite:////tmp/none.db", "--link", "/tmp/none.sock", "--state", "/tmp")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--listen", "127.0.0.1:0"), "the following arguments are required: --store"),
+        ((*REQUIRED, "--listen", "nonsense"), "expected HOST:PORT"),
+        ((*REQUIRED, "--listen", "0.0.0.0:0"), "there is no --token-file: anybody could run"),
+        ((*REQUIRED, "--listen", "[::]:0"), "there is no --token-file"),
+    ],
+)
+def test_wrong_usage_is_64(arguments: tuple[str, ...], told: str) -> None:
+    code, text = run(*arguments)
+    assert code == 64
+    assert told in text
+    assert "Traceback" not in text
+
+
+def test_a_token_file_that_others_may_read_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("t alice user\n")
+    path.chmod(0o644)
+    code, text = run(*REQUIRED, "--listen", "127.0.0.1:0", "--token-file", str(path))
+    assert code == 1
+    assert "has mode 0644: others may read it; chmod 600 it" in text
+    path.chmod(0o600)
+    path.write_text("t alice king\n")
+    code, text = run(*REQUIRED, "--listen", "127.0.0.1:0", "--token-file", str(path))
+    assert code == 1
+    assert f"{path}:1" in text
+    assert "t alice" not in text
+
+
+def test_an_address_in_use_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, text = run(*REQUIRED, "--listen", address)
+    assert code == 1
+    assert text == f"can't listen on {address}: Address already in use\n"
+
+
+def test_without_a_loop_it_serves_health_and_the_store(tmp_path: pathlib.Path) -> None:
+    served = parts.Served(tmp_path, loop=False)
+    try:
+        assert served.client.get("/healthz").status_code == 200
+        assert served.client.get("/v1/jobs").json()["items"] == []
+        for path in ("/readyz", "/metrics"):
+            assert served.client.get(path).status_code == 503
+        assert served.sync().status_code == 503
+    finally:
+        served.close()
+
+
+def test_it_ends_on_a_signal_without_a_word(tmp_path: pathlib.Path) -> None:
+    served = parts.Served(tmp_path)
+    try:
+        served.ready()
+        assert parts.stop(served.process) == ""
+    finally:
+        served.close()
+
+
+def test_it_dies_with_its_parent(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    server = [sys.executable, "-m", "reconciler.server", *REQUIRED, "--listen", "127.0.0.1:0"]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, *server], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    watched = os.pidfd_open(child)
+    try:
+        parent.send_signal(signal.SIGKILL)
+        parent.communicate()
+        ended = selectors.DefaultSelector()
+        ended.register(watched, selectors.EVENT_READ)
+        assert ended.select(parts.PATIENCE_S)
+        ended.close()
+    finally:
+        os.close(watched)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
+)
+def test_which_addresses_only_this_machine_reaches(host: str, loopback: bool) -> None:
+    assert program.is_loopback(host) is loopback
