@@ -21,6 +21,7 @@ from reconciler.core import memory as core_memory
 from reconciler.core import reconcile
 from reconciler.engines import agents as agents_engine
 from reconciler.model import desired, link, outcome, records
+from reconciler.operations import views as shown
 from reconciler.store import store as stores
 
 log = logging.getLogger("muster.loop")
@@ -129,6 +130,7 @@ class Loop:
         self._structure = structure or desired.Structure()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
+        self._shown: desired.SyncStatus | None = None
         self._cycle = store.cycle
         self._wake_at: float | None = None
         self._uncommitted: list[JournalInput] = []
@@ -277,6 +279,7 @@ class Loop:
             or result.drift != self._memory.drift
             or result.desired_generation != self._memory.desired_generation
             or self._incumbents is not None
+            or (self._desired is not None and self._desired.status != self._shown)
             or len(self._uncommitted) >= SNAPSHOT_CYCLES
         )
 
@@ -297,14 +300,15 @@ class Loop:
         )
         self._uncommitted = []
         self._incumbents = None
+        self._shown = self._desired.status if self._desired else None
 
     def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
         wanted = self._desired or desired.Desired()
-        views = {"queues": self._encoder.encode(result.queues)}
+        views = shown.cycle_views(result)
         if result.desired_generation != self._memory.desired_generation:
-            views["pools"] = self._encoder.encode(tuple(wanted.structure.pools.values()))
-            views["sync"] = self._encoder.encode(wanted.status)
-            views["refused"] = self._encoder.encode(dict(wanted.refused))
+            views |= shown.desired_views(wanted)
+        elif wanted.status != self._shown:
+            views[shown.SYNC] = self._encoder.encode(wanted.status)
         return views
 
     def _publish(self) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from reconciler.cli import terminal
+from reconciler.model import quantities
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints
 
@@ -36,3 +37,11 @@ def controller(server: str | None, token_file: str | None) -> Iterator[clients.C
     except clients.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         terminal.fail(str(error), code, error.problems)
+
+
+def seconds(written: str) -> int:
+    """A duration of the command line; leaves the command when it is none."""
+    try:
+        return quantities.parse_duration(written)
+    except quantities.QuantityError as error:
+        terminal.fail(str(error), terminal.USAGE)

@@ -158,6 +158,8 @@ def _conclude(
     verdict = note.verdict
     if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
         verdict = None
+    if verdict is EndReason.EXITED and any(a.end_reason in _LOSSES for a in attempts):
+        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
     tries = desk.try_number_of(attempts, note)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)

@@ -190,3 +190,18 @@ def test_no_unix_user_where_root_is_not_allowed() -> None:
     world.change_structure(unix_users={"alice@x": "alice"})
     world.cycle()
     assert world.attempts("a")
+
+
+def test_ranks_that_fail_because_their_sibling_is_lost_spend_no_retry() -> None:
+    world = World(nodes=3, cpu=2)
+    world.commit(job("g", count=4, lease_s=10, grace_s=1))
+    world.settle()
+    dead, alive = sorted({attempt.node for attempt in world.attempts("g")})
+    world.nodes[dead].silent = True
+    index = next(a.index for a in world.attempts("g") if a.node == alive)
+    world.end("g", index=index, exit_code=1)
+    assert world.state("g") is JobState.STARTING or world.state("g") is JobState.RUNNING
+    world.advance(120)
+    assert world.state("g") is JobState.RUNNING
+    assert dead not in {attempt.node for attempt in world.attempts("g")}
+    assert world.memory.jobs["g"].notes[0].retries_spent == 0

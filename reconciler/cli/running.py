@@ -1,0 +1,175 @@
+"""Commands that wait: ``run`` a command on the cluster as if it ran here, ``wait`` for jobs."""
+
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reconciler.cli import changing, context, terminal
+from reconciler.operations import authoring
+from reconciler.operations import changing as operations
+from reconciler.operations import client as clients
+
+#: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
+TIMED_OUT, MUSTER_FAILED = 124, 125
+#: How long one look for the end of a job waits for events.
+LOOK_S = 20.0
+FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
+
+Json = Any
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(context_settings={"allow_interspersed_args": False})(run)
+    app.command()(wait)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command, behind --.")],
+    *,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="GPUs of a task.")] = None,
+    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--nodes", "--tasks", "-N", help="Tasks that start together.")
+    ] = None,
+    time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority-class", help="Priority class.")
+    ] = None,
+    framework: Annotated[str | None, typer.Option(help="none or torchrun.")] = None,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Run a command on the cluster: submit, wait, print its output, leave with its status.
+
+    128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels.
+
+    Example: muster run --gpus 1 -- nvidia-smi
+    """
+    options = authoring.JobOptions(
+        name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
+        command=tuple(command),
+        queue=queue,
+        gpus=gpus,
+        cpus=cpus,
+        memory=memory,
+        count=tasks,
+        time_limit=time_limit,
+        priority_class=priority,
+        framework=framework,
+    )
+    try:
+        to = operations.find_target(
+            clone=clone, server=server, token_file=token_file, here=Path.cwd()
+        )
+        operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
+    except operations.ChangeError as error:
+        terminal.fail(str(error), MUSTER_FAILED, error.problems)
+    terminal.note(f"submitted {options.name}")
+    try:
+        with context.controller(server, token_file) as api:
+            code = _attend(api, options.name)
+    except KeyboardInterrupt:
+        terminal.note(f"cancelling {options.name}")
+        operations.carry_out(
+            [operations.Act(verb="cancel", name=options.name, reason="interrupted")], to
+        )
+        raise typer.Exit(128 + signal.SIGINT) from None
+    except typer.Exit:
+        raise typer.Exit(MUSTER_FAILED) from None
+    raise typer.Exit(code)
+
+
+def _attend(api: clients.Client, name: str) -> int:
+    """Print the job's output as it comes; its status at the end."""
+    job = _until(api, name, lambda item: item["state"] not in ("Pending", "Held"))
+    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        follow = "true" if stream == "stdout" else "false"
+        try:
+            for piece in api.stream(f"/v1/jobs/{name}/logs", {"stream": stream, "follow": follow}):
+                sink.buffer.write(piece)
+                sink.buffer.flush()
+        except clients.ApiError as error:
+            terminal.note(f"its {stream} can't be read: {error}")
+        if stream == "stdout":
+            job = _until(api, name, lambda item: item["state"] in FINISHED)
+    return status_of(job)
+
+
+def status_of(job: Json) -> int:
+    """The exit status that stands for what became of a job."""
+    if job["state"] == "Succeeded":
+        return 0
+    if job["state"] == "TimedOut":
+        return TIMED_OUT
+    if job["state"] == "Cancelled":
+        return 128 + signal.SIGTERM
+    ended = [a for a in job["attempts"] if a["state"] == "Ended"]
+    own_will = [a for a in ended if a["endReason"] in ("Exited", "StartFailed")]
+    for attempt in sorted(own_will, key=lambda a: a["ended"] or ""):
+        if attempt["signal"]:
+            return 128 + int(attempt["signal"])
+        if attempt["exitCode"]:
+            return int(attempt["exitCode"])
+    return MUSTER_FAILED
+
+
+def _until(api: clients.Client, name: str, condition: Any, ends_at: float | None = None) -> Json:
+    """The job as soon as ``condition`` holds of it; None when the time is up before."""
+    after: int | None = None
+    told = ""
+    while ends_at is None or time.monotonic() < ends_at:
+        try:
+            job = api.get(f"/v1/jobs/{name}")["job"]
+        except clients.ApiError as error:
+            if error.status != 404:
+                raise
+            job = None
+        if job is not None and condition(job):
+            return job
+        if job is not None and job["reasons"]:
+            reason = f"{job['reasons'][0]['code']}: {job['reasons'][0]['message']}"
+            if reason != told:
+                told = reason
+                terminal.note(f"{name} waits: {reason}")
+        left_s = LOOK_S if ends_at is None else min(LOOK_S, max(0.0, ends_at - time.monotonic()))
+        page = api.get(
+            "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
+        )
+        after = page["next"]
+    return None
+
+
+def wait(
+    names: Annotated[list[str], typer.Argument(help="Names of jobs.")],
+    *,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")
+    ] = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Wait until jobs have ended: 0 all succeeded, 1 not all, 124 the time was up.
+
+    Example: muster wait train evaluate --timeout 2h
+    """
+    ends_at = time.monotonic() + context.seconds(timeout) if timeout else None
+    failed = []
+    with context.controller(server, token_file) as api:
+        for name in names:
+            job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+            if job is None:
+                terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
+            terminal.out.print(f"{name}: {job['state']}", markup=False)
+            if job["state"] != "Succeeded":
+                failed.append(name)
+    raise typer.Exit(terminal.ERROR if failed else terminal.DONE)

@@ -1,0 +1,168 @@
+"""Commands that run things: a cluster on this machine, the demo, a controller, an agent."""
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import reconciler
+from reconciler.cli import terminal
+from reconciler.operations import localcluster, resources
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(up)
+    app.command()(demo)
+    app.command()(init)
+    app.command(context_settings=PASS_ON)(controller)
+    app.command(context_settings=PASS_ON)(agent)
+    app.command()(version)
+
+
+class _Stop:
+    """Remembers that somebody pressed Ctrl-C or asked the process to end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+def up(
+    repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
+    path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
+    branch: Annotated[str | None, typer.Option("--branch", help="Branch that is read.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help="Virtual nodes; else what the pools say.")
+    ] = None,
+    listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
+) -> None:
+    """Run a controller and virtual nodes on this machine over your repository, until Ctrl-C.
+
+    Example: muster init my-cluster; cd my-cluster; muster up
+    """
+    address = str(Path(repo).resolve()) if Path(repo).exists() else repo
+    cluster = localcluster.LocalCluster(
+        folder=Path.cwd(),
+        repository=address,
+        branch=branch or _branch_of(address),
+        sub_path=path,
+        listen=listen,
+        identity=_identity(),
+        nodes=nodes,
+    )
+    stop = _Stop()
+    terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
+    try:
+        cluster.start()
+        names = cluster.nodes.names() if cluster.nodes else []
+        terminal.note(f"{len(names)} virtual nodes: {', '.join(names) or 'no pool asks for any'}")
+        terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
+        terminal.note("Ctrl-C ends everything.")
+        cluster.keep(stop, terminal.note)
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error))
+    finally:
+        terminal.note("stopping")
+        cluster.stop()
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def _branch_of(address: str) -> str:
+    """The branch that a repository on this machine stands on; ``main`` for others."""
+    if not Path(address).is_dir():
+        return "main"
+    return _git("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
+
+
+def _identity() -> str:
+    email = _git("config", "user.email")
+    return email or f"{os.environ.get('USER', 'local')}@{platform.node()}"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where it works; made anew each time.")
+    ] = Path("demo"),
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up at the end.")] = False,
+) -> None:
+    """Show Muster at work: real jobs, scheduled, preempted, healed and finished, in minutes.
+
+    Example: muster demo
+    """
+    from reconciler.demo import story  # noqa: PLC0415 - only the demo needs it
+
+    raise typer.Exit(story.play(folder, keep=keep))
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
+) -> None:
+    """Write a starter repository that validates, as a git repository with one commit.
+
+    Example: muster init my-cluster
+    """
+    if folder.exists() and any(folder.iterdir()):
+        terminal.fail(f"{folder} is there and not empty; name a new folder")
+    shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
+    (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
+    for command in (
+        ["git", "init", "--quiet", "--initial-branch", "main"],
+        ["git", "add", "--all"],
+        ["git", "commit", "--quiet", "--message", "Start a cluster with Muster"],
+    ):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            terminal.fail(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    terminal.out.print(str(folder))
+    terminal.note(f"next: cd {folder} && muster up")
+
+
+def controller(context: typer.Context) -> None:
+    """Run a controller (muster controller --help lists its options).
+
+    Example: muster controller --repo https://git.example.org/cluster.git --state /var/lib/muster
+    """
+    _become("reconciler.daemon", context.args)
+
+
+def agent(context: typer.Context) -> None:
+    """Run a node's agent (muster agent --help lists its options).
+
+    Example: muster agent --server https://muster.example.org --name gpu001 --root /var/lib/muster
+    """
+    _become("agents", context.args)
+
+
+def _become(module: str, arguments: list[str]) -> None:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell
+
+
+def version() -> None:
+    """Print the version.
+
+    Example: muster version
+    """
+    terminal.out.print(f"muster {reconciler.__version__}")
