@@ -44,9 +44,12 @@ class Decisions:
         reasons: key to reasons in order of precedence; one entry serves all claims of one
             queue and shape that wait for the same cause.
         reason_of: job to key, for every claim that has elements left waiting.
+        promised: job to the number of its elements for which room is kept until what is leaving
+            has left; given back as ``Claim.promised`` in the next cycle, it keeps their turn.
     """
 
     placements: tuple[Placement, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)

@@ -26,7 +26,7 @@ class Cause:
     """What stands in a claim's way.
 
     Attributes:
-        kind: ``suspended``, ``limit``, ``quota``, ``room``, ``leaving``, ``evictions`` or
+        kind: ``suspended``, ``limit``, ``quota``, ``room``, ``evictions`` or
             ``array``.
         excess: the queue and amounts, for ``limit`` and ``quota``.
         queue: the suspended queue.
@@ -152,12 +152,6 @@ class Explainer:
                 else "room is kept for it until work that is stopping has stopped",
                 unblocks="what is stopping has stopped",
             )
-        if cause.kind == "leaving":
-            return reasons.Reason(
-                reasons.ReasonCode.WAITING_FOR_EVICTIONS,
-                "there is room for it once work that is stopping has stopped",
-                unblocks="what is stopping has stopped, and nobody goes first",
-            )
         return self._no_room(claim.shape, cause.ahead)
 
     def _over_limit(self, excess: quotas.Excess) -> reasons.Reason:
@@ -191,8 +185,8 @@ class Explainer:
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
-            f"{bound}: {used} in use, {asked} asked",
-            unblocks=f"work in queue {name} ends and gives back {surplus}, "
+            f"{bound}: {used} in use by such work, {asked} asked",
+            unblocks=f"such work in queue {name} ends and gives back {surplus}, "
             "or the job becomes preemptible",
         )
 

@@ -317,7 +317,7 @@ class _Attempt:
         claim, asked, ledger = self.asking.claim, self.asking.asked, self.ledger
         if ledger.over_limit(claim.queue, asked, settled=True) is not None:
             return False
-        if not claim.preemptible and ledger.over_guarantee(claim.queue, asked, settled=True):
+        if not claim.preemptible and ledger.over_guarantee(claim.queue, asked):
             return False
         others = {c.holding.queue for c in self.chosen.values()} - {claim.queue}
         if not others:

@@ -44,6 +44,7 @@ class Quota:
         named: whether a queue is guaranteed something of a resource.
         judged: whether a queue is measured by its guarantee in a resource.
         charged: allocated amounts with the starts and promises of this cycle.
+        firm: of the charged amounts those of work that can't be evicted and is not leaving.
         going: of the charged amounts those that leaving elements still hold.
     """
 
@@ -54,14 +55,15 @@ class Quota:
     judged: list[tuple[bool, bool, bool]]
     charged: list[list[int]]
     cluster: Vector
+    firm: list[list[int]] = field(default_factory=list)
     going: list[list[int]] = field(default_factory=list)
 
-    def charge(self, queue: int, asked: Vector, count: int = 1) -> None:
-        """Count ``count`` elements as taken by a queue and all above it."""
+    def charge(self, queue: int, asked: Vector, count: int = 1, *, firm: bool = False) -> None:
+        """Count elements as taken by a queue and all above it; ``firm``: not preemptible."""
         for member in self.paths[queue]:
-            row = self.charged[member]
-            for resource in RESOURCES:
-                row[resource] += asked[resource] * count
+            for row in (self.charged[member], self.firm[member])[: 2 if firm else 1]:
+                for resource in RESOURCES:
+                    row[resource] += asked[resource] * count
 
     def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
         """Count amounts of a queue as about to come free (-1: not after all)."""
@@ -86,20 +88,17 @@ class Quota:
                     return Excess(member, resource, bound, used, asked[resource])
         return None
 
-    def over_guarantee(
-        self, queue: int, asked: Vector, *, settled: bool = False, besides: Vector = (0, 0, 0)
-    ) -> Excess | None:
-        """The lowest queue that one more element would take over its guarantee, if any.
+    def over_guarantee(self, queue: int, asked: Vector) -> Excess | None:
+        """The lowest queue whose guarantee one more element of firm work would exceed, if any.
 
-        Only resources that the element asks for and the queue is judged by count.
+        Work that is not preemptible may not borrow, so it is measured against all such work:
+        what is preemptible beside it gives way to whoever is owed.
         """
         for member in self.paths[queue]:
             for resource in RESOURCES:
-                if not asked[resource] or not self.judged[member][resource]:
-                    continue
-                bound = self.guaranteed[member][resource]
-                used = self.used(member, resource, settled=settled) + besides[resource]
-                if used + asked[resource] > bound:
+                bound, used = self.guaranteed[member][resource], self.firm[member][resource]
+                judged = asked[resource] and self.judged[member][resource]
+                if judged and used + asked[resource] > bound:
                     return Excess(member, resource, bound, used, asked[resource])
         return None
 
@@ -145,30 +144,32 @@ class Quota:
             for resource in RESOURCES
         )
 
-    def most(self, queue: int, asked: Vector, bounds: list[Vector], *, judged: bool) -> int:
-        """How many elements fit under ``bounds`` of a queue and its ancestors."""
+    def startable(self, queue: int, asked: Vector, *, firm: bool) -> int:
+        """How many elements may start before a limit, or a guarantee for firm work, is reached."""
         count = snapshots.UNLIMITED
         for member in self.paths[queue]:
             for resource in RESOURCES:
-                if not asked[resource] or (judged and not self.judged[member][resource]):
+                if not asked[resource]:
                     continue
-                room = bounds[member][resource] - self.charged[member][resource]
+                room = self.limit[member][resource] - self.charged[member][resource]
+                if firm and self.judged[member][resource]:
+                    own = self.guaranteed[member][resource] - self.firm[member][resource]
+                    room = min(room, own)
                 count = min(count, max(0, room // asked[resource]))
         return count
 
-    def startable(self, queue: int, asked: Vector, *, preemptible: bool) -> int:
-        """How many elements may start before a limit, or a guarantee for firm work, is reached."""
-        count = self.most(queue, asked, self.limit, judged=False)
-        if preemptible:
-            return count
-        return min(count, self.most(queue, asked, self.guaranteed, judged=True))
-
     def covers(self, queue: int, asked: Vector, taken: Vector) -> bool:
-        """Whether a guarantee would cover a start after ``taken`` had been charged too."""
+        """Whether guarantees would cover a start after ``taken`` had been charged too."""
         named = self.named[queue]
         if not any(named[resource] and asked[resource] for resource in RESOURCES):
             return False
-        return self.over_guarantee(queue, asked, besides=taken) is None
+        return all(
+            not asked[r]
+            or not self.judged[member][r]
+            or self.charged[member][r] + taken[r] + asked[r] <= self.guaranteed[member][r]
+            for member in self.paths[queue]
+            for r in RESOURCES
+        )
 
     def saturation(self, queue: int, taken: Vector) -> float:
         """Dominant ratio of allocated to guaranteed amounts, with ``taken`` charged too."""
@@ -224,11 +225,17 @@ def of(situation: snapshots.Snapshot) -> Quota:
         judged=judged,
         charged=[list(row) for row in _vectors(queues.allocated)],
         cluster=_vectors(situation.nodes.capacity.sum(axis=0, keepdims=True))[0],
+        firm=[[0, 0, 0] for _ in parents],
         going=[[0, 0, 0] for _ in parents],
     )
     for holding in situation.holdings:
         if holding.leaving:
             ledger.release(holding.queue, total_of(holding))
+        elif not holding.evictable:
+            total = total_of(holding)
+            for member in ledger.paths[holding.queue]:
+                for resource in RESOURCES:
+                    ledger.firm[member][resource] += total[resource]
     return ledger
 
 

@@ -1,9 +1,9 @@
 """One scheduling decision: a snapshot comes in, what starts, what leaves and why go out.
 
 The cycle first keeps room for claims that others were evicted for already, then goes from claim
-to claim in the order of ``order``: it starts what fits, promises what is leaving to those with a
-right to it, evicts for those who may, and notes for everyone else what stands in the way. It
-never looks at a clock, and the order of what comes in does not matter.
+to claim in the order of ``order``: it starts what fits, keeps room that is coming free for who
+can start with it, evicts for those who may, and notes for everyone else what stands in the way.
+It never looks at a clock, and the order of what comes in does not matter.
 """
 
 from dataclasses import dataclass, field
@@ -152,7 +152,7 @@ class _Cycle:
         if excess is not None:
             return explain.Cause("limit", excess)
         if not claim.preemptible:
-            excess = self.ledger.over_guarantee(claim.queue, progress.asked, settled=settled)
+            excess = self.ledger.over_guarantee(claim.queue, progress.asked)
             if excess is not None:
                 return explain.Cause("quota", excess)
         return None
@@ -163,7 +163,7 @@ class _Cycle:
         if cause is None and self.stock.fits(progress.claim.shape):
             return None
         if self._later_plan(progress) is not None:
-            return None if self._has_rights(progress) else explain.Cause("leaving")
+            return None
         if self.victims.could_help(self._asking(progress)):
             return None
         return cause or explain.Cause("room", ahead=len(self.takers))
@@ -175,11 +175,7 @@ class _Cycle:
             self.tree.put(queue, head)
             return
         most = self.tree.turns(queue, head, rivals, self._allowed(progress))
-        if not (
-            self._start(progress, most)
-            or (self._has_rights(progress) and self._promise(progress))
-            or self._evict(progress)
-        ):
+        if not (self._start(progress, most) or self._promise(progress) or self._evict(progress)):
             self.blocked[queue][progress.alike] = (
                 self._hopeless(progress)
                 or self._gate(progress)
@@ -189,7 +185,7 @@ class _Cycle:
 
     def _allowed(self, progress: _Progress) -> int:
         claim = progress.claim
-        allowed = self.ledger.startable(claim.queue, progress.asked, preemptible=claim.preemptible)
+        allowed = self.ledger.startable(claim.queue, progress.asked, firm=not claim.preemptible)
         return max(1, min(progress.left, allowed))
 
     def _start(self, progress: _Progress, most: int) -> bool:
@@ -202,17 +198,11 @@ class _Cycle:
         for element, tasks in zip(waiting, started, strict=True):
             self.placements.append(Placement(claim.job, element, tasks))
         progress.started += len(started)
-        self.ledger.charge(claim.queue, progress.asked, len(started))
+        self.ledger.charge(claim.queue, progress.asked, len(started), firm=not claim.preemptible)
         if started:
             nodes = {task.node for tasks in started for task in tasks}
             self.takers.append((claim.job, tuple(sorted(nodes))))
         return bool(started)
-
-    def _has_rights(self, progress: _Progress) -> bool:
-        """Whether the claim might evict, so that room coming free may be kept for it."""
-        claim = progress.claim
-        entitled = self.ledger.depth_covered(claim.queue, progress.asked) > 0
-        return entitled or self.victims.any_below(claim)
 
     def _asking(self, progress: _Progress) -> preemption.Asking:
         claim = progress.claim
@@ -226,10 +216,12 @@ class _Cycle:
         if self._gate(progress, settled=True) is not None:
             return None
         index = progress.claim.shape
-        return placement.plan_element(
-            self.stock.later(everything=everything),
-            self.situation.shapes[index],
-            self.stock.usable(index),
+        shape, usable = self.situation.shapes[index], self.stock.usable(index)
+        room = self.stock.later(everything=everything)
+        # Where something is leaving first: what is free elsewhere can be used at once.
+        there = usable & self.stock.coming.any(axis=1)
+        return placement.plan_element(room, shape, there) or placement.plan_element(
+            room, shape, usable
         )
 
     def _promise(self, progress: _Progress, *, to_all: bool = False) -> bool:
@@ -240,7 +232,8 @@ class _Cycle:
         if plan is None:
             return False
         self.stock.promise(progress.claim.shape, plan)
-        self.ledger.charge(progress.claim.queue, progress.asked)
+        claim = progress.claim
+        self.ledger.charge(claim.queue, progress.asked, firm=not claim.preemptible)
         progress.promised += 1
         self.takers.append((progress.claim.job, tuple(sorted({part.node for part in plan}))))
         return True
@@ -283,7 +276,12 @@ class _Cycle:
                     if key not in found:
                         found[key] = explainer.told(claim, cause)
                 reason_of[claim.job] = key
-        return Decisions(tuple(self.placements), tuple(self.evictions), found, reason_of)
+        promised = {
+            p.claim.job: p.promised
+            for p in sorted((p for line in self.lines for p in line), key=lambda p: p.claim.job)
+            if p.promised
+        }
+        return Decisions(tuple(self.placements), tuple(self.evictions), found, reason_of, promised)
 
     def _cause(self, progress: _Progress) -> explain.Cause:
         """What the elements of a claim that are left wait for."""

@@ -106,7 +106,7 @@ class Claim:
         order: order of arrival; smaller came first.
         preemptible: whether it may be evicted for others; one that is not has to fit into the
             guaranteed amounts of its queue and of every ancestor.
-        promised: of how many of its elements others were evicted that have not started since.
+        promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start; 0 where that is not remembered, and
             then only what ``Holding.leaving_for`` still tells counts.
     """

@@ -154,11 +154,17 @@ class Stock:
         return tuple(tasks)
 
     def promise(self, shape: int, plan: placements.Plan) -> None:
-        """Keep the room of a plan for a claim that waits; what is coming is used first."""
+        """Keep the room of a plan for a claim that waits.
+
+        What is coming and nobody else waits for is used first, then what is free.
+        """
         groups = self.shapes[shape].groups
         for part in plan:
             amounts = np.array(groups[part.group].amounts, dtype=np.int64) * part.count
-            awaited = np.minimum(amounts, self.coming[part.node])
-            self.coming[part.node] -= awaited
-            self.free[part.node] -= amounts - awaited
+            coming, free = self.coming[part.node], self.free[part.node]
+            unreserved = np.maximum(coming - self.reserved[part.node], 0)
+            awaited = np.minimum(amounts, unreserved)
+            taken = np.minimum(amounts - awaited, free)
+            coming -= amounts - taken
+            free -= taken
         self.version += 1

@@ -101,6 +101,10 @@ class Situation:
         self.jobs: dict[str, Job] = {}
         self.held: list[Held] = []
 
+    def __repr__(self) -> str:
+        lines = [*self.nodes, *self.queue_list, *self.jobs.values(), *self.held]
+        return "\n".join(map(repr, lines))
+
     def node(
         self,
         name: str,
@@ -298,13 +302,12 @@ class Situation:
             tasks = tuple((t.node, vectors[t.group], t.devices) for t in placement.tasks)
             job.waiting.remove(placement.element)
             self.held.append(Held(job.name, placement.element, tasks))
-            job.promised = max(0, job.promised - 1)
         for held in self.held:
             for eviction in decisions.evictions:
                 if (eviction.job, eviction.element) == (held.job, held.element):
                     held.leaving, held.leaving_for = True, eviction.for_job
-        for name in {eviction.for_job for eviction in decisions.evictions}:
-            self.jobs[name].promised = max(1, self.jobs[name].promised)
+        for job in self.jobs.values():
+            job.promised = decisions.promised.get(job.name, 0)
         return self
 
     def left(self) -> Situation:

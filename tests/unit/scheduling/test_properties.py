@@ -27,25 +27,25 @@ def clusters(draw: st.DrawFn) -> Situation:
     s = Situation()
     nodes = draw(st.integers(1, 3))
     for index in range(nodes):
-        s.node(f"n{index}", gpu=draw(st.sampled_from([2, 4])), cpu=8, accepts=draw(_mostly()))
+        s.node(f"n{index}", gpu=draw(st.sampled_from([2, 4, 4])), cpu=12, accepts=draw(_mostly()))
     inner = draw(st.booleans())
     if inner:
         s.queue("top", guaranteed=draw(st.sampled_from([0, 4])), limit=draw(_limit()))
     for name in ("a", "b"):
-        guaranteed, limit = draw(st.integers(0, 3)), draw(_limit())
+        guaranteed, limit = draw(st.sampled_from([0, 2, 3, 5])), draw(_limit())
         parent = "top" if inner and draw(st.booleans()) else None
         s.queue(name, parent, guaranteed=guaranteed, limit=limit)
-    for index in range(draw(st.integers(0, 5))):
+    for index in range(draw(st.sampled_from([0, 3, 6, 9, 12]))):
         _running(draw, s, index)
-    for index in range(draw(st.integers(1, 5))):
+    for index in range(draw(st.integers(1, 4))):
         s.job(
             f"w{index}",
             draw(st.sampled_from(["a", "b"])),
-            gpu=draw(st.integers(0, 3)),
-            cpu=draw(st.integers(1, 3)),
-            tasks=draw(st.integers(1, 3)),
+            gpu=draw(st.sampled_from([0, 1, 1, 2, 3])),
+            cpu=draw(st.sampled_from([1, 1, 3])),
+            tasks=draw(st.sampled_from([1, 1, 2, 3])),
             array=draw(st.sampled_from([1, 1, 3])),
-            priority=draw(st.sampled_from([10, 50])),
+            priority=draw(st.sampled_from([10, 50, 90])),
             preemptible=draw(_mostly()),
         )
     return s
@@ -56,28 +56,31 @@ def _mostly() -> st.SearchStrategy[bool]:
 
 
 def _limit() -> st.SearchStrategy[int | None]:
-    return st.sampled_from([None, None, 3, 6])
+    return st.sampled_from([None, None, None, 4, 6])
 
 
 def _running(draw: st.DrawFn, s: Situation, index: int) -> None:
-    gpu = draw(st.integers(0, 2))
-    snapshot = s.snapshot()
+    gpu, tasks = draw(st.sampled_from([0, 1, 1, 2])), draw(st.sampled_from([1, 1, 2]))
+    nodes = s.snapshot().nodes
     wanted = amounts(gpu, 1, 1)
-    fits = [
+    places = [
         name
-        for node, name in enumerate(snapshot.nodes.names)
-        if all(snapshot.nodes.free[node][r] >= wanted[r] for r in range(3))
+        for node, name in enumerate(nodes.names)
+        for _ in range(min(int(nodes.free[node][r]) // wanted[r] for r in range(3) if wanted[r]))
     ]
-    if fits:
-        s.job(
-            f"r{index}",
-            draw(st.sampled_from(["a", "b"])),
-            gpu=gpu,
-            priority=draw(st.sampled_from([10, 50])),
-            preemptible=draw(_mostly()),
-            cost_s=draw(st.sampled_from([0.0, 60.0])),
-            on=(draw(st.sampled_from(fits)),),
-        )
+    if len(places) < tasks:
+        return
+    s.job(
+        f"r{index}",
+        draw(st.sampled_from(["a", "b"])),
+        gpu=gpu,
+        tasks=tasks,
+        priority=draw(st.sampled_from([10, 10, 50])),
+        preemptible=draw(_mostly()),
+        cost_s=draw(st.sampled_from([0.0, 60.0])),
+        on=tuple(draw(st.permutations(places))[:tasks]),
+        leaving=draw(st.sampled_from([False, False, False, False, True])),
+    )
 
 
 def check_capacity(situation: Snapshot, decisions: Decisions) -> None:

@@ -1,0 +1,179 @@
+"""Who has to leave for whom, situation by situation."""
+
+from tests.unit.scheduling import situations
+from tests.unit.scheduling.situations import Situation, evicted, started
+
+
+def two_teams(guaranteed: int = 4, gpus: int = 8) -> Situation:
+    """One node, two queues with the same guarantee."""
+    s = Situation().node("n", gpu=gpus).queue("a", guaranteed=guaranteed)
+    return s.queue("b", guaranteed=guaranteed)
+
+
+def test_a_guarantee_is_taken_back_from_who_borrowed_it() -> None:
+    s = two_teams()
+    for index in range(8):
+        s.job(f"b{index}", "b", gpu=1, on=("n",))
+    s.job("mine", "a", gpu=2)
+    decisions = s.decide()
+    assert evicted(decisions) == [("b6", "mine"), ("b7", "mine")]
+    assert situations.code(decisions, "mine") == "WaitingForEvictions"
+    again = s.apply(decisions).decide()
+    assert (started(again), evicted(again)) == ([], [])
+    assert situations.code(again, "mine") == "WaitingForEvictions"
+    assert started(s.left().decide()) == ["mine"]
+
+
+def test_borrowing_gives_no_right_to_evict() -> None:
+    s = two_teams().job("b", "b", gpu=8, on=("n",)).job("greedy", "a", gpu=5)
+    assert evicted(s.decide()) == []
+
+
+def test_a_queue_within_its_guarantee_loses_nothing_to_others() -> None:
+    s = two_teams(gpus=6).job("b1", "b", gpu=4, on=("n",)).job("urgent", "a", gpu=3, priority=99)
+    assert evicted(s.decide()) == []
+
+
+def test_only_what_is_over_the_guarantee_is_taken() -> None:
+    s = two_teams()
+    for index in range(3):
+        s.job(f"b{index}", "b", gpu=2, on=("n",))
+    s.job("a", "a", gpu=2, on=("n",)).job("more", "a", gpu=2).job("most", "a", gpu=1)
+    assert evicted(s.decide()) == [("b2", "more")]
+
+
+def test_a_gang_that_straddles_the_guarantee_may_be_taken_when_nothing_else_helps() -> None:
+    s = two_teams().job("gang", "b", gpu=6, on=("n",)).job("mine", "a", gpu=4)
+    assert evicted(s.decide()) == [("gang", "mine")]
+
+
+def test_older_work_within_the_guarantee_is_not_taken_for_a_newer_straddler() -> None:
+    s = Situation().node("x", gpu=4).node("y", gpu=4)
+    s.queue("a", guaranteed=4).queue("b", guaranteed=4)
+    s.job("old", "b", gpu=4, on=("x",)).job("new", "b", gpu=1, on=("y",)).job("mine", "a", gpu=4)
+    assert evicted(s.decide()) == [("new", "mine")]
+
+
+def test_higher_priority_evicts_lower_of_its_own_queue_only() -> None:
+    s = Situation().node("n", gpu=4).queue("a").queue("b")
+    s.job("theirs", "b", gpu=1, priority=1, on=("n",)).job("same", "a", gpu=1, on=("n",))
+    s.job("low", "a", gpu=2, priority=10, on=("n",)).job("high", "a", gpu=2)
+    assert evicted(s.decide()) == [("low", "high")]
+
+
+def test_the_cheapest_go_lowest_priority_then_least_work_then_newest() -> None:
+    s = Situation().node("n", gpu=5).queue("main")
+    for name, priority, cost_s in [("p20", 20, 0), ("dear", 10, 9), ("x", 10, 5), ("y", 10, 5)]:
+        s.job(name, gpu=1, priority=priority, cost_s=cost_s, on=("n",))
+    s.job("firm", gpu=1, priority=1, preemptible=False, on=("n",))
+    s.job("one", gpu=1)
+    assert evicted(s.decide()) == [("y", "one")]
+    s.job("two", gpu=2)
+    assert evicted(s.decide()) == [("y", "one"), ("x", "two"), ("dear", "two")]
+
+
+def test_nobody_is_evicted_in_vain() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("firm", gpu=2, priority=1, preemptible=False, on=("n",))
+    s.job("low", gpu=2, priority=1, on=("n",)).job("high", gpu=3)
+    decisions = s.decide()
+    assert evicted(decisions) == []
+    assert situations.code(decisions, "high") == "InsufficientResources"
+
+
+def test_victims_that_turn_out_not_to_help_are_spared() -> None:
+    s = Situation().node("x", gpu=2).node("y", gpu=4).queue("main")
+    s.job("cheap", gpu=2, priority=1, on=("x",)).job("dear", gpu=4, priority=2, on=("y",))
+    s.job("high", gpu=4)
+    assert evicted(s.decide()) == [("dear", "high")]
+
+
+def test_gangs_are_evicted_whole_and_need_no_more_than_is_missing() -> None:
+    s = Situation().node("x", gpu=2).node("y", gpu=2).queue("main")
+    s.job("gang", gpu=1, tasks=2, priority=1, on=("x", "y"))
+    s.job("high", gpu=2, tasks=2)
+    assert evicted(s.decide()) == [("gang", "high")]
+
+
+def test_what_is_leaving_anyway_is_waited_for() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("going", gpu=2, on=("n",), leaving=True).job("low", gpu=2, priority=1, on=("n",))
+    decisions = s.job("high", gpu=2).decide()
+    assert evicted(decisions) == []
+    assert situations.code(decisions, "high") == "WaitingForEvictions"
+
+
+def test_room_that_others_were_evicted_for_is_kept() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("low", gpu=2, priority=1, on=("n",), leaving=True, leaving_for="high")
+    s.job("high", gpu=4).job("small", gpu=2, priority=99)
+    decisions = s.decide()
+    assert (started(decisions), evicted(decisions)) == ([], [])
+    assert situations.code(decisions, "high") == "WaitingForEvictions"
+    assert situations.code(decisions, "small") == "Behind"
+    assert "high" in situations.message(decisions, "small")
+
+
+def test_a_promise_outlives_the_victims() -> None:
+    s = Situation().node("n", gpu=2).queue("a").queue("b")
+    s.job("low", "a", gpu=2, priority=1, on=("n",)).job("high", "a", gpu=2)
+    s.apply(s.decide()).left()
+    s.jobs["low"].order = 99
+    s.job("rival", "b", gpu=2, priority=99)
+    s.jobs["rival"].order = -1
+    assert started(s.decide()) == ["high"]
+
+
+def test_priority_makes_room_under_a_limit() -> None:
+    s = Situation().node("n", gpu=8).queue("main", limit=4)
+    s.job("low", gpu=4, priority=1, on=("n",)).job("high", gpu=4)
+    assert evicted(s.decide()) == [("low", "high")]
+    s.apply(s.decide())
+    assert started(s.decide()) == []
+    assert started(s.left().decide()) == ["high"]
+
+
+def test_a_sibling_gives_back_though_the_parent_is_over_its_guarantee() -> None:
+    s = Situation().node("n", gpu=8).queue("top", guaranteed=4)
+    s.queue("a", "top", guaranteed=2).queue("b", "top", guaranteed=2)
+    s.job("b", "b", gpu=2, on=("n",))
+    for index in range(6):
+        s.job(f"b{index}", "b", gpu=1, on=("n",))
+    assert evicted(s.job("mine", "a", gpu=2).decide()) == [("b4", "mine"), ("b5", "mine")]
+
+
+def test_a_cousin_loses_only_what_its_branch_has_over_its_guarantee() -> None:
+    s = Situation().node("n", gpu=8).queue("x", guaranteed=4).queue("y", guaranteed=4)
+    s.queue("x-1", "x", guaranteed=4).queue("y-1", "y").queue("y-2", "y", guaranteed=4)
+    for index in range(5):
+        s.job(f"y{index}", "y-1", gpu=1, on=("n",))
+    s.job("mine", "x-1", gpu=4)
+    assert evicted(s.decide()) == [("y4", "mine")]
+
+
+def test_an_array_takes_back_as_many_as_it_may() -> None:
+    s = two_teams()
+    for index in range(8):
+        s.job(f"b{index}", "b", gpu=1, on=("n",))
+    s.job("mine", "a", gpu=1, array=9)
+    decisions = s.decide()
+    assert [victim for victim, _ in evicted(decisions)] == ["b7", "b6", "b5", "b4"]
+
+
+def test_a_reclaim_wastes_none_of_its_right_on_nodes_that_do_not_help() -> None:
+    s = Situation().queue("a", guaranteed=4).queue("b", guaranteed=8)
+    for node in ("x", "y", "z"):
+        s.node(node, gpu=4)
+        for index in range(4):
+            s.job(f"{node}{index}", "b", gpu=1, cost_s=float(index), on=(node,))
+    s.job("mine", "a", gpu=4)
+    decisions = s.decide()
+    assert len({victim[0] for victim, _ in evicted(decisions)}) == 1
+    assert len(decisions.evictions) == 4
+
+
+def test_firm_work_is_not_held_up_by_preemptible_work_of_its_own_queue() -> None:
+    s = two_teams().job("low", "a", gpu=4, priority=1, on=("n",))
+    s.job("firm", "a", gpu=4, preemptible=False)
+    decisions = s.decide()
+    assert (started(decisions), evicted(decisions)) == (["firm"], [])
