@@ -116,7 +116,10 @@ def scalar(text: str) -> Any:
                 return int(text)
             if _FLOAT.match(text):
                 number = float(text)
-                return text if number in _INFINITE else number
+                if number in _INFINITE:
+                    return text
+                # JSON Schema calls 4.0 an integer; so that all agree it is one here.
+                return int(number) if number.is_integer() else number
         return text
     return _WORDS.get(text, text)
 

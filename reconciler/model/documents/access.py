@@ -6,7 +6,7 @@ import msgspec
 
 from reconciler.model.documents.fields import Metadata, Part, doc
 
-UnixUser = Annotated[str, msgspec.Meta(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+UnixUser = Annotated[str, msgspec.Meta(pattern=r"^[a-z_][a-z0-9_-]{0,31}(?!\n)$")]
 
 
 class IdentitySpec(Part, frozen=True):

@@ -11,7 +11,8 @@ import msgspec
 from reconciler.model import quantities
 
 API_VERSION = "muster/v1"
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+# Python lets `$` match before a final newline; the look-ahead does not.
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$"
 
 
 def doc(

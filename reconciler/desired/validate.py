@@ -1,0 +1,32 @@
+"""Judges files that are no revision yet: what a person has on disk, or a pull request.
+
+Paths and bytes come in; what would be in force, and every problem, comes out. It is what the
+loader would say of a repository that held just these files and had held nothing before.
+"""
+
+from collections.abc import Mapping
+
+from reconciler.desired import applied
+from reconciler.desired.incumbents import Incumbents
+from reconciler.model import desired
+
+
+def check(files: Mapping[str, bytes], known: Incumbents | None = None) -> desired.Desired:
+    """What these files ask for, and what is wrong with them (``status.problems``).
+
+    Args:
+        files: path to bytes, only those that the loader would read.
+        known: what is in force, for judging what stays of it.
+    """
+    state = applied.Applied(known or Incumbents(), lambda path: files[path])
+    changes = [applied.FileChange(path, path, data) for path, data in sorted(files.items())]
+    state.apply("files", changes, {})
+    problems = state.problems()
+    wrong = any(problem.severity == "error" for problem in problems)
+    return desired.Desired(
+        generation=1,
+        structure=state.basis.structure,
+        jobs=state.jobs,
+        refused=state.refused,
+        status=desired.SyncStatus(sync="OutOfSync" if wrong else "Synced", problems=problems),
+    )

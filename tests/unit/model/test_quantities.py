@@ -1,0 +1,110 @@
+"""Amounts, durations, host lists and times: what is written, what it means, and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.model import quantities
+from reconciler.model.quantities import QuantityError
+
+CPUS: list[tuple[str | float, int]] = [
+    (2, 2000),
+    ("2", 2000),
+    (0.5, 500),
+    ("500m", 500),
+    ("0.001", 1),
+    (0, 0),
+]
+MEMORIES: list[tuple[str | int, int]] = [
+    (7, 7),
+    ("16Gi", 16 * 2**30),
+    ("1.5Ki", 1536),
+    ("1G", 10**9),
+    ("2k", 2000),
+    ("3Pi", 3 * 2**50),
+]
+DURATIONS: list[tuple[str | int, int]] = [
+    (90, 90),
+    ("90", 90),
+    ("90s", 90),
+    ("2h30m", 9000),
+    ("1w", 604_800),
+    ("1d12h", 129_600),
+    ("90:30", 5430),
+    ("1:00:00", 3600),
+    ("1-12", 129_600),
+    ("1-12:30", 131_400),
+    ("1-12:00:01", 129_601),
+    ("0s", 0),
+]
+
+
+@pytest.mark.parametrize(("written", "milli"), CPUS)
+def test_cpu(written: str | float, milli: int) -> None:
+    assert quantities.parse_cpu(written) == milli
+
+
+@pytest.mark.parametrize(("written", "amount"), MEMORIES)
+def test_memory(written: str | int, amount: int) -> None:
+    assert quantities.parse_memory(written) == amount
+
+
+@pytest.mark.parametrize(("written", "seconds"), DURATIONS)
+def test_duration(written: str | int, seconds: int) -> None:
+    assert quantities.parse_duration(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "x", "-1", "1e999", "nan", "0.0001", "5mm", "99" * 20])
+def test_no_cpu(written: str) -> None:
+    with pytest.raises(QuantityError):
+        quantities.parse_cpu(written)
+
+
+@pytest.mark.parametrize("written", ["", "x", "-1", "1Xi", "1 Gi", "9" * 30, "1e3"])
+def test_no_memory(written: str) -> None:
+    with pytest.raises(QuantityError):
+        quantities.parse_memory(written)
+
+
+@pytest.mark.parametrize("written", ["", "x", "-1", "5x", "1h2h", "1.5h", ":30", "1-", "9" * 30])
+def test_no_duration(written: str) -> None:
+    with pytest.raises(QuantityError):
+        quantities.parse_duration(written)
+
+
+AMOUNTS = st.integers(0, quantities.LARGEST_AMOUNT)
+
+
+@given(AMOUNTS)
+def test_cpu_there_and_back(milli: int) -> None:
+    assert quantities.parse_cpu(quantities.format_cpu(milli)) == milli
+
+
+@given(AMOUNTS | st.integers(0, 2**12).map(lambda n: n * 2**30))
+def test_memory_there_and_back(amount: int) -> None:
+    assert quantities.parse_memory(quantities.format_memory(amount)) == amount
+
+
+@given(st.integers(0, 10**9))
+def test_gpu_there_and_back(milli: int) -> None:
+    assert quantities.parse_gpu(quantities.format_gpu(milli)) == milli
+
+
+@given(AMOUNTS)
+def test_duration_there_and_back(seconds: int) -> None:
+    assert quantities.parse_duration(quantities.format_duration(seconds)) == seconds
+
+
+@given(st.text(max_size=12))
+def test_anything_is_an_amount_or_an_error(text: str) -> None:
+    for parse in (
+        quantities.parse_cpu,
+        quantities.parse_memory,
+        quantities.parse_gpu,
+        quantities.parse_duration,
+    ):
+        try:
+            amount = parse(text)
+        except QuantityError:
+            continue
+        assert 0 <= amount <= quantities.LARGEST_AMOUNT
