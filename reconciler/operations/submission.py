@@ -83,6 +83,10 @@ class Pusher(Protocol):
         """One result for each change, in order."""
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
 
 class InvalidError(ValueError):
     """What was sent holds no jobs that could run; nothing of it was submitted."""
@@ -164,6 +168,7 @@ class Batcher:
             for _, future in self._waiting:
                 future.cancel()
             self._waiting.clear()
+            self._pusher.close()
 
     async def _push(self, batch: list[tuple[SubmittedDocument, asyncio.Future[Result]]]) -> None:
         changes = [change for change, _ in batch]

@@ -13,6 +13,8 @@ from typing import NoReturn
 
 import uvicorn
 
+from reconciler.desired import source
+from reconciler.operations import pusher, submission, views
 from reconciler.server import access, app, services
 
 USAGE_ERROR = 64
@@ -105,6 +107,17 @@ def main(arguments: list[str]) -> int:
     service = services.Services(
         store_url=options.store, link_path=options.link, gate=access.Gate(tokens)
     )
+    if options.repository is not None:
+        repository = source.Source(
+            options.repository,
+            branch=options.branch,
+            sub_path=options.path,
+            # a mirror of its own: the loop fetches into another one at the same time
+            state=options.state / "submissions",
+        )
+        service.submitter = submission.Batcher(
+            pusher.GitPusher(repository, lambda: _pool_names(service))
+        )
     config = uvicorn.Config(
         app.create_app(service, address=address),
         access_log=False,
@@ -120,6 +133,12 @@ def main(arguments: list[str]) -> int:
     sys.stdout.flush()
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
+    """Pools in force, with their nodes."""
+    pools = views.stored_pools(service.reader.view(views.POOLS))
+    return {pool.name: pool.nodes for pool in pools}
 
 
 class Server(uvicorn.Server):

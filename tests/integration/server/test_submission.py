@@ -1,0 +1,185 @@
+"""What is asked for over HTTP is in the repository when it is answered, in its asker's name."""
+
+import pathlib
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from reconciler.model import desired, resources
+from reconciler.operations import views
+from tests.integration.server import parts
+
+POOL = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: cpu}
+spec:
+  hosts: n[1-4]
+  nodes: {cpu: 4, memory: 8Gi}
+  overrides:  # by hand
+  - hosts: n[3-4]
+    reason: fans
+"""
+
+
+def job(name: str, command: str = "echo") -> str:
+    return (
+        f"apiVersion: muster/v1\nkind: Job\nmetadata: {{name: {name}}}\n"
+        f"spec:\n  command: [{command}]\n"
+    )
+
+
+class Repository:
+    """A bare repository with a pool in it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.path = folder / "desired.git"
+        work = folder / "work"
+        self._git("init", "-q", "--bare", "-b", "main", str(self.path), cwd=folder)
+        self._git("clone", "-q", str(self.path), str(work), cwd=folder)
+        (work / "pool.yaml").write_text(POOL)
+        self._git("checkout", "-q", "-B", "main", cwd=work)
+        self._git("add", ".", cwd=work)
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        self._git(*who, "commit", "-qm", "begin", cwd=work)
+        self._git("push", "-q", "origin", "main", cwd=work)
+
+    def _git(self, *arguments: str, cwd: pathlib.Path) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True
+        ).stdout
+
+    def read(self, path: str) -> str:
+        return self._git("show", f"main:{path}", cwd=self.path)
+
+    def files(self) -> set[str]:
+        return set(self._git("ls-tree", "-r", "--name-only", "main", cwd=self.path).split())
+
+    def log(self, form: str) -> list[str]:
+        return self._git("log", f"--format={form}", "main", cwd=self.path).splitlines()
+
+
+@pytest.fixture
+def repository(tmp_path: pathlib.Path) -> Repository:
+    return Repository(tmp_path)
+
+
+@pytest.fixture
+def served(tmp_path: pathlib.Path, repository: Repository) -> Iterator[parts.Served]:
+    made = parts.Served(tmp_path, "--repository", str(repository.path))
+    try:
+        pool = desired.Pool("cpu", ("n1", "n2", "n3", "n4"), resources.Resources())
+        made.ready().commit(
+            views=views.desired_views(
+                desired.Desired(structure=desired.Structure(pools={"cpu": pool}))
+            )
+        )
+        yield made
+    finally:
+        made.close()
+
+
+def change(served: parts.Served, verb: str, *names: str, reason: str = "") -> int:
+    body = {"verb": verb, "names": names, "reason": reason}
+    return served.client.post("/v1/changes", json=body).status_code
+
+
+def test_a_submission_is_pushed_when_it_is_answered(
+    served: parts.Served, repository: Repository
+) -> None:
+    response = served.client.post("/v1/jobs", content=f"{job('a')}---\n{job('b')}")
+    assert response.status_code == 200, response.text
+    first, second = response.json()["items"]
+    assert (first["name"], second["name"]) == ("a", "b")
+    assert first["commit"] == second["commit"] == repository.log("%H")[0]
+    assert repository.files() == {"pool.yaml", "jobs/a.yaml", "jobs/b.yaml"}
+    assert repository.log("%an")[0] == "local"
+
+
+def test_the_same_again_is_no_error_and_another_of_the_name_is(
+    served: parts.Served, repository: Repository
+) -> None:
+    post = served.client.post
+    assert post("/v1/jobs", content=job("a")).status_code == 200
+    commits = repository.log("%H")
+    assert post("/v1/jobs", content=job("a")).status_code == 200
+    assert repository.log("%H") == commits
+    other = post("/v1/jobs", content=job("a", "date"))
+    assert other.status_code == 409
+    assert "another job of the name a" in other.json()["error"]["message"]
+
+
+def test_an_invalid_job_is_refused_with_its_problems(
+    served: parts.Served, repository: Repository
+) -> None:
+    wrong = job("b") + "  coffee: 3\n"
+    sent: list[tuple[str | bytes, str]] = [
+        (f"{job('a')}---\n{wrong}", "problems; nothing was submitted"),
+        ("", "there is no document"),
+        (POOL, "NodePool/cpu is no Job"),
+        (f"{job('a')}---\n{job('a')}", "twice"),
+        (b"\xff", "no UTF-8"),
+        ("a: [", "problems"),
+    ]
+    for content, told in sent:
+        refused = served.client.post("/v1/jobs", content=content)
+        assert refused.status_code == 400
+        assert told in refused.json()["error"]["message"], refused.text
+    problems = served.client.post("/v1/jobs", content=wrong).json()["error"]["problems"]
+    assert problems[0]["object"] == "Job/b"
+    assert "coffee" in str(problems[0])
+    assert repository.files() == {"pool.yaml"}
+
+
+def test_many_at_once_share_commits(served: parts.Served, repository: Repository) -> None:
+    names = [f"job-{number}" for number in range(40)]
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(
+            pool.map(lambda name: served.client.post("/v1/jobs", content=job(name)), names)
+        )
+    assert {answer.status_code for answer in answers} == {200}
+    assert repository.files() == {"pool.yaml"} | {f"jobs/{name}.yaml" for name in names}
+    assert len(repository.log("%H")) < 1 + len(names)
+
+
+def test_verbs_edit_what_stands_there(served: parts.Served, repository: Repository) -> None:
+    served.client.post("/v1/jobs", content=job("a"))
+    assert change(served, "hold", "a", reason="later") == 200
+    assert "suspend: true" in repository.read("jobs/a.yaml")
+    assert change(served, "release", "a") == 200
+    assert "suspend" not in repository.read("jobs/a.yaml")
+    assert change(served, "rerun", "a") == 200
+    assert change(served, "rerun", "a") == 200
+    assert "run: 3" in repository.read("jobs/a.yaml")
+    assert change(served, "cancel", "a") == 200
+    assert repository.files() == {"pool.yaml"}
+    for verb in ("hold", "rerun"):
+        assert change(served, verb, "nobody") == 404
+    assert change(served, "dance", "a") == 400
+    assert change(served, "cancel") == 400
+
+
+def test_nodes_are_drained_and_undrained(served: parts.Served, repository: Repository) -> None:
+    assert change(served, "drain", "n1", "n2") == 400
+    assert change(served, "drain", "n1", "n2", reason="smoke") == 200
+    text = repository.read("pool.yaml")
+    assert "# by hand" in text
+    assert text.count("smoke") == 2
+    assert change(served, "undrain", "n1", "n3") == 200
+    text = repository.read("pool.yaml")
+    assert "n1" not in text.partition("overrides")[2]
+    assert "hosts: n4" in text
+    assert text.count("smoke") == 1
+    assert change(served, "undrain", "n1") == 404
+    assert change(served, "drain", "n9", reason="x") == 404
+
+
+def test_a_repository_that_can_not_be_reached_is_told(
+    served: parts.Served, repository: Repository
+) -> None:
+    repository.path.rename(repository.path.with_name("gone"))
+    response = served.client.post("/v1/jobs", content=job("a"))
+    assert response.status_code == 503
+    assert "git can't be reached" in response.json()["error"]["message"]
