@@ -17,7 +17,7 @@ from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, amounts
 
 EXAMPLES = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
@@ -177,8 +177,11 @@ def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: ran
 @EXAMPLES
 @given(clusters())
 def test_the_outcome_of_a_cycle_moves_nothing_in_the_next(s: Situation) -> None:
-    decisions = s.apply(s.decide()).decide()
-    assert (situations.started(decisions), situations.evicted(decisions)) == ([], [])
+    """But that who waits for room may start earlier in room that another waits for as well."""
+    decisions = s.decide()
+    again = s.apply(decisions).decide()
+    assert situations.evicted(again) == []
+    assert set(situations.started(again)) <= set(decisions.promised)
 
 
 @EXAMPLES
