@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -155,9 +156,17 @@ class ServerProcess:
             wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Leaves with 64 on wrong usage; 2 has a meaning of its own here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and leave."""
+        self.exit(64, f"{self.prog}: {message}; see --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The options of the controller process."""
-    options = argparse.ArgumentParser(prog="muster controller", description=__doc__)
+    options = _Parser(prog="muster controller", description=__doc__)
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
     options.add_argument("--branch", default="main", help="branch that is in force")
     options.add_argument("--path", default="", help="folder of the repository that is read")
@@ -273,18 +282,11 @@ def main() -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    options = parser()
-    options.error = _usage  # type: ignore[method-assign]
     try:
-        sys.exit(run(options.parse_args()))
+        sys.exit(run(parser().parse_args()))
     except store_errors.StoreError as error:
         print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
-
-
-def _usage(message: str) -> None:
-    print(f"muster controller: {message}; see --help", file=sys.stderr)  # noqa: T201
-    sys.exit(64)
 
 
 if __name__ == "__main__":

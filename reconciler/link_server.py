@@ -33,7 +33,7 @@ class LinkServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._bind(path)
         self._listener.listen(4)
-        self._listener.setblocking(False)  # noqa: FBT003
+        self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, "listener")
 
     def _bind(self, path: Path) -> None:

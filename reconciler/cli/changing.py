@@ -168,7 +168,7 @@ def hold(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Hold jobs: what waits does not start, what runs is stopped (spec.suspend: true).
+    """Hold jobs: what runs is stopped, what waits stays.
 
     Example: muster hold train --reason "data is being repaired"
     """
@@ -216,7 +216,7 @@ def drain(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Take nodes out of service; what runs there goes on.
+    """Take nodes out of service; what runs goes on.
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
     """

@@ -54,7 +54,7 @@ def jobs(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List jobs, those that wait with their first reason.
+    """List jobs, and why those that wait do.
 
     Example: muster jobs --queue research --state Pending
     """
@@ -107,7 +107,7 @@ def job(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show one job: its state, why it waits, and every attempt at its tasks.
+    """Show one job and every attempt at its tasks.
 
     Example: muster job train -o json
     """
@@ -186,7 +186,7 @@ def nodes(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List nodes: their state, and what of them is taken.
+    """List nodes and what of them is taken.
 
     Example: muster nodes -o wide
     """
@@ -233,7 +233,7 @@ def queues(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List queues: what they are guaranteed, limited to, and take now.
+    """List queues and what they take.
 
     Example: muster queues
     """
@@ -344,7 +344,7 @@ def explain(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Say why a job waits, what would end that, and how its queue stands.
+    """Say why a job waits and what would end that.
 
     Example: muster explain train
     """
@@ -385,7 +385,9 @@ def drift(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List what is observed and not what git says; exits with 2 when there is any.
+    """List what is not as git says.
+
+    Exits with 2 when there is any.
 
     Example: muster drift
     """
@@ -408,7 +410,7 @@ def status(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show how git, nodes and jobs stand, in a few lines.
+    """Show how git, nodes and jobs stand.
 
     Example: muster status
     """

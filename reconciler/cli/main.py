@@ -6,7 +6,6 @@ usage is 64 (INTERFACES).
 
 import sys
 
-import click
 import typer
 
 from reconciler.cli import changing, looking, reviewing, running, serving, terminal
@@ -23,28 +22,39 @@ for group in (serving, changing, running, looking, reviewing):
     group.register(app)
 
 
+#: The parser's errors, which typer has brought along in different places: wrong usage, and all.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
 def main() -> None:
     """Entry point of ``muster``."""
     command = typer.main.get_command(app)
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        sys.stdout.write(f"{error.format_message()}\n")
-        sys.exit(terminal.DONE)
-    except click.UsageError as error:
-        sys.stderr.write(f"muster: {error.format_message()}\n")
-        if error.ctx is not None:
-            sys.stderr.write(f"  see: {error.ctx.command_path} --help\n")
-        sys.exit(terminal.USAGE)
-    except click.ClickException as error:
-        sys.stderr.write(f"muster: {error.format_message()}\n")
+    except UsageError as error:
+        sys.exit(_wrong_usage(error))
+    except ParserError as error:
+        sys.stderr.write(f"muster: {error}\n")
         sys.exit(terminal.ERROR)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(terminal.ERROR)
     sys.exit(code if isinstance(code, int) else terminal.DONE)
+
+
+def _wrong_usage(error: Exception) -> int:
+    """Say what is wrong and where help is; a command without arguments prints its help."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{message}\n")
+        return terminal.DONE
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "muster"
+    sys.stderr.write(f"muster: {message}\n  see: {path} --help\n")
+    return terminal.USAGE
 
 
 if __name__ == "__main__":

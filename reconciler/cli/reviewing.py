@@ -24,7 +24,7 @@ def validate(
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Check the YAML of a folder, committed or not, and print every problem at once.
+    """Check the YAML of a folder; print every problem.
 
     Example: muster validate .
     """
@@ -60,7 +60,9 @@ def plan(
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Show which objects a revision changes, field by field; exits with 2 when there are any.
+    """Show what a revision changes, field by field.
+
+    Exits with 2 when there is any change.
 
     Example: muster plan my-branch --base main
     """

@@ -49,7 +49,7 @@ def run(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Run a command on the cluster: submit, wait, print its output, leave with its status.
+    """Run a command on the cluster as if it ran here.
 
     128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels.
 
@@ -158,7 +158,9 @@ def wait(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Wait until jobs have ended: 0 all succeeded, 1 not all, 124 the time was up.
+    """Wait until jobs have ended.
+
+    0: all succeeded. 1: not all. 124: the time was up.
 
     Example: muster wait train evaluate --timeout 2h
     """

@@ -53,7 +53,7 @@ def up(
     ] = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
 ) -> None:
-    """Run a controller and virtual nodes on this machine over your repository, until Ctrl-C.
+    """Run a cluster of virtual nodes over your repository.
 
     Example: muster init my-cluster; cd my-cluster; muster up
     """
@@ -107,7 +107,7 @@ def demo(
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up at the end.")] = False,
 ) -> None:
-    """Show Muster at work: real jobs, scheduled, preempted, healed and finished, in minutes.
+    """Show Muster at work on real jobs, in a minute or two.
 
     Example: muster demo
     """
@@ -119,7 +119,7 @@ def demo(
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
 ) -> None:
-    """Write a starter repository that validates, as a git repository with one commit.
+    """Write a starter repository with one commit.
 
     Example: muster init my-cluster
     """
@@ -140,7 +140,7 @@ def init(
 
 
 def controller(context: typer.Context) -> None:
-    """Run a controller (muster controller --help lists its options).
+    """Run a controller (see muster controller --help).
 
     Example: muster controller --repo https://git.example.org/cluster.git --state /var/lib/muster
     """
@@ -148,7 +148,7 @@ def controller(context: typer.Context) -> None:
 
 
 def agent(context: typer.Context) -> None:
-    """Run a node's agent (muster agent --help lists its options).
+    """Run a node's agent (see muster agent --help).
 
     Example: muster agent --server https://muster.example.org --name gpu001 --root /var/lib/muster
     """

@@ -1,0 +1,99 @@
+"""A cluster to measure: bare repository, controller, four virtual nodes, all as users have them."""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reconciler.operations import client as clients
+from reconciler.operations import localcluster
+
+POOL = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {{name: virtual}}
+spec:
+  provisioner: virtual
+  count: {nodes}
+  nodes: {{cpu: {cpus}, memory: 8Gi}}
+"""
+
+
+class Bed:
+    """A running cluster and the repository that commits go to."""
+
+    def __init__(self, folder: Path, cluster: localcluster.LocalCluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.api = clients.Client(cluster.endpoint)
+
+    def commit(self, files: dict[str, str], message: str) -> None:
+        """Put files into the branch by one commit and push, as ``git push`` would."""
+        clone = self.folder / "clone"
+        for name, text in files.items():
+            path = clone / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        git(clone, "add", "--all")
+        git(clone, "commit", "--quiet", "--message", message)
+        git(clone, "push", "--quiet", "origin", "HEAD:main")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git with an identity of its own."""
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    for role in ("AUTHOR", "COMMITTER"):
+        environment[f"GIT_{role}_NAME"] = "bench"
+        environment[f"GIT_{role}_EMAIL"] = "bench@localhost"
+    subprocess.run(["git", *arguments], cwd=folder, env=environment, check=True)
+
+
+@contextmanager
+def running(*, nodes: int = 4, cpus: int = 32) -> Iterator[Bed]:
+    """A cluster for the length of a ``with`` block, all of its nodes ready."""
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        git(folder, "init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
+        git(folder, "clone", "--quiet", "repository.git", "clone")
+        (folder / "clone" / "pool.yaml").write_text(
+            POOL.format(nodes=nodes, cpus=cpus), encoding="utf-8"
+        )
+        git(folder / "clone", "add", "--all")
+        git(folder / "clone", "commit", "--quiet", "--message", "a pool")
+        git(folder / "clone", "push", "--quiet", "origin", "HEAD:main")
+        cluster = localcluster.LocalCluster(
+            folder=folder,
+            repository=str(folder / "repository.git"),
+            branch="main",
+            listen=f"127.0.0.1:{localcluster.free_port()}",
+        )
+        try:
+            cluster.start()
+            bed = Bed(folder, cluster)
+            wait_until(lambda: _ready(bed, nodes), timeout_s=60)
+            yield bed
+            bed.api.close()
+        finally:
+            cluster.stop()
+
+
+def _ready(bed: Bed, nodes: int) -> bool:
+    found = bed.api.get("/v1/nodes")["items"]
+    return bool(sum(node["state"] == "Ready" for node in found) == nodes)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, look_s: float = 0.05) -> None:
+    """Wait for a condition.
+
+    Raises:
+        RuntimeError: it did not come true in time.
+    """
+    ends_at = time.monotonic() + timeout_s
+    while time.monotonic() < ends_at:
+        if condition():
+            return
+        time.sleep(look_s)
+    raise RuntimeError(f"it took longer than {timeout_s:.0f} s")

@@ -1,0 +1,241 @@
+"""Changes that a person asks for at a command line: made in their clone, or by the controller.
+
+In a clone of the desired repository a change is a commit of the person's own, pushed. Without one
+it is sent to the controller, which commits in the person's name. Both end in git.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.changes import clone as clones
+from reconciler.changes import edit
+from reconciler.desired import gitobjects, yamlreader
+from reconciler.model import hostlists
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints, revisions, submission
+
+Verb = Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
+
+DONE = {
+    "cancel": "removed from the repository",
+    "hold": "held",
+    "release": "released",
+    "rerun": "runs once more",
+    "drain": "drained",
+    "undrain": "back in service",
+}
+
+
+class ChangeError(Exception):
+    """A change was not made; says why.
+
+    Attributes:
+        refused: whether safety, policy or access said no.
+        problems: what is wrong with what was written, one text each.
+    """
+
+    def __init__(
+        self, message: str, *, refused: bool = False, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.refused = refused
+        self.problems = problems
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Jobs as YAML text."""
+
+    text: str
+
+
+class Act(msgspec.Struct, frozen=True):
+    """Something to be done to a job or node that is there."""
+
+    verb: Verb
+    name: str
+    reason: str = ""
+
+
+Change = Submit | Act
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    name: str
+    message: str
+    commit: str | None = None
+
+
+class Target:
+    """Where changes are made: a clone, or a controller."""
+
+    def __init__(
+        self, *, clone: clones.Clone | None = None, endpoint: endpoints.Endpoint | None = None
+    ) -> None:
+        self.clone = clone
+        self.endpoint = endpoint
+
+    def describe(self) -> str:
+        """The place, in words."""
+        if self.clone is not None:
+            return f"clone {self.clone.root}"
+        return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
+
+
+def find_target(
+    *, clone: Path | None, server: str | None, token_file: str | None, here: Path
+) -> Target:
+    """The clone that is named, the one around ``here``, or the controller.
+
+    Raises:
+        ChangeError: there is neither.
+    """
+    try:
+        if clone is not None:
+            return Target(clone=clones.Clone(clone))
+        if server is None and _is_desired_clone(here):
+            return Target(clone=clones.Clone(here))
+        return Target(endpoint=endpoints.find(server, token_file, here))
+    except (clones.CloneError, endpoints.EndpointError) as error:
+        raise ChangeError(str(error)) from error
+
+
+def _is_desired_clone(here: Path) -> bool:
+    """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
+    try:
+        found = gitobjects.run(
+            here, "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD", "--", ":/"
+        )
+    except (gitobjects.GitError, OSError):
+        return False
+    return found.returncode == 0
+
+
+def describe(verb: Verb, name: str) -> str:
+    """What a verb would change, in words."""
+    return f"{name}: would be {DONE[verb]}"
+
+
+def carry_out(changes: list[Change], to: Target) -> list[Done]:
+    """Make changes, in order; all of them are pushed when this returns.
+
+    Raises:
+        ChangeError: one was refused; those before it may have been made.
+    """
+    if to.clone is not None:
+        return [done for change in changes for done in _in_clone(change, to.clone)]
+    if to.endpoint is None:
+        raise ChangeError("no place to make the change")
+    try:
+        with clients.Client(to.endpoint) as api:
+            return [done for change in changes for done in _at_controller(change, api)]
+    except endpoints.EndpointError as error:
+        raise ChangeError(str(error)) from error
+    except clients.ApiError as error:
+        raise ChangeError(str(error), refused=error.refused, problems=error.problems) from error
+
+
+def _at_controller(change: Change, api: clients.Client) -> list[Done]:
+    if isinstance(change, Submit):
+        answer = api.post("/v1/jobs", content=change.text.encode(), kind="application/yaml")
+        return [_done(item, "submitted") for item in answer["items"]]
+    body = {"verb": change.verb, "names": [change.name], "reason": change.reason}
+    answer = api.post("/v1/changes", body)
+    return [_done(item, DONE[change.verb]) for item in answer["items"]]
+
+
+def _done(item: dict[str, Any], message: str) -> Done:
+    return Done(str(item["name"]), str(item["message"]) or message, item["commit"])
+
+
+def _in_clone(change: Change, clone: clones.Clone) -> list[Done]:
+    try:
+        if isinstance(change, Submit):
+            return [
+                _said(
+                    one.name,
+                    clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
+                    "submitted",
+                )
+                for one in submission.read(change.text, "")
+            ]
+        return [_said(change.name, _act(change, clone), DONE[change.verb])]
+    except submission.InvalidError as error:
+        problems = tuple(problem.text() for problem in error.problems)
+        raise ChangeError(str(error), problems=problems) from error
+    except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
+        raise ChangeError(str(error)) from error
+
+
+def _act(change: Act, clone: clones.Clone) -> clones.Outcome:
+    because = f": {change.reason}" if change.reason else ""
+    name = change.name
+    if change.verb == "cancel":
+        return clone.remove("Job", name, message=f"Cancel Job/{name}{because}")
+    if change.verb in ("drain", "undrain"):
+        return _override(change, clone, because)
+    field: tuple[yamlreader.Path, object]
+    if change.verb == "rerun":
+        run = (_document(clone, "Job", name).get("spec") or {}).get("run", 1)
+        field = (("spec", "run"), int(run) + 1)
+    else:
+        field = (("spec", "suspend"), True if change.verb == "hold" else edit.REMOVED)
+    message = f"{change.verb.capitalize()} Job/{name}{because}"
+    return clone.set_fields("Job", name, (field,), message=message)
+
+
+def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
+    """An object as it is written on disk."""
+    path = clone.find(kind, name)
+    if path is None:
+        raise ChangeError(f"there is no {kind}/{name} in {clone.root}")
+    for document in edit.documents((clone.root / path).read_text(encoding="utf-8")):
+        metadata = document.get("metadata") if isinstance(document, dict) else None
+        if isinstance(metadata, dict) and (document.get("kind"), metadata.get("name")) == (
+            kind,
+            name,
+        ):
+            return dict(document)
+    raise ChangeError(f"{kind}/{name} can't be read in {path}")
+
+
+def _override(change: Act, clone: clones.Clone, because: str) -> clones.Outcome:
+    """Drain and undrain: the overrides of the pool that declares the node."""
+    pools = revisions.read_folder(clone.root).structure.pool_of_node()
+    pool = pools.get(change.name)
+    if pool is None:
+        raise ChangeError(f"no pool in {clone.root} declares a node {change.name}")
+    spec = _document(clone, "NodePool", pool).get("spec") or {}
+    overrides = list(spec.get("overrides") or [])
+    if change.verb == "drain":
+        if not change.reason:
+            raise ChangeError(f"draining {change.name} needs a --reason, for who comes after")
+        overrides.append({"hosts": change.name, "reason": change.reason})
+    else:
+        kept = [left for entry in overrides if (left := _without(entry, change.name))]
+        if kept == overrides:
+            raise ChangeError(f"no override of pool {pool} drains {change.name}")
+        overrides = kept
+    value = overrides or edit.REMOVED
+    message = f"{change.verb.capitalize()} {change.name}{because}"
+    fields = ((("spec", "overrides"), value),)
+    return clone.set_fields("NodePool", pool, fields, message=message)
+
+
+def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
+    """An override without a node; None when nothing is left of it."""
+    hosts = hostlists.expand(str(entry.get("hosts", "")))
+    left = [host for host in hosts if host != node]
+    if left == hosts:
+        return entry
+    return {**entry, "hosts": hostlists.fold(left)} if left else None
+
+
+def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
+    if outcome.status == "unchanged":
+        return Done(name, "it is so already", outcome.commit)
+    where = " here; nothing to push to" if outcome.status == "local" else ""
+    return Done(name, f"{message}{where}", outcome.commit)
