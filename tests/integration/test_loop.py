@@ -1,0 +1,107 @@
+"""The whole loop with real processes: a commit, a decision, a process, a recorded end."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from prometheus_client import parser
+
+from tests.integration import beds
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path_factory.mktemp("loop"), gpus=2)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_commit_becomes_a_process_and_its_exit_is_recorded(bed: beds.Bed) -> None:
+    bed.commit({"jobs/hello.yaml": beds.job("hello", "  command: [sh, -c, 'echo hi; exit 3']")})
+    job = bed.until_state("hello", "Failed")
+    (attempt,) = job["attempts"]
+    assert (attempt["state"], attempt["exitCode"], attempt["endReason"]) == ("Ended", 3, "Exited")
+    assert bed.output("hello") == "hi\n"
+
+
+def test_gpus_are_handed_out_by_device(bed: beds.Bed) -> None:
+    spec = "  count: 4\n  resources: {gpu: 1}\n  command: [sh, -c, 'echo $MUSTER_GPUS; sleep 30']"
+    bed.commit({"jobs/gpus.yaml": beds.job("gpus", spec)})
+    job = bed.until_state("gpus", "Running")
+    held = sorted((a["node"], tuple(a["devices"])) for a in job["attempts"])
+    nodes = ["virtual-0", "virtual-1"]
+    assert held == [(node, (device,)) for node in nodes for device in (0, 1)]
+    bed.commit({"jobs/more.yaml": beds.job("more", "  resources: {gpu: 1}\n  command: ['true']")})
+    waiting = bed.until(lambda: bed.job("more")["reasons"])
+    assert waiting[0]["code"] == "InsufficientResources"
+    assert sum(step["count"] for step in waiting[0]["funnel"]) == 2
+    bed.commit({"jobs/gpus.yaml": None}, "cancel by deletion")
+    bed.until_state("gpus", "Cancelled")
+    bed.until_state("more", "Succeeded")
+
+
+def test_a_mistake_refuses_its_object_and_nothing_else(bed: beds.Bed) -> None:
+    bed.commit(
+        {
+            "bad-queue.yaml": (
+                "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: q}\n"
+                "spec:\n  limit: {gpu: many}\n"
+            ),
+            "jobs/bad.yaml": beds.job("bad", "  comand: [echo]"),
+            "jobs/good.yaml": beds.job("good", "  command: ['true']"),
+        }
+    )
+    bed.until_state("good", "Succeeded")
+    sync = bed.until(lambda: _out_of_sync(bed))
+    found = {(p["path"], p["line"], p["field"]) for p in sync["problems"]}
+    assert ("bad-queue.yaml", 5, "spec.limit.gpu") in found
+    assert ("jobs/bad.yaml", 5, "spec.comand") in found
+    assert [q["name"] for q in bed.get("/v1/queues")["items"]] == ["default"]
+    bed.commit({"bad-queue.yaml": None, "jobs/bad.yaml": None})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["sync"] == "Synced")
+
+
+def _out_of_sync(bed: beds.Bed) -> beds.Json:
+    sync = bed.get("/v1/sync")["sync"]
+    return sync if sync["sync"] == "OutOfSync" else None
+
+
+def test_submissions_through_the_api_become_commits_of_their_author(bed: beds.Bed) -> None:
+    assert bed.api is not None
+    text = beds.job("by-api", "  command: [echo, by-api]")
+    answer = bed.api.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    commit = answer["items"][0]["commit"]
+    bed.until_state("by-api", "Succeeded")
+    bed.git("fetch", "--quiet", folder=bed.clone)
+    author = bed.git("log", "-1", "--format=%ae", commit, folder=bed.clone)
+    assert author == "tester@example.org"
+    bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+
+
+def test_the_controller_is_killed_and_nothing_is_lost(bed: beds.Bed) -> None:
+    bed.commit(
+        {
+            "jobs/long.yaml": beds.job("long", "  command: [sh, -c, 'sleep 3; exit 4']"),
+            "jobs/next.yaml": beds.job(
+                "next", "  dependsOn: [{job: long, condition: afterAny}]\n  command: ['true']"
+            ),
+        }
+    )
+    before = bed.until_state("long", "Running")["attempts"]
+    bed.cluster.kill_controller()
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    job = bed.until_state("long", "Failed")
+    assert [a["id"] for a in job["attempts"]] == [a["id"] for a in before]
+    assert job["attempts"][0]["exitCode"] == 4
+    bed.until_state("next", "Succeeded")
+
+
+def test_metrics_are_there_and_parse(bed: beds.Bed) -> None:
+    headers = {"Authorization": f"Bearer {bed.cluster.endpoint.token()}"}
+    page = httpx.get(f"{bed.cluster.url}/metrics", headers=headers).text
+    families = {family.name for family in parser.text_string_to_metric_families(page)}
+    assert {"muster_jobs", "muster_nodes"} <= families
