@@ -36,11 +36,12 @@ def show_jobs(
     """Jobs with their reasons, places and attempts."""
     reader = service.reader
     reasons = reader.reasons([job.reason_key for job in jobs])
+    attempts = reader.attempts_of(jobs, attempts_max)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     return [
         views.job_view(
             job,
-            attempts=reader.attempts(job.name, job.spec.run, limit=attempts_max),
+            attempts=attempts.get(job.key, ()),
             reasons=reasons.get(job.reason_key, ()),
             place=places.get(job.name),
         )

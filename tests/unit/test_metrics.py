@@ -37,7 +37,7 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         reasons={"r": (samples.reason(),)},
         drift=(drift.Drift("node-missing", "n3", "x", "warning", "report", 1.0),),
     )
-    counters.job_counts({"wait": waiting})
+    counters.sums(records.Observed(jobs={"wait": waiting}))
     usage = outcome.QueueUsage("default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1)
     counters.cycle(
         samples.cycle(
@@ -168,13 +168,14 @@ def test_a_histogram_is_cumulative() -> None:
 def test_jobs_are_counted_as_they_change() -> None:
     counters = metrics.Counters()
     before = samples.job("train")
-    jobs = {"train": before}
-    assert counters.job_counts(jobs)["default", "Pending"] == 1
+    sums = counters.sums(records.Observed(jobs={"train": before}))
+    assert sums.by_state["default", "Pending"] == 1
     after = msgspec.structs.replace(before, state=JobState.SUCCEEDED, started_at=110.0)
     for _ in range(2):
         counters.cycle(samples.cycle(jobs=(after,)), decide_s=0, commit_s=0)
-    counts = counters.job_counts(jobs)
+    counts = sums.by_state
     assert (counts["default", "Pending"], counts["default", "Succeeded"]) == (0, 1)
+    assert sums.wanted["default"] == [0, 0, 0]
     assert counters.finished["Succeeded"] == 1
     assert counters.job_wait.counts[2] == 1
 
@@ -185,3 +186,22 @@ def test_a_node_that_never_reported_has_few_series() -> None:
     assert "muster_node_state" in names
     assert "muster_node_cpu_used_ratio" not in names
     assert "muster_node_last_report_timestamp_seconds" not in names
+
+
+def test_sums_follow_what_changes() -> None:
+    train = samples.job("train", elements=4, reason_key="r")
+    attempts = {one.id: one for one in (samples.attempt(train, element) for element in range(3))}
+    first = metrics.Counters()
+    first.sums(records.Observed())
+    ended = [msgspec.structs.replace(one, state=AttemptState.ENDED) for one in attempts.values()]
+    first.cycle(
+        samples.cycle(jobs=(train,), attempts=tuple(attempts.values())), decide_s=0, commit_s=0
+    )
+    whole = metrics.Counters().sums(records.Observed(jobs={"train": train}, attempts=attempts))
+    kept = first.sums(records.Observed())
+    assert kept.held == whole.held == {"n1": [3000, 0, 0]}
+    assert kept.by_reason == whole.by_reason == {("default", "r"): 1}
+    assert kept.wanted == whole.wanted
+    for _ in range(2):
+        first.cycle(samples.cycle(attempts=tuple(ended)), decide_s=0, commit_s=0)
+    assert kept.held == {}

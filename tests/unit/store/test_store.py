@@ -230,6 +230,7 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert names(labels={"team": "t1"}, limit=2) == [9, 7]
     assert names(labels={"team": "t"}) == []
     assert names(limit=3, after=reader.cursor(jobs[8])) == [7, 6, 5]
+    assert opened.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
     assert opened.job_state_counts()["a", "Running"] == 2
     with pytest.raises(ValueError, match="no place in a list"):
         opened.jobs(after="x")
@@ -249,6 +250,8 @@ def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None
     assert opened.attempts("train", alive=False) == made[:1]
     assert opened.attempts("train", limit=1) == made[:1]
     assert opened.attempts("train", 2) == []
+    assert opened.attempts("train", alive_first=True) == [*made[1:], made[0]]
+    assert opened.attempts_of([train, samples.job("other")], 2) == {train.key: made[:2]}
     assert opened.attempts_alive("n1") == made[2:]
     assert opened.attempts_alive() == made[1:]
 
