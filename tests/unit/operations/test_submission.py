@@ -1,0 +1,108 @@
+"""Submissions are read whole or not at all, and gathered into bounded batches."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from reconciler.operations import submission
+
+JOB = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  command: [echo]\n"
+
+
+class Pusher:
+    """Remembers its batches; ``fails`` makes it a broken one."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.batches: list[list[str]] = []
+        self.closed = False
+        self._fails = fails
+
+    def push(self, changes: Sequence[submission.SubmittedDocument]) -> list[submission.Result]:
+        self.batches.append([change.name for change in changes])
+        if self._fails:
+            raise RuntimeError("a defect")
+        return [submission.Result(change.name, 200, commit="c") for change in changes]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def changes(count: int) -> list[submission.SubmittedDocument]:
+    return [submission.SubmittedDocument("hold", "me", f"j{number}") for number in range(count)]
+
+
+def test_documents_are_taken_apart_as_they_are_written() -> None:
+    text = "# mine\n---\n" + JOB % "a" + "---\n" + JOB % "b" + "---\n"
+    found = submission.read(text, "me")
+    assert [(one.verb, one.identity, one.name) for one in found] == [
+        ("submit", "me", "a"),
+        ("submit", "me", "b"),
+    ]
+    assert [one.text for one in found] == [JOB % "a", JOB % "b"]
+
+
+def test_json_is_read_too() -> None:
+    text = (
+        '{"apiVersion": "muster/v1", "kind": "Job", "metadata": {"name": "a"},'
+        ' "spec": {"command": ["echo"]}}'
+    )
+    (found,) = submission.read(text, "me")
+    assert (found.name, found.text) == ("a", text)
+
+
+def test_one_batch_holds_what_comes_together() -> None:
+    async def scene(pusher: Pusher) -> list[list[submission.Result]]:
+        batcher = submission.Batcher(pusher)
+        running = asyncio.create_task(batcher.run())
+        found = await asyncio.gather(*(batcher.submit([change]) for change in changes(9)))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return found
+
+    pusher = Pusher()
+    results = asyncio.run(scene(pusher))
+    assert [one.name for (one,) in results] == [f"j{number}" for number in range(9)]
+    assert pusher.batches == [[f"j{number}" for number in range(9)]]
+    assert pusher.closed
+
+
+def test_a_batch_is_bounded_and_so_is_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "COMMIT_MAX", 4)
+    monkeypatch.setattr(submission, "WAITING_MAX", 10)
+
+    async def scene(pusher: Pusher) -> None:
+        batcher = submission.Batcher(pusher)
+        first = asyncio.create_task(batcher.submit(changes(9)))
+        await asyncio.sleep(0)
+        assert {one.status for one in await batcher.submit(changes(2))} == {503}
+        running = asyncio.create_task(batcher.run())
+        assert {one.status for one in await first} == {200}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    pusher = Pusher()
+    asyncio.run(scene(pusher))
+    assert [len(batch) for batch in pusher.batches] == [4, 4, 1]
+
+
+def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(pusher: Pusher) -> list[submission.Result]:
+        batcher = submission.Batcher(pusher)
+        running = asyncio.create_task(batcher.run())
+        try:
+            return await batcher.submit(changes(1))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    (result,) = asyncio.run(scene(Pusher(fails=True)))
+    assert result.status == 500
+    assert "a defect" not in result.message
+    assert "a defect" in caplog.text
+
+
+def test_a_submission_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "DOCUMENTS_MAX", 1)
+    with pytest.raises(submission.InvalidError, match="2 documents at once; at most 1"):
+        submission.read(JOB % "a" + "---\n" + JOB % "b", "me")

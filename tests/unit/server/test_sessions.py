@@ -1,0 +1,78 @@
+"""Who holds a node's session, and what is told to it, with a clock of the test's own."""
+
+import asyncio
+
+from reconciler.model import link, wire
+from reconciler.server import sessions
+
+ONE, TWO = ("boot", "one"), ("boot", "two")
+
+
+def test_the_holder_stays_while_it_is_there() -> None:
+    session = sessions.Session("n1")
+    assert session.enter(ONE, 10.0, 0.0) == 1
+    busy = session.enter(TWO, 10.0, 100.0)
+    assert isinstance(busy, sessions.Busy)
+    assert "has an open connection" in busy.message
+    session.leave(1, 100.0, closed=False)
+    busy = session.enter(TWO, 10.0, 105.0)
+    assert isinstance(busy, sessions.Busy)
+    assert busy.retry_after_s == 15.0
+    assert session.enter(TWO, 10.0, 120.0) == 2
+
+
+def test_a_cut_connection_frees_the_session_at_once() -> None:
+    session = sessions.Session("n1")
+    session.enter(ONE, 10.0, 0.0)
+    session.leave(1, 0.0, closed=True)
+    assert session.enter(TWO, 10.0, 0.0) == 2
+
+
+def test_an_older_exchange_of_the_same_agent_does_not_end_the_newer() -> None:
+    session = sessions.Session("n1")
+    assert (session.enter(ONE, 10.0, 0.0), session.enter(ONE, 10.0, 1.0)) == (1, 2)
+    session.leave(1, 2.0, closed=True)
+    assert session.open
+    assert isinstance(session.enter(TWO, 10.0, 3.0), sessions.Busy)
+
+
+def test_an_exchange_that_is_not_the_newest_stops_waiting() -> None:
+    async def scene() -> None:
+        session = sessions.Session("n1")
+        first = session.enter(ONE, 10.0, 0.0)
+        assert isinstance(first, int)
+        waiting = asyncio.create_task(session.wait(first, (0, 0), 60.0))
+        await asyncio.sleep(0)
+        session.enter(ONE, 10.0, 1.0)
+        await waiting
+
+    asyncio.run(scene())
+
+
+def test_news_are_a_set_an_end_or_a_log_request() -> None:
+    session = sessions.Session("n1")
+    assert not session.has_news_for((0, 0))
+    session.update(link.NodeUpdate("n1", 1, 1, payload=b"x"))
+    assert session.has_news_for((0, 0))
+    assert not session.has_news_for((1, 1))
+    session.update(link.NodeUpdate("n1", 1, 1, acknowledged=("a", "b")))
+    session.log_requests["l"] = wire.LogRequest("l", "a")
+    assert session.has_news_for((1, 1))
+    assert session.take() == (("a", "b"), (wire.LogRequest("l", "a"),))
+    assert not session.has_news_for((1, 1))
+
+
+def test_what_waits_is_bounded() -> None:
+    session = sessions.Session("n1")
+    many = tuple(str(number) for number in range(sessions.ACKNOWLEDGED_MAX + 5))
+    session.update(link.NodeUpdate("n1", 1, 1, acknowledged=many))
+    assert len(session.acknowledged) == sessions.ACKNOWLEDGED_MAX
+
+
+def test_orders_are_forgotten_when_the_loop_says_them_anew() -> None:
+    known = sessions.Sessions()
+    known.update(link.NodeUpdate("n1", 1, 1, payload=b"x", acknowledged=("a",)))
+    known.forget_orders()
+    session = known.get("n1")
+    assert session is not None
+    assert not session.has_news_for((0, 0))
