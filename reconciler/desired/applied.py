@@ -35,6 +35,15 @@ class _Entry(msgspec.Struct, frozen=True):
     file: documents.File
 
 
+class _Earlier(msgspec.Struct, frozen=True):
+    """What was in force before a revision."""
+
+    basis: normalise.Basis
+    jobs: dict[str, desired.Job]
+    revision: str | None
+    origins: dict[str, str]
+
+
 class Applied:
     """The state that revisions are applied to. One thread at a time."""
 
@@ -45,6 +54,8 @@ class Applied:
         self.jobs: dict[str, desired.Job] = dict(incumbents.jobs)
         self.refused: dict[str, str] = {}
         self._origins = dict(incumbents.origins)
+        #: Jobs because of which a queue may not be taken away.
+        self._queue_users: set[str] = set()
         self._preferred = dict(incumbents.preferred)
         self._read_blob = read_blob
         self._files: dict[str, _Entry] = {}
@@ -85,7 +96,11 @@ class Applied:
             basis=self.basis if self.structure_revision is not None else None,
             structure_revision=self.structure_revision,
             origins=self._origins,
-            jobs={name: self.jobs[name] for name in sorted(self._bad) if name in self.jobs},
+            jobs={
+                name: self.jobs[name]
+                for name in sorted(self._bad | self._queue_users)
+                if name in self.jobs
+            },
             preferred={
                 name: self.jobs[name].path
                 for name in sorted(self._bad)
@@ -117,7 +132,7 @@ class Applied:
         if self.empties(files):
             return False
         touched = set(self._bad)
-        structural = self.structure_refused or self.structure_revision is None
+        structural = self.structure_refused or self.structure_revision is None or not self._files
         if self._interrupted:
             # An earlier try ended half-way, as git could not be read: judge everything again.
             structural = True
@@ -129,6 +144,7 @@ class Applied:
             self._ignored.pop(path, None)
             if problem is not None:
                 self._ignored[path] = problem
+        earlier = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
         before = self.basis
         if structural:
             self._apply_structure(revision)
@@ -138,6 +154,8 @@ class Applied:
             self._fitting = checks.Fitting(self.basis.structure)
             touched.update(self._candidates, self.jobs)
         self._apply_jobs(touched)
+        if self.basis is not before:
+            self._keep_queues_in_use(earlier)
         self._interrupted = False
         return True
 
@@ -204,8 +222,6 @@ class Applied:
         found = [self._problem(item) for item in noted if item[0].document.part is not None]
         unreadable = self._unreadable({item.document.label for item in placed})
         found += unreadable
-        if basis is not None and not unreadable:
-            found += self._queues_in_use(basis.structure.queues)
         if basis is None or found:
             self.structure_refused = True
         else:
@@ -231,16 +247,23 @@ class Applied:
             if label not in present and path in self._files and self._files[path].file.opaque
         ]
 
-    def _queues_in_use(self, queues: dict[str, desired.Queue]) -> list[desired.Problem]:
-        """Queues that are taken away while jobs in force are in them and stay there."""
-        removed = self.basis.structure.queues.keys() - queues.keys()
-        if not removed:
-            return []
+    def _keep_queues_in_use(self, earlier: "_Earlier") -> None:
+        """Refuse the new structure where jobs in force would be left without their queue."""
+        queues = self.basis.structure.queues
         users: dict[str, list[str]] = {}
         for name, job in self.jobs.items():
-            if job.queue in removed and self._stays_in(name, job):
+            if job.queue not in queues:
                 users.setdefault(job.queue, []).append(name)
-        return [
+        self._queue_users = {name for names in users.values() for name in names}
+        if not users:
+            return
+        for name in earlier.jobs.keys() | self.jobs.keys():
+            self._link(name, self.jobs.get(name), earlier.jobs.get(name))
+        self.basis, self.jobs = earlier.basis, earlier.jobs
+        self.structure_revision, self._origins = earlier.revision, earlier.origins
+        self._fitting = checks.Fitting(self.basis.structure)
+        self.structure_refused = True
+        self._structure_problems = tuple(
             desired.Problem(
                 rule="queue-in-use",
                 severity="error",
@@ -251,14 +274,8 @@ class Applied:
                 object=f"Queue/{queue}",
             )
             for queue, names in sorted(users.items())
-        ]
-
-    def _stays_in(self, name: str, job: desired.Job) -> bool:
-        winner, _ = self._choose(name)
-        if winner is None:
-            return self._is_held(name)
-        part = winner.document.part
-        return not isinstance(part, job_documents.Job) or part.spec.queue == job.queue
+        )
+        self._apply_jobs({*self._candidates, *self.jobs})
 
     # --- jobs -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ that says what was found, what was expected, and what to do.
 
 import difflib
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from reconciler.desired.faults import Fault
 #: The most faults told of one document.
 FAULTS_MAX = 20
 _SHOWN_CHARACTERS_MAX = 60
+_STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+)\]")
 _TYPE_WORDS = {
     "string": "text",
     "integer": "a whole number",
@@ -61,8 +63,16 @@ def faults(kind: str, value: Any, refusal: str) -> list[Fault]:
             if len(found) >= FAULTS_MAX:
                 return list(found.values())
     if not found:
-        return [Fault("wrong-value", refusal)]
+        return [_as_refused(refusal)]
     return list(found.values())
+
+
+def _as_refused(refusal: str) -> Fault:
+    """What msgspec said, with its place, where the schema has nothing against the document."""
+    message, _, place = refusal.partition(" - at `$")
+    steps = _STEP.findall(place)
+    path = tuple(int(index) if index else field for field, index in steps)
+    return Fault("wrong-value", message, path=path)
 
 
 def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
@@ -95,7 +105,8 @@ def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iter
         for inner in meant:
             yield from _of_error(inner, kind)
         return
-    yield _wrong_value(error, path)
+    cause = str(meant[0].validator) if len(meant) == 1 else ""
+    yield _wrong_value(error, path, cause)
 
 
 def _unknown_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
@@ -134,11 +145,11 @@ def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[F
             )
 
 
-def _wrong_value(error: ValidationError, path: yamlreader.Path) -> Fault:
+def _wrong_value(error: ValidationError, path: yamlreader.Path, cause: str = "") -> Fault:
     inner: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     types = _types(inner)
     rule = {"type": "wrong-type", "minimum": "out-of-range", "maximum": "out-of-range"}.get(
-        str(error.validator), "wrong-value"
+        cause or str(error.validator), "wrong-value"
     )
     message = "this value does not fit"
     if "string" in types and isinstance(error.instance, int | float):

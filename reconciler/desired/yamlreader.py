@@ -153,7 +153,7 @@ class _Builder:
         if self.left < 0:
             _refuse(
                 "yaml-expands-too-far",
-                f"aliases expand to more than {NODES_MAX} values; write less by alias",
+                f"the file expands to more than {NODES_MAX} values; write less, or split it",
                 node.start_mark,
             )
         if node.__class__ is yaml.MappingNode:

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from reconciler.model import quantities
 from reconciler.model.documents.fields import (
     Cpu,
     Duration,
@@ -11,6 +12,7 @@ from reconciler.model.documents.fields import (
     Memory,
     Metadata,
     Name,
+    NonNegativeInteger,
     Part,
     WholeGpus,
     doc,
@@ -26,6 +28,9 @@ Timestamp = Annotated[
 RelativePath = Annotated[
     str,
     msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*(?!\n)$"),
+]
+LeaseText = Annotated[
+    str, msgspec.Meta(pattern=rf"{quantities.DURATION_PATTERN}|^none$", min_length=1)
 ]
 Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
@@ -244,7 +249,7 @@ class JobSpec(Part, frozen=True):
         ),
     ] = None
     lease: Annotated[
-        Duration | Literal["none"] | None,
+        LeaseText | NonNegativeInteger | None,
         doc(
             "How long it goes on at a node that has lost the controller before it may start "
             "elsewhere; `none`: until the node returns or is declared gone. Left out: the "

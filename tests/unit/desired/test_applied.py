@@ -1,0 +1,96 @@
+"""Whatever happened before: a restart keeps what is in force, and no reference dangles."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reconciler.desired import applied, incumbents
+from tests.unit.desired.repositories import documents, job, queue
+
+TEXTS = [
+    queue("q"),
+    queue("r"),
+    queue("r", parent="q"),
+    queue("q", parent="r"),
+    documents(queue("q"), queue("r")),
+    queue("q", nonsense=1),
+    "a: [",
+    "services: {}\n",
+    job("a"),
+    job("a", priority=2),
+    job("a", queue="q"),
+    job("a", queue="r"),
+    job("a", count=0),
+    job("a", dependsOn="[{job: b}]"),
+    job("b"),
+    job("b", queue="r", dependsOn="[{job: a}]"),
+    job("b", array="{count: 2}", dependsOn="[{job: c, perElement: true}]"),
+    job("c", array="{count: 2}"),
+    job("c", array="{count: 3}"),
+    job("c", dependsOn="[{job: b}]"),
+    documents(job("a"), job("b", script="x")),
+    documents(job("c", queue="q"), job("x").replace("name: x", "nam: x")),
+    "apiVersion: muster/v1\nkind: PriorityClass\nmetadata: {name: p}\nspec: {value: 7}\n",
+    job("c", priorityClass="p"),
+]
+PATHS = ["1.yaml", "2.yaml", "3.yaml", "4.yaml"]
+COMMITS = st.lists(
+    st.dictionaries(st.sampled_from(PATHS), st.none() | st.sampled_from(TEXTS), min_size=1),
+    min_size=1,
+    max_size=6,
+)
+
+
+def read(text: str) -> bytes:
+    """Blobs are named by what is in them."""
+    return text.encode()
+
+
+def changes(files: dict[str, str | None]) -> list[applied.FileChange]:
+    return [
+        applied.FileChange(path, text or "", None if text is None else text.encode())
+        for path, text in sorted(files.items())
+    ]
+
+
+def errors(state: applied.Applied) -> set[tuple[str, str, int, str]]:
+    """What is wrong and where; messages may count jobs that were in force on the way."""
+    return {
+        (problem.rule, problem.path, problem.line, problem.object)
+        for problem in state.problems()
+        if problem.severity == "error"
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(COMMITS)
+def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
+    state = applied.Applied(incumbents.Incumbents(), read)
+    head: dict[str, str | None] = {}
+    for number, commit in enumerate(commits):
+        if not state.apply(str(number), changes(commit), {}):
+            continue
+        head = {path: text for path, text in (head | commit).items() if text is not None}
+        known = incumbents.decode(incumbents.encode(state.incumbents()))
+        again = applied.Applied(known, read)
+        assert again.apply(str(number), changes(head), {})
+        assert again.jobs == state.jobs
+        assert again.basis == state.basis
+        assert again.refused.keys() == state.refused.keys()
+        assert again.structure_revision == state.structure_revision
+        assert errors(again) == errors(state)
+        queues = state.basis.structure.queues
+        assert all(one.queue in queues for one in state.jobs.values())
+        assert not state.jobs.keys() & state.refused.keys()
+        check_order(state)
+
+
+def check_order(state: applied.Applied) -> None:
+    """Dependencies in force have no cycle: they can be taken away from the end."""
+    left = {
+        name: {d.job for d in one.depends_on if d.job in state.jobs}
+        for name, one in state.jobs.items()
+    }
+    while left:
+        free = {name for name, others in left.items() if not others & left.keys()}
+        assert free, left
+        left = {name: others for name, others in left.items() if name not in free}

@@ -1,0 +1,194 @@
+"""Jobs and structure as normalised, and what is wrong with them, by one table each."""
+
+import pytest
+
+from reconciler.desired import validate
+from reconciler.model import desired
+from reconciler.model.resources import Resources
+from tests.unit.desired.repositories import documents, job, queue
+
+CLASSES = (
+    "apiVersion: muster/v1\nkind: PriorityClass\nmetadata: {name: high}\n"
+    "spec: {value: 90, preemptible: false}\n"
+)
+
+
+def load(*texts: str) -> desired.Desired:
+    return validate.check({"x.yaml": documents(CLASSES, queue("q"), *texts).encode()})
+
+
+def one(text: str) -> desired.Job:
+    value = load(text)
+    assert value.status.problems == ()
+    return value.jobs["a"]
+
+
+def test_defaults() -> None:
+    made = one(job("a"))
+    assert made.groups == (
+        desired.TaskGroup("main", 1, Resources(1000, 0, 0), command=("echo",), environment={}),
+    )
+    assert made == desired.Job("a", 1, made.hash, "default", made.groups, path="x.yaml")
+
+
+def test_group_sugar() -> None:
+    made = one(
+        job(
+            "a",
+            count=3,
+            resources="{cpu: 500m, memory: 1Gi, gpu: 2}",
+            environment="{A: x, B: y}",
+            groups="[{name: w}, {name: v, count: 1, script: hi, resources: {}, environment: "
+            "{B: z}}]",
+        )
+    )
+    assert made.groups == (
+        desired.TaskGroup(
+            "w", 3, Resources(500, 2**30, 2000), ("echo",), None, {"A": "x", "B": "y"}
+        ),
+        desired.TaskGroup("v", 1, Resources(1000, 0, 0), (), "hi", {"A": "x", "B": "z"}),
+    )
+
+
+CASES = [
+    ({"priority": 7}, "priority", 7),
+    ({"priorityClass": "high"}, "priority", 90),
+    ({"priorityClass": "high"}, "preemptible", False),
+    ({"priorityClass": "high", "preemptible": "true"}, "preemptible", True),
+    ({"timeLimit": "1h30m"}, "time_limit_s", 5400),
+    ({"deadline": "2027-01-31T07:00:00+01:00"}, "deadline", 1_801_375_200.0),
+    ({"terminationGrace": 5}, "grace_s", 5),
+    ({"retries": "{limit: 2}"}, "retries", desired.Retries(2, 10, 600)),
+    ({"retries": "{limit: 2}"}, "lease_s", 900),
+    ({"retries": "{limit: 2}", "lease": "none"}, "lease_s", None),
+    ({"lease": "5m"}, "lease_s", 300),
+    ({}, "lease_s", None),
+    ({"checkpoint": "{}"}, "lease_s", 900),
+    ({"checkpoint": "{}"}, "checkpoint", desired.Checkpoint("SIGTERM", 30, "checkpoints/a/1")),
+    ({"checkpoint": "{path: x/y}"}, "checkpoint", desired.Checkpoint("SIGTERM", 30, "x/y")),
+    ({"array": "{count: 4, parallelism: 2}"}, "array_count", 4),
+    ({"array": "{count: 4, parallelism: 2}"}, "parallelism", 2),
+    ({"framework": "torchrun"}, "framework", "torchrun"),
+]
+
+
+@pytest.mark.parametrize(("spec", "field", "value"), CASES)
+def test_fields(spec: dict[str, object], field: str, value: object) -> None:
+    text = job("a", command="echo", **spec)
+    assert getattr(one(text), field) == value
+
+
+WRONG = [
+    ({"script": "x"}, "command-or-script", "spec.script"),
+    ({"groups": "[{name: a, command: [x], script: y}]"}, "command-or-script", None),
+    ({"groups": "[{name: a}, {name: a}]"}, "duplicate-group", "spec.groups[1].name"),
+    ({"priority": 1, "priorityClass": "high"}, "exclusive-fields", "spec.priority"),
+    ({"priorityClass": "nobody"}, "unknown-priority-class", "spec.priorityClass"),
+    ({"deadline": "2027-13-31T06:00:00Z"}, "bad-time", "spec.deadline"),
+    ({"resources": "{cpu: 0.00001}"}, "bad-quantity", "spec.resources.cpu"),
+    ({"timeLimit": "99999999999999999999w"}, "bad-quantity", "spec.timeLimit"),
+    ({"count": 9999, "groups": "[{name: a}, {name: b}]"}, "too-many-tasks", "spec.groups"),
+    ({"count": 101, "array": "{count: 10000}"}, "too-many-tasks", "spec.array"),
+    ({"dependsOn": "[{job: a}]"}, "depends-on-itself", "spec.dependsOn[0].job"),
+    ({"dependsOn": "[{job: b, perElement: true}]"}, "per-element", None),
+    ({"queue": "nowhere"}, "unknown-queue", "spec.queue"),
+]
+
+
+@pytest.mark.parametrize(("spec", "rule", "field"), WRONG)
+def test_faults(spec: dict[str, object], rule: str, field: str | None) -> None:
+    value = load(job("a", command="echo", **spec))
+    assert set(value.refused) == {"a"}
+    (problem,) = value.status.problems
+    assert problem.rule == rule
+    assert field is None or problem.field == field
+    assert problem.object == "Job/a"
+    assert problem.line > 14
+
+
+def pool(name: str, spec: str) -> str:
+    return (
+        f"apiVersion: muster/v1\nkind: NodePool\nmetadata: {{name: {name}}}\n"
+        f"spec: {{nodes: {{cpu: 8, memory: 32Gi, gpus: {{count: 2, model: H200}}}}, {spec}}}\n"
+    )
+
+
+CLUSTER = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: NAME}\n"
+ACCESS = (
+    "apiVersion: muster/v1\nkind: Access\nmetadata: {name: p}\n"
+    "spec: {identities: [{email: a@x.org, unixUser: a}, {email: b@x.org}]}\n"
+)
+
+
+def test_structure() -> None:
+    value = load(
+        queue("child", parent="root", guaranteed="{gpu: 2}"),
+        queue("root", guaranteed="{gpu: 4, cpu: 500m}", limit="{gpu: 8, memory: 1Gi}"),
+        pool("s", "hosts: 'g[1-2]', overrides: [{hosts: g2, reason: fan, owner: ops}]"),
+        pool("v", "count: 2, provisioner: virtual, mode: observe, labels: {gpu-model: other}"),
+        CLUSTER.replace("NAME", "c") + "spec: {lease: 10m, retention: {events: 1d}}\n",
+        ACCESS,
+    )
+    assert value.status.problems == ()
+    made = value.structure
+    assert list(made.queues) == ["default", "q", "root", "child"]
+    assert made.queues["root"].guaranteed == desired.Amounts(500, None, 4000)
+    assert made.queues["root"].limit == desired.Amounts(None, 2**30, 8000)
+    assert made.pools["s"].nodes == ("g1", "g2")
+    assert made.pools["s"].drains == {"g2": desired.Drain("fan", "ops")}
+    assert made.pools["s"].labels == {"gpu-model": "H200"}
+    assert made.pools["v"].nodes == ("v-0", "v-1")
+    assert made.pools["v"].labels == {"gpu-model": "other"}
+    assert made.pools["v"].observe_only
+    assert made.settings == desired.Settings(lease_s=600, retain_events_s=86_400)
+    assert made.unix_users == {"a@x.org": "a"}
+
+
+BAD = [
+    ([queue("c", parent="nobody")], ["unknown-parent"]),
+    ([queue("a", parent="b"), queue("b", parent="a")], ["parent-cycle", "parent-cycle"]),
+    ([queue("a", parent="a")], ["parent-cycle"]),
+    (
+        [queue("a", guaranteed="{gpu: 1}"), queue("b", parent="a", guaranteed="{gpu: 2}")],
+        ["guarantees-exceed-parent"],
+    ),
+    ([queue("a", guaranteed="{gpu: 3}", limit="{gpu: 2}")], ["limit-below-guaranteed"]),
+    (
+        [queue("a", limit="{gpu: 2}"), queue("b", parent="a", guaranteed="{gpu: 3}")],
+        ["limit-below-guaranteed"],
+    ),
+    ([pool("a", "hosts: 'n[1-3]'"), pool("b", "hosts: 'n[3-4]'")], ["host-in-two-pools"]),
+    ([pool("a", "count: 1")], ["exclusive-fields", "missing-field"]),
+    ([pool("a", "provisioner: virtual")], ["missing-field"]),
+    ([pool("a", "hosts: 'n[3-'")], ["bad-host-list"]),
+    ([pool("a", "hosts: n1, overrides: [{hosts: n2, reason: x}]")], ["unknown-host"]),
+    ([CLUSTER.replace("NAME", "a"), CLUSTER.replace("NAME", "b")], ["two-clusters"]),
+    ([queue("q")], ["duplicate-name"]),
+    (
+        [ACCESS, ACCESS.replace("name: p", "name: o").replace("User: a", "User: b")],
+        ["two-unix-users"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("texts", "rules"), BAD)
+def test_bad_structure(texts: list[str], rules: list[str]) -> None:
+    value = load(*texts)
+    assert sorted(p.rule for p in value.status.problems) == rules
+    assert all(p.line and p.object for p in value.status.problems)
+    assert list(value.structure.queues) == ["default"]
+
+
+def test_a_job_that_fits_nowhere_is_a_warning() -> None:
+    value = load(
+        pool("p", "hosts: n1"),
+        job("a", resources="{gpu: 3}"),
+        job("b", resources="{gpu: 2}"),
+        job("c", pools="[nobody]"),
+        job("d", nodeSelector="{gpu-model: H100}"),
+    )
+    assert set(value.jobs) == {"a", "b", "c", "d"}
+    assert value.status.sync == "Synced"
+    warnings = {p.object: p.message for p in value.status.problems}
+    assert set(warnings) == {"Job/a", "Job/c", "Job/d"}
+    assert "3 gpu asked, 2 there" in warnings["Job/a"]
