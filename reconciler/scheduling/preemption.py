@@ -19,6 +19,8 @@ from reconciler.scheduling.stock import Stock
 
 #: Plans tried for one element of several groups while candidates are added.
 PLANS_MAX = 200
+#: Nodes gone through one by one where the cheapest victims of all do not do.
+NODES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ class Victims:
             _Pool([c for c in candidates if c.holding.queue == queue])
             for queue in range(len(ledger.paths))
         ]
-        self._potential: dict[tuple[int, int, bool], tuple[snapshots.Amounts, int]] = {}
+        self._potential: dict[tuple[int, int, bool], tuple[snapshots.Amounts, int, int]] = {}
+        #: Answers of ``_may_take`` for one version of the ledger.
+        self._judged: tuple[int, dict[object, bool]] = (-1, {})
 
     def any_below(self, claim: snapshots.Claim) -> bool:
         """Whether the claim's queue has evictable work of lower priority."""
@@ -129,8 +133,8 @@ class Victims:
         key = (claim.queue, claim.priority, foreign)
         if key not in self._potential:
             self._potential[key] = self._sum(*key)
-        potential, count = self._potential[key]
-        if not count:
+        potential, count, gpus = self._potential[key]
+        if not count or (foreign and not self._surplus_might_do(asking, gpus)):
             return False
         room = self.stock.later(everything=True) + potential
         return all(
@@ -138,14 +142,28 @@ class Victims:
             for g in asking.shape.groups
         )
 
-    def _sum(self, queue: int, priority: int, foreign: bool) -> tuple[snapshots.Amounts, int]:  # noqa: FBT001
-        """What a claim's possible victims hold, and how many there are."""
-        amounts, count = np.zeros_like(self.stock.free), 0
+    def _surplus_might_do(self, asking: Asking, beside: int) -> bool:
+        """Whether the GPUs that may be taken are enough for the task that lacks the fewest.
+
+        Besides what queues have over their guarantees that is what straddles one, and what the
+        claim's own queue may lose: ``beside``.
+        """
+        if not self.ledger.judged[asking.claim.queue][quotas.GPU]:
+            return True
+        most = self.ledger.surplus(quotas.GPU) + beside
+        there = self.stock.later(everything=True)[asking.usable, quotas.GPU]
+        largest = int(there.max(initial=0))
+        return all(group.amounts[quotas.GPU] - largest <= most for group in asking.shape.groups)
+
+    def _sum(self, queue: int, priority: int, foreign: bool) -> tuple[snapshots.Amounts, int, int]:  # noqa: FBT001
+        """What a claim's possible victims hold, how many they are, and the GPUs ``beside``."""
+        amounts, count, beside = np.zeros_like(self.stock.free), 0, 0
         for candidate in self.pool:
             if _concerns(candidate, queue, priority, foreign):
                 self.stock.add(amounts, candidate.holding.tasks)
                 count += 1
-        return amounts, count
+                beside += _beside(candidate, queue)
+        return amounts, count, beside
 
     def find(self, asking: Asking) -> list[Candidate]:
         """Victims for one element of a claim, cheapest first; empty if none would do.
@@ -172,12 +190,13 @@ class Victims:
         for victim in victims:
             self.pool.take(victim.name)
             self.own[victim.holding.queue].take(victim.name)
-            for key, (amounts, count) in self._potential.items():
+            for key, (amounts, count, beside) in self._potential.items():
                 if _concerns(victim, *key):
                     for node, taken, _ in victim.holding.tasks:
                         if self.stock.accepts[node]:
                             amounts[node] -= taken
-                    self._potential[key] = (amounts, count - 1)
+                    beside_now = beside - _beside(victim, key[0])
+                    self._potential[key] = (amounts, count - 1, beside_now)
 
     def _admissible(self, asking: Asking, *, strictly: bool) -> Iterator[Candidate]:
         """Candidates that may be taken, judged when each one's turn comes.
@@ -200,9 +219,19 @@ class Victims:
 
     def _may_take(self, asking: Asking, candidate: Candidate, *, strictly: bool) -> bool:
         """Whether a claim may evict a candidate as things stand."""
-        claim, ledger = asking.claim, self.ledger
-        if candidate.holding.queue == claim.queue:
+        claim, other = asking.claim, candidate.holding.queue
+        if other == claim.queue:
             return candidate.holding.priority < claim.priority
+        if self._judged[0] != self.ledger.version:
+            self._judged = (self.ledger.version, {})
+        answers = self._judged[1]
+        key = (claim.queue, asking.asked, other, candidate.total, candidate.straddles, strictly)
+        if key not in answers:
+            answers[key] = self._may_reclaim(asking, candidate, strictly=strictly)
+        return answers[key]
+
+    def _may_reclaim(self, asking: Asking, candidate: Candidate, *, strictly: bool) -> bool:
+        claim, ledger = asking.claim, self.ledger
         own_path = ledger.paths[claim.queue]
         apart = ledger.depth_apart(claim.queue, candidate.holding.queue)
         return ledger.depth_covered(claim.queue, asking.asked) >= apart and all(
@@ -220,6 +249,12 @@ def _concerns(candidate: Candidate, queue: int, priority: int, foreign: bool) ->
     """Whether a claim of this queue and priority might evict a candidate."""
     holding = candidate.holding
     return foreign if holding.queue != queue else holding.priority < priority
+
+
+def _beside(candidate: Candidate, queue: int) -> int:
+    """The GPUs of a candidate that may be taken whatever its queue has over its guarantee."""
+    own = candidate.holding.queue == queue
+    return candidate.total[quotas.GPU] if own or candidate.straddles else 0
 
 
 class _Attempt:
@@ -262,7 +297,8 @@ class _Attempt:
                 if self.asking.usable[node]:
                     on_node.setdefault(node, []).append(candidate)
         room = {node: tuple((-self.room[node, [2, 0, 1]]).tolist()) for node in on_node}
-        for node in sorted(on_node, key=lambda n: (room[n], len(on_node[n]), n)):
+        ordered = sorted(on_node, key=lambda n: (room[n], len(on_node[n]), n))
+        for node in ordered[:NODES_MAX]:
             before, added = sum(self.totals), []
             for candidate in on_node[node]:
                 if candidate.name in self.chosen or not may_take(candidate):

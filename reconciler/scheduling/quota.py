@@ -46,6 +46,7 @@ class Quota:
         charged: allocated amounts with the starts and promises of this cycle.
         firm: of the charged amounts those of work that can't be evicted and is not leaving.
         going: of the charged amounts those that leaving elements still hold.
+        version: grows with every change.
     """
 
     paths: list[tuple[int, ...]]
@@ -57,9 +58,11 @@ class Quota:
     cluster: Vector
     firm: list[list[int]] = field(default_factory=list)
     going: list[list[int]] = field(default_factory=list)
+    version: int = 0
 
     def charge(self, queue: int, asked: Vector, count: int = 1, *, firm: bool = False) -> None:
         """Count elements as taken by a queue and all above it; ``firm``: not preemptible."""
+        self.version += 1
         for member in self.paths[queue]:
             for row in (self.charged[member], self.firm[member])[: 2 if firm else 1]:
                 for resource in RESOURCES:
@@ -67,6 +70,7 @@ class Quota:
 
     def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
         """Count amounts of a queue as about to come free (-1: not after all)."""
+        self.version += 1
         for member in self.paths[queue]:
             row = self.going[member]
             for resource in RESOURCES:
@@ -132,6 +136,13 @@ class Quota:
             self.judged[queue][resource]
             and self.used(queue, resource, settled=True) > self.guaranteed[queue][resource]
             for resource in RESOURCES
+        )
+
+    def surplus(self, resource: int) -> int:
+        """What all queues together have over their guarantees in a resource, at the most."""
+        return sum(
+            max(0, self.used(queue, resource, settled=True) - bounds[resource])
+            for queue, bounds in enumerate(self.guaranteed)
         )
 
     def stays_at_guarantee(self, queue: int, amounts: Vector) -> bool:
