@@ -77,7 +77,7 @@ def job_file(index: int, edition: int = 0) -> bytes:
     ).encode()
 
 
-def _import(repository: Path, files: Iterator[tuple[str, bytes]], parent: bool) -> None:
+def _import(repository: Path, files: Iterator[tuple[str, bytes]], *, parent: bool) -> None:
     """One commit made of files, without a work tree."""
     parts = [b"commit refs/heads/main\ncommitter bench <bench@example.org> 0 +0000\ndata 4\nload\n"]
     if parent:
@@ -103,7 +103,7 @@ def make_repository(folder: Path, jobs: int) -> Path:
         for index in range(count):
             yield f"teams/t{index % 20:02d}/jobs-{index:04d}.yaml", job_file(index)
 
-    _import(repository, files(), False)
+    _import(repository, files(), parent=False)
     return repository
 
 
@@ -127,7 +127,7 @@ def _first_load(repository: Path, jobs: int, repeats: int) -> tuple[float, float
     ours, floor = [], []
 
     def load_floor() -> list[Any]:
-        return [list(yaml.load_all(data, Loader=yaml.CSafeLoader)) for data in blobs]  # noqa: S506
+        return [list(yaml.load_all(data, Loader=yaml.CSafeLoader)) for data in blobs]
 
     for _ in range(repeats):
         floor.append(_timed(load_floor))
@@ -143,7 +143,7 @@ def _one_file_commit(repository: Path, jobs: int, commits: int) -> float:
     for edition in range(1, commits + 1):
         index = (edition * 37) % count
         path = f"teams/t{index % 20:02d}/jobs-{index:04d}.yaml"
-        _import(repository, iter([(path, job_file(index, edition))]), True)
+        _import(repository, iter([(path, job_file(index, edition))]), parent=True)
         before = made.last.generation
         taken.append(_timed(made.load))
         if made.last.generation != before + 1:
