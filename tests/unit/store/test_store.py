@@ -125,6 +125,10 @@ def test_notes_that_change_are_rewritten_and_those_that_go_are_deleted(
     train = msgspec.structs.replace(train, notes=notes)
     commit(opened, epoch, 2, samples.cycle(jobs=(train,)))
     assert opened.job("train") == train
+    notes = {1: first, 2: records.ElementNote(tries=3), 0: first}
+    train = msgspec.structs.replace(train, notes=notes)
+    commit(opened, epoch, 3, samples.cycle(jobs=(train,)))
+    assert opened.job("train") == train
     assert reopened(opened).jobs["train"].notes == notes
 
 
