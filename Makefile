@@ -40,6 +40,10 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 4 -m 'not slow' tests/unit
 
+KILLS ?= 300
+crash: $(VENV)/.installed-dev packages
+	$(BIN)/python -m tests.crash.storm --kills $(KILLS)
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

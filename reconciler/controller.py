@@ -260,7 +260,8 @@ class Loop:
         committed = time.perf_counter()
         self._memory.absorb(result)
         self._wake_at = result.wake_at
-        crashpoints.reach("committed-not-sent")
+        if result.actions:
+            crashpoints.reach("committed-not-sent")
         structure = wanted.structure
         for update in self._engine.apply(result.actions, structure, self._memory):
             self._link.send(update)

@@ -57,7 +57,7 @@ class Bed:
             listen=f"127.0.0.1:{localcluster.free_port()}",
             identity="tester@example.org",
         )
-        self.api = None
+        self.api: clients.Client | None = None
 
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of its own."""

@@ -1,0 +1,292 @@
+"""Kills by SIGKILL while short jobs run, and the account of what became of each job.
+
+``python -m tests.crash.storm --kills 300`` is the proof; the integration tests run a short one.
+Every task holds an exclusive lock for as long as it lives, on a file of its job: a second one of
+the same task finds it held, says so in a file of its own, and the run fails.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from reconciler.operations import client as clients
+from tests.integration import beds
+
+POINTS = (
+    "committed-not-sent",
+    "sent-not-spawned",
+    "spawned-not-recorded",
+    "exited-not-recorded",
+    "exited-not-acknowledged",
+    "acknowledged-not-deleted",
+)
+VICTIMS = ("controller", "server", "agent", "supervisor")
+NODES = 3
+#: How long a named point may take to be reached before it is given up for this time.
+POINT_S = 5.0
+#: Seconds that a node stays cut off: past its lease of 3 s and the grace.
+CUT_S = 14.0
+
+JOB = """\
+apiVersion: muster/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  resources: {{cpu: 1}}
+  retries: {{limit: 1, backoff: 0s}}
+  terminationGrace: 1s
+  script: |
+    #!/bin/sh
+    cd "$MUSTER_SHARED_DIR"
+    exec 9>"lock-{name}"
+    flock -n 9 || {{ echo "$MUSTER_ATTEMPT" >>overlaps; exit 98; }}
+    sleep {seconds:.2f}
+    exit {code}
+"""
+
+
+@dataclass
+class Account:
+    """What was done and what became of it."""
+
+    jobs: dict[str, int] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
+    cuts: int = 0
+    wrong: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Storm:
+    """One run: a cluster, jobs that arrive, and kills drawn from a seed."""
+
+    def __init__(self, bed: beds.Bed, points: Path, seed: int, jobs: int, kills: int) -> None:
+        self.bed = bed
+        self.points = points
+        self.random = random.Random(seed)
+        self.job_count = jobs
+        self.kill_count = kills
+        self.account = Account()
+
+    def run(self) -> Account:
+        """Submit, kill, wait for the end, check."""
+        began = time.monotonic()
+        batch = max(1, self.job_count // max(1, self.kill_count - 2))
+        plan = self._plan()
+        while plan or len(self.account.jobs) < self.job_count:
+            self._submit(min(batch, self.job_count - len(self.account.jobs)))
+            if plan:
+                self._kill(plan.pop())
+            self._keep_alive()
+        self._cut_a_node()
+        self.bed.until(self._all_ended, timeout_s=300)
+        self._check()
+        self.account.seconds = time.monotonic() - began
+        return self.account
+
+    def _plan(self) -> list[str]:
+        """Kills in a drawn order: every point and every process alike."""
+        targets = [*POINTS, *VICTIMS]
+        plan = [targets[number % len(targets)] for number in range(self.kill_count)]
+        self.random.shuffle(plan)
+        return plan
+
+    def _submit(self, count: int) -> None:
+        files: dict[str, str | None] = {}
+        for _ in range(count):
+            name = f"j{len(self.account.jobs):04d}"
+            code = self.random.choice([0, 0, 0, 0, 3])
+            seconds = self.random.choice([0.05, 0.1, 0.3, 1.0])
+            files[f"jobs/{name}.yaml"] = JOB.format(name=name, seconds=seconds, code=code)
+            self.account.jobs[name] = code
+        if files:
+            self.bed.commit(files, f"{len(files)} jobs")
+
+    def _kill(self, target: str) -> None:
+        if target in POINTS:
+            self._kill_at(target)
+            return
+        pids = self.bed.until(lambda: self._victims(target))
+        os.kill(self.random.choice(pids), signal.SIGKILL)
+        self.account.kills[target] += 1
+
+    def _kill_at(self, point: str) -> None:
+        """Arm a point and wait until somebody has died there; work keeps coming meanwhile."""
+        armed = self.points / point
+        for _ in range(12):
+            armed.touch()
+            ends_at = time.monotonic() + POINT_S
+            while armed.exists() and time.monotonic() < ends_at:
+                self._keep_alive()
+                time.sleep(0.02)
+            if not armed.exists():
+                self.account.kills[point] += 1
+                return
+            name = f"k{sum(self.account.kills.values()):04d}{len(self.account.jobs):04d}"
+            self.account.jobs[name] = 0
+            text = JOB.format(name=name, seconds=0.05, code=0)
+            self.bed.commit({f"jobs/{name}.yaml": text}, "work for a point")
+        armed.unlink(missing_ok=True)
+
+    def _victims(self, target: str) -> list[int]:
+        self._keep_alive()
+        return self._pids(target)
+
+    def _pids(self, what: str) -> list[int]:
+        marks = {
+            "controller": "reconciler.daemon",
+            "server": "reconciler.server",
+            "agent": "--virtual",
+            "supervisor": "supervisor.py",
+        }
+        state = str(self.bed.cluster.state)
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = " ".join(process.info["cmdline"] or [])
+            if marks[what] in words and state in words:
+                found.append(process.pid)
+        return sorted(found)
+
+    def _keep_alive(self) -> None:
+        """Start again what died, as an init system would."""
+        cluster = self.bed.cluster
+        if not cluster.controller_alive:
+            cluster.start_controller()
+        if cluster.nodes is not None:
+            cluster.nodes.poll()
+
+    def _cut_a_node(self) -> None:
+        """A node loses the network past its lease, with work on it, and comes back."""
+        text = JOB.format(name="cut", seconds=20, code=0)
+        self.account.jobs["cut"] = 0
+        self.bed.commit({"jobs/cut.yaml": text})
+
+        def running() -> beds.Json:
+            self._keep_alive()
+            job = self.bed.job("cut")
+            return job if job["state"] == "Running" else None
+
+        node = self.bed.until(running, timeout_s=120)["attempts"][-1]["node"]
+        agents = [p for p in self._pids("agent") if f"--name {node} " in _words(p)]
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        ends_at = time.monotonic() + CUT_S
+        while time.monotonic() < ends_at:
+            self._keep_alive()
+            time.sleep(0.1)
+        for pid in agents:
+            os.kill(pid, signal.SIGCONT)
+        self.account.cuts += 1
+
+    def _all_ended(self) -> bool:
+        self._keep_alive()
+        assert self.bed.api is not None
+        items = self.bed.api.items("/v1/jobs", limit=1000)
+        ended = sum(i["state"] in ("Succeeded", "Failed", "Cancelled", "TimedOut") for i in items)
+        return ended == len(self.account.jobs)
+
+    def _check(self) -> None:
+        wrong = self.account.wrong
+        overlaps = self.bed.cluster.state / "shared" / "overlaps"
+        for attempt in overlaps.read_text().split() if overlaps.exists() else ():
+            story = [
+                f"{a['id']} {a['node']} {a['started']} {a['ended']} {a['endReason']}"
+                for a in self.bed.job(attempt.split(".")[0])["attempts"]
+            ]
+            wrong.append(f"{attempt} overlapped another attempt at its task: {story}")
+        for name, code in self.account.jobs.items():
+            job = self.bed.job(name)
+            wanted = "Failed" if code else "Succeeded"
+            if job["state"] != wanted:
+                wrong.append(f"{name} is {job['state']}, not {wanted}: {job['message']}")
+                continue
+            last = max(job["attempts"], key=lambda attempt: attempt["attempt"])
+            if (last["exitCode"], last["endReason"]) != (code, "Exited"):
+                wrong.append(
+                    f"{name} ended with {last['exitCode']} {last['endReason']}, not {code}"
+                )
+            own = [a for a in job["attempts"] if a["endReason"] == "Exited"]
+            if len(own) != (2 if code else 1):
+                wrong.append(f"{name} was run to its end {len(own)} times")
+        self._check_ends()
+        database = sqlite3.connect(f"file:{self.bed.cluster.state / 'store.db'}?mode=ro", uri=True)
+        verdict = database.execute("PRAGMA integrity_check").fetchone()[0]
+        database.close()
+        if verdict != "ok":
+            wrong.append(f"the store is damaged: {verdict}")
+
+    def _check_ends(self) -> None:
+        """Each job ended once: one event says so."""
+        ends: Counter[str] = Counter()
+        after: int | None = 0
+        while True:
+            page = self.bed.get("/v1/events", after=after or 0, limit=1000)
+            for event in page["items"]:
+                if event["kind"] in ("JobSucceeded", "JobFailed"):
+                    ends[event["job"]] += 1
+            if not page["items"]:
+                break
+            after = page["next"]
+        for name in self.account.jobs:
+            if ends[name] != 1:
+                self.account.wrong.append(f"{name} ended {ends[name]} times")
+
+
+def _words(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def run(folder: Path, *, kills: int, jobs: int, seed: int) -> Account:
+    """One storm in a folder."""
+    points = folder / "points"
+    points.mkdir()
+    os.environ["MUSTER_CRASH_POINTS"] = str(points)
+    bed = beds.Bed(folder, nodes=NODES, cpus=8, lease="3s", silence="2s")
+    try:
+        bed.start()
+        return Storm(bed, points, seed, jobs, kills).run()
+    finally:
+        bed.stop()
+        del os.environ["MUSTER_CRASH_POINTS"]
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="storm-", ignore_cleanup_errors=True) as name:
+        found = run(Path(name), kills=options.kills, jobs=options.jobs, seed=options.seed)
+    report = {
+        "jobs": len(found.jobs),
+        "kills": dict(sorted(found.kills.items())),
+        "kills_total": sum(found.kills.values()),
+        "cuts": found.cuts,
+        "seconds": round(found.seconds, 1),
+        "wrong": found.wrong,
+        "seed": options.seed,
+    }
+    print(json.dumps(report, indent=2))
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except clients.ApiError as error:
+        sys.exit(f"storm: {error}")
