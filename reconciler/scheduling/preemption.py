@@ -118,18 +118,10 @@ class Victims:
         #: Answers of ``_may_take`` for one version of the ledger.
         self._judged: tuple[int, dict[object, bool]] = (-1, {})
 
-    def any_below(self, claim: snapshots.Claim) -> bool:
-        """Whether the claim's queue has evictable work of lower priority."""
-        cheapest = next(iter(self.own[claim.queue]), None)
-        return cheapest is not None and cheapest.holding.priority < claim.priority
-
     def could_help(self, asking: Asking) -> bool:
         """Whether there would be room if all left that might have to; may be too hopeful."""
         claim, ledger = asking.claim, self.ledger
-        below = self.any_below(claim)
-        owns = any(ledger.named[claim.queue][r] and asking.asked[r] for r in range(3))
-        # Evictions in its own queue may bring a claim within its guarantees in the first place.
-        foreign = owns and (below or ledger.depth_covered(claim.queue, asking.asked) > 0)
+        foreign = ledger.depth_covered(claim.queue, asking.asked) > 0
         key = (claim.queue, claim.priority, foreign)
         if key not in self._potential:
             self._potential[key] = self._sum(*key)
@@ -208,9 +200,7 @@ class Victims:
         own = [c for c in self.own[claim.queue] if c.holding.priority < claim.priority]
         if not ledger.depth_covered(claim.queue, asking.asked):
             yield from own
-            own = []
-            if not ledger.depth_covered(claim.queue, asking.asked):
-                return
+            return
         for candidate in self.pool:
             foreign = candidate.holding.queue != claim.queue
             if foreign and self._may_take(asking, candidate, strictly=strictly):
