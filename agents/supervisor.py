@@ -99,7 +99,7 @@ class Supervisor:
         self.renewed_at = processes.boottime()
         self.leaving = False
         self.retry_at = 0.0
-        self.alone_since: float | None = None
+        self.alone_since: float | None = processes.boottime()
         self.null = os.open("/dev/null", os.O_RDWR)
         self.poller = select.epoll()
         self.orders = {

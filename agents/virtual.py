@@ -149,6 +149,11 @@ class VirtualNodes:
         self._ask_to_leave(name)
         self._see_off(name, time.monotonic() + STOP_S)
 
+    def remove(self, name: str) -> None:
+        """Stop a node and forget it; its folder stays, and serves a node added by its name."""
+        self.stop(name)
+        del self._nodes[name]
+
     def stop_all(self) -> None:
         """Stop every node, all at the same time."""
         for name in self._nodes:

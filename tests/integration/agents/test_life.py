@@ -169,3 +169,13 @@ def test_a_burst_is_reported_whole(agent: Node, controller: Controller) -> None:
             controller.assign(name, "true")
     for name in names:
         assert controller.ended(name).exit_code == 0
+
+
+def test_usage_comes_along(agent: Node, controller: Controller) -> None:
+    controller.assign("a.1", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")
+    report = controller.ended("a.1")
+    assert report.cpu_s > 0
+    assert report.max_memory_bytes > 0
+    usage = next(request.usage for request in controller.requests if request.usage)
+    assert usage.agent_memory_bytes > 2**20
+    assert usage.disk_total_bytes >= usage.disk_used_bytes > 0

@@ -69,3 +69,16 @@ def test_what_there_is_no_log_of(agent: Node, controller: Controller) -> None:
         ask(controller, request)
         controller.wait(lambda name=name: ended(controller, name), "an answer")  # type: ignore[misc]
         assert controller.chunks[name][-1].error
+
+
+def test_a_log_that_grows_is_turned_over_while_its_task_runs(
+    node: Node, controller: Controller
+) -> None:
+    node.start("--log-limit", "4Ki")
+    controller.assign("a.1", "sh", "-c", "yes | head -c 10000; exec sleep 3600")
+    controller.running("a.1")
+    log = node.root / "logs" / "a.1.stdout"
+    turned = log.with_name("a.1.stdout.1")
+    controller.wait(turned.exists, "a turned log")
+    controller.wait(lambda: log.stat().st_size == 0, "an empty log")
+    assert turned.stat().st_size == 4096

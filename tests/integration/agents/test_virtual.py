@@ -19,6 +19,7 @@ def nodes(tmp_path: Path, controller: Controller) -> Iterator[VirtualNodes]:
     yield made
     made.stop_all()
     assert not processes.supervisors_of(str(made.root("v1")))
+    assert not tasks(made)
     assert processes.kill_leftovers(str(made.root("v1")), [])
 
 
@@ -67,7 +68,8 @@ def test_a_killed_agent_is_the_same_boot(nodes: VirtualNodes, controller: Contro
     controller.requests.clear()
     nodes.restart("v1")
     assert controller.boot_id() == boot
-    nodes.stop("v1")
+    nodes.remove("v1")
+    assert nodes.names() == []
     assert not tasks(nodes)
     assert controller.ended("a.1").end_reason is EndReason.DRAINED
 
