@@ -15,6 +15,8 @@ from typing import Any
 
 #: How long a supervisor that starts keeps looking for processes of its predecessor.
 RECOVERY_S = 30.0
+#: Time between two passes over all processes.
+PASS_S = 0.02
 #: (parent, session, start time in ticks since boot) of a process.
 Facts = tuple[int, int, int]
 
@@ -155,9 +157,10 @@ def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = R
         victims = descendants(roots, table)
         for pid in victims:
             kill(pid)
+            # a dying process loses its environment before its files: wait until all of it is gone
+            started[pid] = table[pid][2]
         clean = 0 if victims else clean + 1
         if time.monotonic() > deadline:
             return False
-        if victims:
-            time.sleep(0.02)
+        time.sleep(PASS_S)
     return True

@@ -28,7 +28,7 @@ if __package__ in {None, ""}:
     # Run as a script in isolated mode: its own package is the one thing to be found besides.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from agents import clients, journal, processes, spawning
+from agents import clients, guardian, journal, processes, spawning
 
 Record = dict[str, Any]
 
@@ -100,6 +100,8 @@ class Supervisor:
         self.leaving = False
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
+        facts = processes.process_facts(os.getpid())
+        self.guardian = guardian.Guardian(guardian.token(os.getpid(), facts[2] if facts else 0))
         self.null = os.open("/dev/null", os.O_RDWR)
         self.poller = select.epoll()
         self.orders = {
@@ -215,6 +217,7 @@ class Supervisor:
         except OSError as problem:
             self.end(record, "StartFailed", message=f"directory of the attempt: {problem}")
             return
+        order["env"][guardian.VARIABLE] = self.guardian.name
         standard: list[int] = [self.null]
         try:
             standard += [
@@ -260,6 +263,10 @@ class Supervisor:
             attempt = self.by_pid.pop(found.si_pid, None)
             if attempt is not None:
                 processes.kill_group(attempt.pid, signal.SIGKILL)
+            if found.si_pid == self.guardian.pid:
+                os.waitpid(found.si_pid, 0)
+                self.guardian.start()
+                continue
             self.orphans.pop(found.si_pid, None)
             _, status, usage = os.wait4(found.si_pid, 0)
             if attempt is not None:
@@ -277,7 +284,7 @@ class Supervisor:
         left: set[str] = set()
         idle = all(attempt.exited for attempt in self.live.values())
         for pid in processes.own_children():
-            if pid in self.by_pid:
+            if pid in self.by_pid or pid == self.guardian.pid:
                 continue
             owner = self.owner_of(pid)
             attempt = self.live.get(owner)
@@ -412,6 +419,7 @@ class Supervisor:
 
     def serve(self, listener: socket.socket, wakeup: int) -> None:
         """Turn after turn until told to leave."""
+        self.guardian.start()
         for handle in (listener.fileno(), wakeup):
             self.poller.register(handle, select.EPOLLIN)
         while not (self.leaving and not self.live):
@@ -421,6 +429,7 @@ class Supervisor:
                 complain(f"defect: {traceback.format_exc()}")
                 time.sleep(0.1)
         processes.kill_leftovers(self.root, [], SWEEP_S)
+        self.guardian.dismiss()
 
     def turn(self, listener: socket.socket, wakeup: int) -> None:
         """Wait for something to happen and see to it."""

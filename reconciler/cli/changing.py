@@ -89,6 +89,7 @@ def submit(
             name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
             queue=queue,
+            owner=context.identity(),
             gpus=gpus,
             cpus=cpus,
             memory=memory,

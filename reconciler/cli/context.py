@@ -1,5 +1,6 @@
 """What every command shares: which controller, and how its refusals become exit codes."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,3 +46,10 @@ def seconds(written: str) -> int:
         return quantities.parse_duration(written)
     except quantities.QuantityError as error:
         terminal.fail(str(error), terminal.USAGE)
+
+
+def identity() -> str | None:
+    """The e-mail address that this person's commits carry."""
+    command = ["git", "config", "user.email"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

@@ -59,6 +59,7 @@ def run(
         name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
         command=tuple(command),
         queue=queue,
+        owner=context.identity(),
         gpus=gpus,
         cpus=cpus,
         memory=memory,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import reconciler
-from reconciler.cli import terminal
+from reconciler.cli import context, terminal
 from reconciler.operations import localcluster, resources
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -64,7 +64,7 @@ def up(
         branch=branch or _branch_of(address),
         sub_path=path,
         listen=listen,
-        identity=_identity(),
+        identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
         nodes=nodes,
     )
     stop = _Stop()
@@ -93,11 +93,6 @@ def _branch_of(address: str) -> str:
     if not Path(address).is_dir():
         return "main"
     return _git("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
-
-
-def _identity() -> str:
-    email = _git("config", "user.email")
-    return email or f"{os.environ.get('USER', 'local')}@{platform.node()}"
 
 
 def demo(
@@ -139,20 +134,20 @@ def init(
     terminal.note(f"next: cd {folder} && muster up")
 
 
-def controller(context: typer.Context) -> None:
+def controller(call: typer.Context) -> None:
     """Run a controller (see muster controller --help).
 
     Example: muster controller --repo https://git.example.org/cluster.git --state /var/lib/muster
     """
-    _become("reconciler.daemon", context.args)
+    _become("reconciler.daemon", call.args)
 
 
-def agent(context: typer.Context) -> None:
+def agent(call: typer.Context) -> None:
     """Run a node's agent (see muster agent --help).
 
     Example: muster agent --server https://muster.example.org --name gpu001 --root /var/lib/muster
     """
-    _become("agents", context.args)
+    _become("agents", call.args)
 
 
 def _become(module: str, arguments: list[str]) -> None:

@@ -31,6 +31,7 @@ class Memory:
         self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
         self.overrides = loaded.overrides
         self.drift = loaded.drift
+        self.promised: dict[str, int] = dict(loaded.promised)
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
@@ -64,6 +65,7 @@ class Memory:
             answered=answered,
             overrides=self.overrides,
             drift=self.drift,
+            promised=self.promised,
             leader_since=self.leader_since,
             next_order=self.next_order,
         )
@@ -92,6 +94,7 @@ class Memory:
             else:
                 self.reasons.pop(key, None)
         self.drift = result.drift
+        self.promised = result.promised
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
 

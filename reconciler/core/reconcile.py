@@ -30,10 +30,12 @@ def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -
     situation = snapshots.build(work)
     decided = schedule.schedule(situation.snapshot)
     placing.apply(work, situation, decided)
-    return _outcome(work, situation)
+    return _outcome(work, situation, decided.promised)
 
 
-def _outcome(work: desk.Work, situation: snapshots.Situation) -> outcome.Outcome:
+def _outcome(
+    work: desk.Work, situation: snapshots.Situation, promised: dict[str, int]
+) -> outcome.Outcome:
     jobs = list(work.replaced)
     for draft in work.drafts.values():
         record = draft.record()
@@ -52,6 +54,7 @@ def _outcome(work: desk.Work, situation: snapshots.Situation) -> outcome.Outcome
         events=tuple(work.events),
         drift=drifts.find(work, known),
         queues=_queue_usage(work, situation),
+        promised=dict(promised),
         next_order=work.next_order,
         wake_at=work.wake_at,
     )

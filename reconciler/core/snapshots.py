@@ -96,6 +96,7 @@ def _claim(
         owner=spec.owner,
         slack_s=slack_s,
         preemptible=spec.preemptible,
+        promised=work.observed.promised.get(name, 0),
     )
 
 

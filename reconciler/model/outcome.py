@@ -53,7 +53,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
     ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
-    list. ``wake_at`` is the next moment at which time alone changes something.
+    list. ``promised`` is the room kept for what waits for others to leave, by job. ``wake_at`` is
+    the next moment at which time alone changes something.
     """
 
     now: float
@@ -67,5 +68,6 @@ class Outcome(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
     drift: tuple[Drift, ...] = ()
     queues: tuple[QueueUsage, ...] = ()
+    promised: dict[str, int] = {}
     next_order: int = 1
     wake_at: float | None = None

@@ -224,6 +224,7 @@ class Observed(msgspec.Struct, frozen=True):
         reports: what nodes said since the last cycle, oldest first.
         answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
         drift: the differences found by the last cycle.
+        promised: elements of jobs for which the last cycle kept room while others leave.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
@@ -239,6 +240,7 @@ class Observed(msgspec.Struct, frozen=True):
     answered: Mapping[str, float] = {}
     overrides: tuple[Override, ...] = ()
     drift: tuple[Drift, ...] = ()
+    promised: Mapping[str, int] = {}
     leader_since: float = 0.0
     next_order: int = 1
 

@@ -52,7 +52,7 @@ def read_token(path: Path) -> str:
 def write(folder: Path, endpoint: Endpoint) -> None:
     """Leave the endpoint where commands started in ``folder`` or below find it."""
     path = folder / ENDPOINT_FILE
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(endpoint)) + b"\n")
 
 

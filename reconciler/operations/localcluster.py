@@ -88,7 +88,7 @@ class LocalCluster:
         Raises:
             ClusterError: it does not come up.
         """
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
         self._write_tokens()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
@@ -166,7 +166,7 @@ class LocalCluster:
                 done.append(f"started {name}")
         for name in self.nodes.names():
             if name not in wanted and self.nodes.alive(name):
-                self.nodes.stop(name)
+                self.nodes.remove(name)
                 done.append(f"stopped {name}")
         return done
 

@@ -20,6 +20,15 @@ _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
 _COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
 
 
+def next_epoch(before: int, now: float) -> int:
+    """The epoch of a new leader: larger than the last, and at least the time in seconds.
+
+    Agents refuse epochs older than one they have seen. A store that was lost, or restored from a
+    backup, has forgotten its last epochs; the time has not.
+    """
+    return max(before + 1, int(now))
+
+
 class Store(Reader):
     """A store that is written. One thread uses the writing side; readers are free."""
 
@@ -82,9 +91,9 @@ class Store(Reader):
             self._lock = lock.LeaderLock(self.path)
         with database.told(self.url), self._engine.begin() as connection:
             table = schema.LEADER
-            connection.execute(
-                sa.update(table).values(holder=holder, epoch=table.c.epoch + 1, renewed_at=now)
-            )
+            before = connection.execute(sa.select(table.c.epoch)).scalar_one()
+            epoch = next_epoch(int(before), now)
+            connection.execute(sa.update(table).values(holder=holder, epoch=epoch, renewed_at=now))
             row = connection.execute(sa.select(table)).one()
         self._led_since = now
         self._cycle = int(row.cycle)

@@ -56,7 +56,7 @@ def test_agent_and_supervisor_killed_together(agent: Node, controller: Controlle
     controller.running("a.1")
     agent.kill_agent()
     os.kill(agent.supervisor(), signal.SIGKILL)
-    assert agent.tasks()
+    controller.wait(lambda: not agent.tasks(), "the task's end, with nobody left to enforce leases")
     agent.start()
     assert controller.ended("a.1").end_reason is EndReason.LOST
     assert not agent.tasks()

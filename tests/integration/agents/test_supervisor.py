@@ -51,7 +51,8 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     own = {name for name in loaded if name.split(".")[0] == "agents"}
     assert own == {
-        "agents", "agents.clients", "agents.journal", "agents.processes", "agents.spawning",
+        "agents", "agents.clients", "agents.guardian", "agents.journal", "agents.processes",
+            "agents.spawning",
         "agents.supervisor",
     }  # fmt: skip
     roots = {name.split(".")[0] for name in loaded} - {"agents", "__main__"}

@@ -289,5 +289,7 @@ def test_the_same_input_gives_the_same_outcome() -> None:
 
 
 def test_an_illegal_transition_tells_the_story() -> None:
-    with pytest.raises(states.InvalidTransitionError, match="(?s)Ended may not become Running.*st"):
+    with pytest.raises(
+        states.InvalidTransitionError, match=r"(?s)Ended may not become Running.*st"
+    ):
         states.check("attempt x", AttemptState.ENDED, AttemptState.RUNNING, ("started at 5",))

@@ -123,11 +123,11 @@ def test_a_drained_node_finishes_what_it_has_and_takes_nothing_new() -> None:
     world.change_structure(pools={"pool": drained})
     world.commit(job("b"))
     world.settle()
-    assert world.memory.nodes["n0"].state is NodeState.DRAINING
+    assert world.memory.nodes["n0"].state == "Draining"
     assert world.memory.nodes["n0"].message == "fan (ops@x)"
     assert world.states() == {"a": "Running", "b": "Pending"}
     world.end("a")
-    assert world.memory.nodes["n0"].state is NodeState.DRAINED
+    assert world.memory.nodes["n0"].state == "Drained"
     world.change_structure(pools={"pool": world.pool})
     world.settle()
     assert world.state("b") is JobState.RUNNING

@@ -32,7 +32,7 @@ def test_a_live_store_is_copied_and_restored(live: store.Store, tmp_path: pathli
     url = f"sqlite:///{tmp_path / 'restored.db'}"
     backup.restore(copy, url)
     restored = store.Store.open(url)
-    assert restored.lead("two", 60.0) == 2
+    assert restored.lead("two", 60.0) == 60
     assert restored.load().jobs == {"train": samples.job()}
     restored.close()
     assert not list(tmp_path.glob("*.partial*"))

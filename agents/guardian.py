@@ -1,0 +1,71 @@
+"""A small shell that outlives the supervisor by a moment and ends the tasks it leaves behind.
+
+A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
+it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
+shell at its other end then kills every process whose environment names that supervisor.
+Standard library only: the supervisor imports it.
+"""
+
+# No pathlib or subprocess here: they would cost the supervisor memory.
+
+import os
+
+#: What tasks carry in their environment: which supervisor started them.
+VARIABLE = "MUSTER_SUPERVISOR"
+SHELL = "/bin/sh"
+#: One pass kills all it finds; two passes that find nothing are the end, 500 the most.
+SCRIPT = """
+read -r word && [ "$word" = bye ] && exit 0
+passes=0
+clean=0
+while [ $clean -lt 2 ] && [ $passes -lt 500 ]; do
+  passes=$((passes + 1))
+  clean=$((clean + 1))
+  for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
+    pid=${file#/proc/}
+    kill -KILL "${pid%/environ}" 2>/dev/null && clean=0
+  done
+  sleep 0.02
+done
+"""
+
+
+def token(pid: int, ticks: int) -> str:
+    """What names one supervisor among all that this machine will ever have had since its boot."""
+    return f"{pid}.{ticks}"
+
+
+class Guardian:
+    """The supervisor's end: start it, know it among one's children, and part in peace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = -1
+        self._pipe = -1
+
+    def start(self) -> None:
+        """Start the shell, again if it has died."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        read, self._pipe = os.pipe()
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            self.pid = os.posix_spawn(
+                SHELL,
+                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name],
+                {"PATH": "/usr/bin:/bin"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, read, 0),
+                    (os.POSIX_SPAWN_DUP2, null, 1),
+                    (os.POSIX_SPAWN_DUP2, null, 2),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(read)
+            os.close(null)
+
+    def dismiss(self) -> None:
+        """The supervisor leaves in order: nothing is to be killed."""
+        os.write(self._pipe, b"bye\n")
+        os.waitpid(self.pid, 0)

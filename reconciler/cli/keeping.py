@@ -1,0 +1,67 @@
+"""Commands that keep the store safe: ``backup`` of a live one, ``restore`` into an empty place."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import terminal
+from reconciler.operations import endpoints
+from reconciler.store import backup as stores
+from reconciler.store import errors
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="URL of the store; else that of `muster up` around here."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(backup)
+    app.command()(restore)
+
+
+def _store(url: str | None, *, must_exist: bool) -> str:
+    if url is not None:
+        return url
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / endpoints.ENDPOINT_FILE.parent / "store.db"
+        if path.exists() or (not must_exist and path.parent.is_dir()):
+            return f"sqlite:///{path}"
+    return terminal.fail(
+        "no store is known here: name one with --store sqlite:///PATH", terminal.USAGE
+    )
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
+    store: Store = None,
+) -> None:
+    """Copy the store to a file, also while it is in use.
+
+    Example: muster backup muster-2026-11-21.db
+    """
+    url = _store(store, must_exist=True)
+    try:
+        size = stores.backup(url, file)
+    except errors.StoreError as error:
+        terminal.fail(str(error))
+    terminal.note(f"wrote {file}: {size} bytes of {url}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="File that `muster backup` wrote.")],
+    store: Store = None,
+) -> None:
+    """Put a backup where there is no store, before the controller is started.
+
+    Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
+    """
+    url = _store(store, must_exist=False)
+    try:
+        size = stores.restore(file, url)
+    except errors.StoreError as error:
+        terminal.fail(str(error))
+    terminal.note(f"restored {size} bytes into {url}")
