@@ -11,7 +11,7 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ("throughput", "latency", "agent_cost", "sync")
+NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync")
 
 
 def machine() -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""Peers that benchmarks bring by themselves, each started on loopback and ended by process id."""

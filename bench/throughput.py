@@ -1,0 +1,157 @@
+"""How many short tasks a second a cluster of four virtual nodes ends, beside HyperQueue and Slurm.
+
+One array of ``/bin/true``, asked for by a commit; the clock runs from just before ``git commit``
+until the store holds the last exit status, fsynced. Every one is counted afterwards. HyperQueue
+does as many with as many cores in the same run, Slurm a tenth of them: ours is measured at that
+size too, and the ratios are of like sizes.
+"""
+
+import argparse
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import cluster
+from bench.peers import hq, slurm
+
+NODES, CPUS = 4, 32
+_TIMEOUT_S = 1200.0
+
+_JOB = """\
+apiVersion: muster/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  queue: bench
+  owner: bench@localhost
+  array: {{count: {count}}}
+  resources: {{cpu: 1, memory: 16Mi}}
+  command: [/bin/true]
+"""
+
+_QUEUE = """\
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: bench}
+spec: {}
+"""
+
+
+def _one(database: Path, query: str, *values: object) -> Any:
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
+    try:
+        row = connection.execute(query, values).fetchone()
+    finally:
+        connection.close()
+    return row[0] if row else None
+
+
+def array(bed: cluster.Bed, name: str, count: int) -> float:
+    """Seconds from before the commit until every exit status of an array is durable.
+
+    Raises:
+        RuntimeError: it takes too long, or a task did not end well.
+    """
+    database = bed.cluster.state / "store.db"
+    began = time.monotonic()
+    bed.commit({f"{name}.yaml": _JOB.format(name=name, count=count)}, f"run {name}")
+
+    def ended() -> bool:
+        state = _one(database, "SELECT state FROM jobs WHERE name = ?", name)
+        return state not in {None, "Pending", "Starting", "Running"}
+
+    cluster.wait_until(ended, _TIMEOUT_S)
+    taken = time.monotonic() - began
+    good = _one(
+        database,
+        "SELECT count(*) FROM attempts WHERE job = ? AND state = 'Ended' AND exit_code = 0",
+        name,
+    )
+    if good != count:
+        raise RuntimeError(f"of {count} tasks {good} ended with status 0 at the first try")
+    return taken
+
+
+def ours(count: int) -> float:
+    """Our tasks per second, on a fresh cluster."""
+    with cluster.running(nodes=NODES, cpus=CPUS) as bed:
+        bed.commit({"queue.yaml": _QUEUE}, "a queue")
+        return count / array(bed, "array", count)
+
+
+def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
+    row = {"name": name, "value": round(value, 2), "unit": unit}
+    row.update({"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None})
+    return row | more
+
+
+def _beside(
+    name: str,
+    peer: str,
+    goal: float,
+    repeats: int,
+    measure: Callable[[], float],
+    measure_peer: Callable[[], float],
+) -> dict[str, Any]:
+    """Paired runs, peer first; medians of values and of ratios."""
+    pairs = []
+    for _ in range(repeats):
+        theirs = measure_peer()
+        pairs.append((measure(), theirs))
+    ratio = statistics.median(mine / theirs for mine, theirs in pairs)
+    return _row(
+        name,
+        statistics.median(mine for mine, _ in pairs),
+        "1/s",
+        peer=peer,
+        peer_value=round(statistics.median(theirs for _, theirs in pairs), 2),
+        ratio=round(ratio, 3),
+        goal=f"ratio >= {goal:g}",
+        met=ratio >= goal,
+    )
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Measure; the rows of the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench throughput", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=20_000, help="tasks of the array")
+    parser.add_argument("--slurm-tasks", type=int, default=2_000, help="tasks beside Slurm")
+    parser.add_argument("--no-slurm", action="store_true", help="leave Slurm out")
+    parser.add_argument("--no-hyperqueue", action="store_true", help="leave HyperQueue out")
+    parser.add_argument("--repeats", type=int, default=1, help="paired runs of each")
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    if options.no_hyperqueue:
+        rows.append(_row(f"tasks_per_s_{options.tasks}", ours(options.tasks), "1/s"))
+        rows.append({"not_measured": "HyperQueue beside us: left out by --no-hyperqueue"})
+    else:
+        rows.append(
+            _beside(
+                f"tasks_per_s_{options.tasks}",
+                f"HyperQueue, {hq.DURABILITY}",
+                1.0,
+                options.repeats,
+                lambda: ours(options.tasks),
+                lambda: options.tasks / hq.array(options.tasks, NODES, CPUS)["seconds"],
+            )
+        )
+    problem = "left out by --no-slurm" if options.no_slurm else slurm.missing()
+    if problem:
+        rows.append({"not_measured": f"Slurm beside us: {problem}"})
+        return rows
+    count = options.slurm_tasks
+    with slurm.running(nodes=NODES, cpus=CPUS) as peer:
+        rows.append(
+            _beside(
+                f"tasks_per_s_{count}",
+                f"Slurm {peer.version}, {slurm.DURABILITY}",
+                10.0,
+                options.repeats,
+                lambda: ours(count),
+                lambda: count / peer.array(count),
+            )
+        )
+    return rows
