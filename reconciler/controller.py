@@ -134,6 +134,7 @@ class Loop:
         self._cycle = store.cycle
         self._wake_at: float | None = None
         self._uncommitted: list[JournalInput] = []
+        self._fresh: set[str] = set()
         self._counters = metrics.Counters()
         self._page = b""
         self._stopping = False
@@ -212,7 +213,9 @@ class Loop:
 
     def _take_message(self, message: link.ToLoop) -> bool:
         match message:
-            case link.Reported(request=request, received_at=received_at):
+            case link.Reported(request=request, received_at=received_at, fresh=fresh):
+                if fresh:
+                    self._fresh.add(request.node)
                 self._memory.add_report(
                     records.NodeReport(
                         node=request.node,
@@ -262,11 +265,19 @@ class Loop:
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")
-        structure = wanted.structure
-        for update in self._engine.apply(result.actions, structure, self._memory):
-            self._link.send(update)
+        self._tell(result)
         self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
         self._publish()
+
+    def _tell(self, result: outcome.Outcome) -> None:
+        """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
+        structure = self._desired.structure if self._desired else desired.Structure()
+        updates = self._engine.apply(result.actions, structure, self._memory)
+        for update in updates:
+            self._link.send(update)
+        for node in sorted(self._fresh - {update.node for update in updates}):
+            self._link.send(self._engine.update(node, structure, self._memory))
+        self._fresh.clear()
 
     def _must_commit(self, result: outcome.Outcome) -> bool:
         """Whether the outcome has more in it than times and usage of nodes."""

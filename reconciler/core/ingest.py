@@ -118,6 +118,7 @@ def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, mes
     work.renew_attempt(
         attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
     )
+    work.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
     work.event(
         "AttemptLost",
         message,

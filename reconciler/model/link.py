@@ -16,10 +16,16 @@ HEADER = struct.Struct(">I")
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """To the loop: a node has said something. ``received_at`` is the server's wall clock."""
+    """To the loop: a node has said something. ``received_at`` is the server's wall clock.
+
+    ``fresh``: the node was not answered for a while, so that the loop may be about to give its
+    work up. It is answered, and its leases renewed, only after a ``NodeUpdate`` that the loop
+    sends once it has decided with this report in hand.
+    """
 
     request: SyncRequest
     received_at: float
+    fresh: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):

@@ -25,6 +25,13 @@ class StopAttempt(msgspec.Struct, frozen=True, tag="stop"):
     node: str
 
 
+class WithdrawAttempt(msgspec.Struct, frozen=True, tag="withdraw"):
+    """This attempt is given up: its node is no longer to have it, should it ever return."""
+
+    attempt: str
+    node: str
+
+
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
     """The end of this attempt is durable: its node may forget it."""
 
@@ -32,7 +39,7 @@ class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
     node: str
 
 
-Action = StartAttempt | StopAttempt | Acknowledge
+Action = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge
 
 
 class QueueUsage(msgspec.Struct, frozen=True):

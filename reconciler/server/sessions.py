@@ -19,6 +19,9 @@ ACKNOWLEDGED_MAX = 100_000
 LOG_REQUESTS_MAX = 64
 #: How many polls a holder may be silent before another agent takes its place.
 SILENT_POLLS = 2
+#: After this time without an answer the loop must confirm a node before its leases are renewed;
+#: it is below the margin by which the loop gives work up later than leases end.
+UNANSWERED_S_MAX = 1.0
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -46,9 +49,12 @@ class Session:
         self.told: tuple[object, ...] = ()
         self.changed = asyncio.Event()
         self.released = False
+        self.updates = 0
+        self.answered_at: float | None = None
 
     def update(self, message: link.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""
+        self.updates += 1
         self.epoch, self.version = message.epoch, message.version
         if message.payload is not None:
             self.payload = message.payload
@@ -58,6 +64,7 @@ class Session:
 
     def forget_orders(self) -> None:
         """The loop will say anew what the node has to have."""
+        self.answered_at = None
         self.epoch, self.version, self.payload = 0, 0, None
         self.acknowledged.clear()
 
@@ -107,6 +114,21 @@ class Session:
                     await self.changed.wait()
         except TimeoutError:
             return
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the node was not answered for so long that the loop has to say how it stands."""
+        return self.answered_at is None or now - self.answered_at > UNANSWERED_S_MAX
+
+    async def confirmed(self, updates: int, wait_s: float) -> bool:
+        """Wait until the loop has sent more than ``updates`` updates; whether it did in time."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while self.updates <= updates and not self.released:
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            return False
+        return self.updates > updates
 
     def take(self) -> tuple[tuple[str, ...], tuple[wire.LogRequest, ...]]:
         """Acknowledgements and log requests, which are told once."""

@@ -22,6 +22,8 @@ from reconciler.server.link_client import LinkDownError
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
+#: How long the loop may take to say how a node stands that was long unanswered.
+CONFIRM_S_MAX = 20.0
 
 _decode = msgspec.msgpack.Decoder(wire.SyncRequest).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,7 +79,13 @@ def require_ready(service: services.Services) -> link.Published:
 async def forward(
     service: services.Services, session: sessions.Session, request: wire.SyncRequest, *, new: bool
 ) -> None:
-    """Tell the loop what carries news."""
+    """Tell the loop what carries news; where a node was long unanswered, wait for its word.
+
+    Raises:
+        Failure: 503, the loop does not confirm in time.
+    """
+    fresh = session.is_fresh(service.sessions.clock())
+    updates = session.updates
     told = (service.link.generation, request.boot_id, request.incarnation, request.have)
     if (
         new
@@ -85,9 +93,16 @@ async def forward(
         or request.inventory is not None
         or request.usage is not None
         or session.told != told
+        or fresh
     ):
-        await service.link.report(link.Reported(request, time.time()))
+        await service.link.report(link.Reported(request, time.time(), fresh))
         session.told = told
+    if fresh and not await session.confirmed(updates, CONFIRM_S_MAX):
+        raise Failure(
+            503,
+            f"the loop has not said how node {session.node} stands",
+            retry_after_s=RETRY_AFTER_S,
+        )
 
 
 async def converse(
@@ -124,6 +139,7 @@ async def converse(
     )
     if not superseded:
         service.link.answered(session.node, time.time())
+    session.answered_at = service.sessions.clock()
     return _encode(answer)
 
 

@@ -32,6 +32,8 @@ class Loop:
         self._changed = threading.Condition()
         self._connection: socket.socket | None = None
         self._connections = 0
+        self._told: dict[str, tuple[int, int]] = {}
+        self._epoch = 1
         self._stopping = False
         self._decode = msgspec.msgpack.Decoder(link.ToLoop).decode
         self._wake, self._woken = socket.socketpair()
@@ -72,18 +74,31 @@ class Loop:
             source.close()
             return
         with self._changed:
-            self._heard += [self._decode(body) for body in buffer.feed(data)]
+            heard = [self._decode(body) for body in buffer.feed(data)]
+            for message in heard:
+                if isinstance(message, link.Reported) and message.fresh:
+                    self._confirm(message.request.node)
+            self._heard += heard
             self._changed.notify_all()
+
+    def _confirm(self, node: str) -> None:
+        """Say that a node that was long unanswered has what it was last told to have."""
+        epoch, version = self._told.get(node, (self._epoch, 0))
+        self.send(link.NodeUpdate(node=node, epoch=epoch, version=version))
 
     def send(self, *messages: link.ToServer) -> None:
         """Tell the server."""
         assert self._connection is not None
+        for message in messages:
+            if isinstance(message, link.NodeUpdate):
+                self._told[message.node] = (message.epoch, message.version)
         self._connection.sendall(b"".join(link.encode(message) for message in messages))
 
     def publish(
         self, *, ready: bool = True, epoch: int = 1, events: int = 0, poll_s: float = 0.5
     ) -> None:
         """Say that there was a cycle."""
+        self._epoch = epoch
         self.send(
             link.Published(
                 epoch=epoch,

@@ -205,3 +205,15 @@ def test_ranks_that_fail_because_their_sibling_is_lost_spend_no_retry() -> None:
     assert world.state("g") is JobState.RUNNING
     assert dead not in {attempt.node for attempt in world.attempts("g")}
     assert world.memory.jobs["g"].notes[0].retries_spent == 0
+
+
+def test_a_node_that_comes_back_is_not_told_to_have_what_was_given_up() -> None:
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a", lease_s=10, grace_s=1))
+    world.cycle()
+    given_up = world.attempts("a")[0]
+    world.nodes[given_up.node].silent = True
+    world.advance(120)
+    assert world.attempts("a")[0].node != given_up.node
+    actions = [action for result in world.outcomes for action in result.actions]
+    assert outcome.WithdrawAttempt(attempt=given_up.id, node=given_up.node) in actions
