@@ -21,7 +21,7 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         if pool is not None and node.state is NodeState.UNKNOWN:
             found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
         elif pool is not None:
-            missing = health.lacks(node.inventory.capacity, pool.node_resources)
+            missing = health.lacks(node.inventory, pool)
             if missing:
                 found.append(_drift(work, "node-inventory", name, missing))
     found.extend(

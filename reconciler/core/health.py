@@ -8,7 +8,6 @@ answer that could have renewed the lease (DESIGN section 5).
 from reconciler.core import ingest
 from reconciler.core import work as desk
 from reconciler.model import desired, records
-from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
@@ -64,7 +63,7 @@ def _state_of(
     busy = bool(work.attempts_of_node(node.name))
     if pool is None:
         return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
-    missing = lacks(node.inventory.capacity, pool.node_resources)
+    missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
     if drain is not None:
@@ -74,8 +73,9 @@ def _state_of(
     return NodeState.READY, ""
 
 
-def lacks(capacity: Resources, declared: Resources) -> str:
+def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     """What a node has less of than its pool declares, in words; empty when nothing."""
+    capacity, declared = inventory.capacity, pool.node_resources
     parts = []
     if capacity.cpu_milli < declared.cpu_milli:
         parts.append(f"{capacity.cpu_milli / 1000:g} CPUs, {declared.cpu_milli / 1000:g} declared")
@@ -83,6 +83,13 @@ def lacks(capacity: Resources, declared: Resources) -> str:
         parts.append(f"{capacity.memory_bytes} bytes of memory, {declared.memory_bytes} declared")
     if capacity.gpu_milli < declared.gpu_milli:
         parts.append(f"{capacity.gpu_milli // 1000} GPUs, {declared.gpu_milli // 1000} declared")
+    memory_bytes = pool.gpu_memory_bytes or 0
+    small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
+    if small:
+        parts.append(
+            f"{small[0].memory_bytes} bytes of memory in GPU {small[0].index}, "
+            f"{memory_bytes} declared"
+        )
     return "; ".join(parts)
 
 

@@ -19,6 +19,15 @@ from reconciler.model.documents import job as documents
 GANG_TASKS_MAX = 10_000
 JOB_TASKS_MAX = 1_000_000
 _NO_RESOURCES = documents.TaskResourcesSpec()
+#: Environment variables that are Muster's to say: what a job writes in them would not be heard.
+RESERVED_PREFIX = "MUSTER_"
+RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES"})
+RESERVED_TORCHRUN = frozenset(
+    {
+        *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+        *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    }
+)
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
@@ -97,6 +106,8 @@ def job(
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)
     groups = _groups(spec, faults)
+    if spec.environment or spec.groups:
+        _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
     retries = _DEFAULT_RETRIES
@@ -243,6 +254,25 @@ def _group(
         script=script,
         environment=environment,
     )
+
+
+def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
+    places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
+    for index, group in enumerate(spec.groups):
+        places.append((("spec", "groups", index, "environment"), group.environment))
+    for place, environment in places:
+        for name in environment:
+            if (
+                name.startswith(RESERVED_PREFIX)
+                or name in RESERVED_NAMES
+                or (spec.framework == "torchrun" and name in RESERVED_TORCHRUN)
+            ):
+                faults.add(
+                    "reserved-environment",
+                    f"{name} is set by Muster for every task: use another name",
+                    *place,
+                    name,
+                )
 
 
 def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> None:

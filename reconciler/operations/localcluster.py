@@ -24,6 +24,8 @@ from reconciler.operations import endpoints
 READY_S_MAX = 60.0
 #: How long the controller may take to leave before it is killed.
 STOP_S_MAX = 15.0
+#: Memory of a simulated GPU whose pool says nothing of it.
+SIMULATED_GPU_MEMORY = "16Gi"
 
 
 class ClusterError(Exception):
@@ -236,6 +238,7 @@ def _wanted_nodes(
                 memory=str(int(pool["nodeResources"]["memory"])),
                 gpus=int(pool["nodeResources"]["gpu"]),
                 gpu_model=pool.get("gpuModel") or "simulated",
+                gpu_memory=str(pool.get("gpuMemory") or SIMULATED_GPU_MEMORY),
             )
             wanted.append((name, node))
     return wanted if count is None else wanted[:count]

@@ -211,6 +211,7 @@ class PoolView(_View, frozen=True):
     states: dict[str, int]
     provisioner: str
     gpu_model: str
+    gpu_memory: int | None
     observe_only: bool
     node_resources: AmountsView
     capacity: AmountsView
@@ -445,6 +446,7 @@ def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> Pool
         states=dict(sorted(states.items())),
         provisioner=of.provisioner,
         gpu_model=of.gpu_model,
+        gpu_memory=of.gpu_memory_bytes,
         observe_only=of.observe_only,
         node_resources=amounts(of.node_resources),
         capacity=amounts(capacity),

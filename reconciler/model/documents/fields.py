@@ -69,7 +69,10 @@ class Metadata(Part, frozen=True):
     ]
     labels: Annotated[
         dict[Label, Label],
-        doc("Short facts to select objects by.", example={"team": "vision"}),
+        doc(
+            "Short facts for people and tools; jobs are shown with theirs and listed by them.",
+            example={"team": "vision"},
+        ),
     ] = {}
     annotations: Annotated[
         dict[Label, str],

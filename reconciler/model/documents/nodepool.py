@@ -28,9 +28,10 @@ class GpusSpec(Part, frozen=True):
     model: Annotated[
         str, doc("Model as the driver names it; the label `gpu-model`.", example="NVIDIA H200")
     ] = ""
-    memory: Annotated[Memory | None, doc("Memory of one GPU.", example="141Gi", unit="bytes")] = (
-        None
-    )
+    memory: Annotated[
+        Memory | None,
+        doc("Memory of each GPU; left out: not checked.", example="140Gi", unit="bytes"),
+    ] = None
 
 
 class NodeSpec(Part, frozen=True):
