@@ -211,6 +211,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         options.branch,
         "--path",
         options.path,
+        "--parent",
+        str(os.getpid()),
     ]
     if options.token_file is not None:
         command += ["--token-file", str(options.token_file)]

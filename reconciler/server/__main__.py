@@ -39,6 +39,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--listen", default="127.0.0.1:7070", metavar="HOST:PORT")
     parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--state", required=True, type=pathlib.Path, metavar="DIR")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     parser.add_argument("--repository", metavar="URL", help="where submissions are pushed")
     parser.add_argument("--branch", default="main")
     parser.add_argument("--path", default="", help="folder in the repository")
@@ -65,11 +66,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def die_with_parent() -> None:
-    """Be ended by the kernel when the process that started this one ends."""
+def die_with_parent(parent: int) -> None:
+    """Be ended by the kernel when ``parent``, which started this process, ends.
+
+    Its id has to be told: it may be dead already when this process asks who its parent is.
+    """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before we asked
         sys.exit(1)
@@ -89,7 +92,8 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str]) -> int:
     """Serve until told to stop."""
     options = parse(arguments)
-    die_with_parent()
+    if options.parent is not None:
+        die_with_parent(options.parent)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s server %(levelname)s %(message)s"
     )

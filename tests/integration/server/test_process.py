@@ -90,8 +90,9 @@ def test_it_ends_on_a_signal_without_a_word(tmp_path: pathlib.Path) -> None:
 
 def test_it_dies_with_its_parent(tmp_path: pathlib.Path) -> None:
     script = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+        "import os, subprocess, sys, time\n"
+        "command = [*sys.argv[1:], '--parent', str(os.getpid())]\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
@@ -112,6 +113,16 @@ def test_it_dies_with_its_parent(tmp_path: pathlib.Path) -> None:
         ended.close()
     finally:
         os.close(watched)
+
+
+def test_it_does_not_even_start_when_its_parent_is_dead_already(tmp_path: pathlib.Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(parts.PATIENCE_S)
+    server = [sys.executable, "-m", "reconciler.server", *REQUIRED, "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*server, "--parent", str(gone.pid)], capture_output=True, timeout=parts.PATIENCE_S
+    )
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(
