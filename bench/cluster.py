@@ -31,13 +31,22 @@ class Bed:
         self.api = clients.Client(cluster.endpoint)
 
     def commit(self, files: dict[str, str], message: str) -> None:
-        """Put files into the branch by one commit and push, as ``git push`` would."""
+        """Put files into the branch by one commit and push."""
+        self.stage(files)
+        self.publish(message)
+
+    def stage(self, files: dict[str, str]) -> None:
+        """Write files and add them, as somebody has who is about to commit."""
         clone = self.folder / "clone"
         for name, text in files.items():
             path = clone / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         git(clone, "add", "--all")
+
+    def publish(self, message: str) -> None:
+        """``git commit`` and ``git push`` what is staged."""
+        clone = self.folder / "clone"
         git(clone, "commit", "--quiet", "--message", message)
         git(clone, "push", "--quiet", "origin", "HEAD:main")
 

@@ -32,7 +32,7 @@ spec:
   command: [/bin/true]
 """
 
-_QUEUE = """\
+QUEUE = """\
 apiVersion: muster/v1
 kind: Queue
 metadata: {name: bench}
@@ -78,7 +78,7 @@ def array(bed: cluster.Bed, name: str, count: int) -> float:
 def ours(count: int) -> float:
     """Our tasks per second, on a fresh cluster."""
     with cluster.running(nodes=NODES, cpus=CPUS) as bed:
-        bed.commit({"queue.yaml": _QUEUE}, "a queue")
+        bed.commit({"queue.yaml": QUEUE}, "a queue")
         return count / array(bed, "array", count)
 
 
@@ -92,6 +92,7 @@ def _beside(
     name: str,
     peer: str,
     goal: float,
+    *,
     repeats: int,
     measure: Callable[[], float],
     measure_peer: Callable[[], float],
@@ -133,9 +134,11 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
                 f"tasks_per_s_{options.tasks}",
                 f"HyperQueue, {hq.DURABILITY}",
                 1.0,
-                options.repeats,
-                lambda: ours(options.tasks),
-                lambda: options.tasks / hq.array(options.tasks, NODES, CPUS)["seconds"],
+                repeats=options.repeats,
+                measure=lambda: ours(options.tasks),
+                measure_peer=lambda: (
+                    options.tasks / hq.array(options.tasks, NODES, CPUS)["seconds"]
+                ),
             )
         )
     problem = "left out by --no-slurm" if options.no_slurm else slurm.missing()
@@ -149,9 +152,9 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
                 f"tasks_per_s_{count}",
                 f"Slurm {peer.version}, {slurm.DURABILITY}",
                 10.0,
-                options.repeats,
-                lambda: ours(count),
-                lambda: count / peer.array(count),
+                repeats=options.repeats,
+                measure=lambda: ours(count),
+                measure_peer=lambda: count / peer.array(count),
             )
         )
     return rows
