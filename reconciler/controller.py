@@ -28,6 +28,8 @@ log = logging.getLogger("muster.loop")
 
 #: Input that arrives within this time of the first is decided in one cycle.
 GATHER_S = 0.004
+#: After so long without a cycle the first input is decided at once: a burst would have come before.
+QUIET_S = 0.05
 #: A whole snapshot of the memory is journalled every so many cycles, if it is not larger than
 #: ``SNAPSHOT_BYTES_MAX``; between them the inputs alone.
 SNAPSHOT_CYCLES = 1000
@@ -36,6 +38,14 @@ SNAPSHOT_BYTES_MAX = 64 * 2**20
 SLEEP_S_MAX = 60.0
 #: Old events and journal entries are pruned this often.
 PRUNE_EVERY_S = 600.0
+#: What is in force while nobody has said which jobs are new; no loader gives this number.
+ADOPTING_GENERATION = -2
+ADOPT = (
+    "held: the store is empty and this repository was run before; "
+    "`muster adopt` says which of its jobs are new"
+)
+#: The stored view that remembers over a restart that this is not said yet.
+ADOPTION = "adoption"
 
 
 class JournalInput(msgspec.Struct, frozen=True):
@@ -103,6 +113,8 @@ class Loop:
         inbox: from which revisions come.
         hint: called when somebody says that the repository may have changed.
         structure: what was in force before a restart, for as long as the repository can't be read.
+        adopting: the store is empty and the repository was run before: its jobs wait for
+            somebody to say which of them are new, and nodes are left alone.
         clock: seconds since the epoch.
     """
 
@@ -115,6 +127,7 @@ class Loop:
         inbox: Inbox,
         hint: Callable[[], None],
         structure: desired.Structure | None = None,
+        adopting: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -128,6 +141,8 @@ class Loop:
         self._memory = core_memory.Memory(store.load(), leader_since=clock())
         self._engine = agents_engine.AgentsEngine(epoch)
         self._structure = structure or desired.Structure()
+        self._adopting = adopting
+        self._adopted_runs: tuple[str, ...] = ()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._shown: desired.SyncStatus | None = None
@@ -137,6 +152,7 @@ class Loop:
         self._fresh: set[str] = set()
         self._counters = metrics.Counters()
         self._page = b""
+        self._cycled_at = 0.0
         self._stopping = False
         self._next_prune_at = clock() + PRUNE_EVERY_S
         self._encoder = msgspec.msgpack.Encoder()
@@ -153,6 +169,7 @@ class Loop:
                 if self._wait():
                     self._gather()
                     self.cycle()
+                    self._cycled_at = time.monotonic()
                 self._prune()
         finally:
             self._link.close()
@@ -167,7 +184,9 @@ class Loop:
         return due or (self._wake_at is not None and self._clock() >= self._wake_at)
 
     def _gather(self) -> None:
-        """Let input that comes together be decided together."""
+        """Let input that comes together be decided together, unless there has been none."""
+        if time.monotonic() - self._cycled_at > QUIET_S:
+            return
         ends_at = time.monotonic() + GATHER_S
         while (left_s := ends_at - time.monotonic()) > 0:
             self._take(self._selector.select(left_s))
@@ -236,6 +255,30 @@ class Loop:
             case link.Hint():
                 self._hint()
                 return False
+            case link.Adopt():
+                return self._adopt(message)
+
+    def _adopt(self, choice: link.Adopt) -> bool:
+        """Somebody says which jobs are new: the others count as done."""
+        if not self._adopting or self._desired is None:
+            return False
+        jobs = self._desired.jobs
+        new = set(jobs) if choice.everything else set(choice.names)
+        self._adopted_runs = tuple(spec.key for name, spec in jobs.items() if name not in new)
+        self._memory.past_runs.update(self._adopted_runs)
+        self._adopting = False
+        log.info("adopted: %d jobs are new, %d are done", len(new), len(self._adopted_runs))
+        return True
+
+    def _in_force(self, wanted: desired.Desired) -> desired.Desired:
+        """The desired state, without its jobs while it is not known which of them are new."""
+        if not self._adopting:
+            return wanted
+        status = msgspec.structs.replace(wanted.status, sync="OutOfSync", message=ADOPT)
+        refused = {**wanted.refused, **dict.fromkeys(wanted.jobs, ADOPT)}
+        return msgspec.structs.replace(
+            wanted, generation=ADOPTING_GENERATION, jobs={}, refused=refused, status=status
+        )
 
     def cycle(self) -> None:
         """One cycle, if there is a desired state to go by."""
@@ -243,7 +286,7 @@ class Loop:
             return
         started = time.perf_counter()
         now = self._clock()
-        wanted = self._desired
+        wanted = self._in_force(self._desired)
         reports, answered = self._memory.take_input()
         observed = self._memory.observed(reports, answered)
         result = reconcile.reconcile(wanted, observed, now)
@@ -258,6 +301,9 @@ class Loop:
                 answered=dict(answered),
             )
         )
+        if self._adopted_runs:
+            result = msgspec.structs.replace(result, new_runs=result.new_runs + self._adopted_runs)
+            self._adopted_runs = ()
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
@@ -291,7 +337,7 @@ class Loop:
             or result.drift != self._memory.drift
             or result.desired_generation != self._memory.desired_generation
             or self._incumbents is not None
-            or (self._desired is not None and self._desired.status != self._shown)
+            or (self._desired and self._in_force(self._desired).status != self._shown)
             or len(self._uncommitted) >= SNAPSHOT_CYCLES
         )
 
@@ -312,11 +358,12 @@ class Loop:
         )
         self._uncommitted = []
         self._incumbents = None
-        self._shown = self._desired.status if self._desired else None
+        self._shown = self._in_force(self._desired).status if self._desired else None
 
     def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
-        wanted = self._desired or desired.Desired()
+        wanted = self._in_force(self._desired or desired.Desired())
         views = shown.cycle_views(result)
+        views[ADOPTION] = b"pending" if self._adopting else b""
         if result.desired_generation != self._memory.desired_generation:
             views |= shown.desired_views(wanted)
         elif wanted.status != self._shown:
@@ -347,6 +394,7 @@ class Loop:
             metrics=self._page,
             revision=self._desired.status.jobs_revision if self._desired else None,
             events=self._store.last_event_sequence,
+            adopting=self._adopting,
         )
 
     def _tell_everything(self) -> None:

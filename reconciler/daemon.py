@@ -23,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from reconciler import controller
+from reconciler.changes import notes
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.store import errors as store_errors
@@ -41,14 +42,17 @@ class RepositoryThread(threading.Thread):
 
     def __init__(
         self,
-        repository: loader.Loader,
+        repository: source.Source,
+        reading: loader.Loader,
         inbox: controller.Inbox,
         polling: watch.Polling,
         *,
         allow_root: bool,
     ) -> None:
         super().__init__(name="repository", daemon=True)
-        self._loader = repository
+        self._repository = repository
+        self._loader = reading
+        self._told: tuple[object, ...] = ()
         self._inbox = inbox
         self._polling = polling
         self._allow_root = allow_root
@@ -90,6 +94,25 @@ class RepositoryThread(threading.Thread):
             self._last = value
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
+            self._note(value)
+
+    def _note(self, value: desired.Desired) -> None:
+        """Tell in the repository what became of the revision, once for each outcome."""
+        status = value.status
+        told = (status.attempted_revision, status.sync, len(status.problems))
+        if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
+            return
+        errors = sum(problem.severity == "error" for problem in status.problems)
+        text = (
+            f"muster: {status.sync} with {errors} errors; structure of "
+            f"{(status.structure_revision or 'none')[:12]}, jobs of "
+            f"{(status.jobs_revision or 'none')[:12]} in force"
+        )
+        try:
+            notes.write(self._repository, status.attempted_revision, text)
+        except (gitobjects.GitError, OSError) as error:
+            log.warning("the outcome could not be noted in the repository: %s", error)
+        self._told = told
 
     def _with_root(self, value: desired.Desired) -> desired.Desired:
         """Allow root in every pool where the controller was started so."""
@@ -219,6 +242,17 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     return command
 
 
+def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool) -> bool:
+    """Whether the store knows nothing of a repository that was run before."""
+    if known:
+        return store.view(controller.ADOPTION) == b"pending"
+    try:
+        return notes.exist(repository)
+    except (gitobjects.GitError, OSError) as error:
+        log.warning("can't tell whether the repository was run before: %s", error)
+        return False
+
+
 def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
@@ -250,6 +284,7 @@ def run(options: argparse.Namespace) -> int:
         before = incumbents.decode(packed) if packed else incumbents.Incumbents()
         inbox = controller.Inbox()
         reading = RepositoryThread(
+            repository,
             loader.Loader(repository, before),
             inbox,
             watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
@@ -262,6 +297,7 @@ def run(options: argparse.Namespace) -> int:
             socket_path=options.state / "loop.sock",
             inbox=inbox,
             hint=reading.hint,
+            adopting=_is_adoption(store, repository, known=packed is not None),
             structure=before.basis.structure if before.basis else desired.Structure(),
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reconciler.cli import terminal
+from reconciler.cli import context, terminal
 from reconciler.operations import endpoints
 from reconciler.store import backup as stores
 from reconciler.store import errors
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(backup)
     app.command()(restore)
+    app.command()(adopt)
 
 
 def _store(url: str | None, *, must_exist: bool) -> str:
@@ -33,6 +34,31 @@ def _store(url: str | None, *, must_exist: bool) -> str:
     return terminal.fail(
         "no store is known here: name one with --store sqlite:///PATH", terminal.USAGE
     )
+
+
+def adopt(
+    names: Annotated[list[str] | None, typer.Argument(help="Jobs that are new.")] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All jobs are new: run everything that is written.")
+    ] = False,
+    nothing: Annotated[
+        bool, typer.Option("--none", help="No job is new: run nothing that is written.")
+    ] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Say which jobs are new after the store was lost.
+
+    The others count as done. Until this is said nothing starts and nodes are left alone.
+
+    Example: muster adopt evaluate report
+    """
+    if (bool(names), everything, nothing).count(True) != 1:
+        terminal.fail("name the jobs that are new, or say --all or --none", terminal.USAGE)
+    with context.controller(server, token_file) as api:
+        api.post("/v1/adopt", {"names": names or [], "everything": everything})
+    terminal.note("adopted")
 
 
 def backup(

@@ -39,6 +39,16 @@ class Hint(msgspec.Struct, frozen=True, tag="hint"):
     """To the loop: the repository may have changed; look now."""
 
 
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """To the loop: which jobs of a repository that was run before are new to an empty store.
+
+    ``everything``: all are; else only those of ``names``, and the others count as done.
+    """
+
+    names: tuple[str, ...] = ()
+    everything: bool = False
+
+
 class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     """To the server: what to tell a node. ``payload`` is an encoded ``wire.AssignmentSet``.
 
@@ -57,7 +67,8 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
 
     ``ready`` is false until the loop has a revision and its records. ``metrics`` is the text of
     the cluster page; ``poll_s`` goes into the answers to agents; ``events`` is the newest event's
-    sequence number, so that followers know that there is something new.
+    sequence number, so that followers know that there is something new. ``adopting``: nodes are
+    not answered, because the loop does not know yet what of their work is wanted.
     """
 
     epoch: int
@@ -68,9 +79,10 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     metrics: bytes
     revision: str | None = None
     events: int = 0
+    adopting: bool = False
 
 
-ToLoop = Reported | Answered | Hint
+ToLoop = Reported | Answered | Hint | Adopt
 ToServer = NodeUpdate | Published
 
 

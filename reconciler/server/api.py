@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Response, get, post
 from litestar.datastructures import State
-from litestar.params import Parameter, QueryParameter
+from litestar.params import JSONBody, Parameter, QueryParameter
 
-from reconciler.model import records
+from reconciler.model import link, records
 from reconciler.model.states import JobState
 from reconciler.operations import views
 from reconciler.server import access, failures, lists, services
@@ -296,6 +296,33 @@ async def git_hook(state: State) -> Hooked:
     return Hooked(told=True)
 
 
+class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs are new; ``everything`` says that all are."""
+
+    names: list[str] = []
+    everything: bool = False
+
+
+@post(
+    "/v1/adopt",
+    opt={access.OPTION: frozenset()},
+    status_code=202,
+    responses=failures.responses(400, 401, 403, 409, 503),
+    summary="After the store was lost: which jobs are new; the others count as done",
+)
+async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:
+    """Only while the loop waits to be told."""
+    service: services.Services = state.services
+    published = service.link.published
+    if published is None or not published.adopting:
+        raise failures.Failure(409, "nothing waits to be adopted: the store knows its jobs")
+    try:
+        service.link.adopt(link.Adopt(tuple(data.names), data.everything))
+    except LinkDownError as error:
+        raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+    return Hooked(told=True)
+
+
 @get("/v1/plan", responses=failures.responses(401, 403, 501), summary="What a change would do")
 async def plan() -> Response[Any]:
     """Not built yet."""
@@ -314,5 +341,6 @@ HANDLERS = [
     snapshot,
     events,
     git_hook,
+    adopt,
     plan,
 ]

@@ -150,6 +150,14 @@ class LinkClient:
         """
         self._write(link.Hint())
 
+    def adopt(self, choice: link.Adopt) -> None:
+        """Tell the loop which jobs are new.
+
+        Raises:
+            LinkDownError: it could not be told.
+        """
+        self._write(choice)
+
     def answered(self, node: str, at: float) -> None:
         """Tell the loop that a node is being answered, at most once a second for each.
 

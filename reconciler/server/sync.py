@@ -22,6 +22,7 @@ from reconciler.server.link_client import LinkDownError
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
+ADOPT_RETRY_AFTER_S = 5.0
 #: How long the loop may take to say how a node stands that was long unanswered.
 CONFIRM_S_MAX = 20.0
 
@@ -72,6 +73,13 @@ def require_ready(service: services.Services) -> link.Published:
     if published is None or not service.link.ready:
         raise Failure(
             503, "the controller's loop is not ready yet; come again", retry_after_s=RETRY_AFTER_S
+        )
+    if published.adopting:
+        raise Failure(
+            503,
+            "the store is empty and the repository was run before: nodes are left alone until "
+            "`muster adopt` says which jobs are new",
+            retry_after_s=ADOPT_RETRY_AFTER_S,
         )
     return published
 

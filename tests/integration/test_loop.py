@@ -1,6 +1,7 @@
 """The whole loop with real processes: a commit, a decision, a process, a recorded end."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -105,3 +106,48 @@ def test_metrics_are_there_and_parse(bed: beds.Bed) -> None:
     page = httpx.get(f"{bed.cluster.url}/metrics", headers=headers).text
     families = {family.name for family in parser.text_string_to_metric_families(page)}
     assert {"muster_jobs", "muster_nodes"} <= families
+
+
+def test_the_outcome_of_a_revision_is_noted_in_the_repository(bed: beds.Bed) -> None:
+    revision = bed.commit({"jobs/noted.yaml": beds.job("noted", "  command: ['true']")})
+    bed.until_state("noted", "Succeeded")
+
+    def note() -> str:
+        return bed.git("notes", "--ref=muster", "list", folder=bed.folder / "repository.git")
+
+    bed.until(lambda: revision in note())
+    shown = bed.git("notes", "--ref=muster", "show", revision, folder=bed.folder / "repository.git")
+    assert shown.startswith("muster: Synced with 0 errors")
+
+
+def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Path) -> None:
+    made = beds.Bed(tmp_path, nodes=1)
+    try:
+        made.start()
+        made.commit(
+            {
+                "jobs/old.yaml": beds.job(
+                    "old", "  command: [sh, -c, 'date >>$MUSTER_SHARED_DIR/old']"
+                )
+            }
+        )
+        made.until_state("old", "Succeeded")
+        made.cluster.kill_controller()
+        for path in made.cluster.state.glob("store.db*"):
+            path.unlink()
+        made.commit({"jobs/new.yaml": beds.job("new", "  command: ['true']")})
+        made.cluster.start_controller()
+        made.cluster.wait_ready()
+        sync = made.until(lambda: _out_of_sync(made))
+        assert "muster adopt" in sync["message"]
+        held = made.get("/v1/jobs")["items"]
+        assert {item["name"] for item in held} == {"old", "new"}
+        assert not any(item["attempts"] for item in held)
+        assert made.api is not None
+        made.api.post("/v1/adopt", {"names": ["new"]})
+        made.until_state("new", "Succeeded")
+        assert [item["name"] for item in made.get("/v1/jobs")["items"]] == ["new"]
+        once = (made.cluster.state / "shared" / "old").read_text().splitlines()
+        assert len(once) == 1
+    finally:
+        made.stop()

@@ -1,0 +1,838 @@
+"""A field that is accepted is honoured: two values of each make a different outcome.
+
+Every leaf field of every built kind is found by looking at the types, so that a new one without
+an entry in ``TABLE`` fails here. An entry puts two values into the same documents and says what
+is seen of each behind the real pipeline: documents, core, engine, and the orders and environment
+that an agent makes of its assignments.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from agents import tasks
+from reconciler import controller
+from reconciler.desired import normalise, validate
+from reconciler.model import desired, records, wire
+from reconciler.model.documents import kinds
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState
+from reconciler.operations import localcluster, views
+from reconciler.store import store as stores
+from tests.unit.core import world
+
+Json = Any
+Document = dict[str, Any]
+
+#: Accepted and not read by Muster, on purpose; nothing else may stand here.
+NOT_READ = {
+    "*.metadata.annotations": "notes of people and tools, which their description says",
+    "Access.metadata.labels": "facts for people and tools; only jobs are shown and listed by them",
+    "Cluster.metadata.labels": "as for Access",
+    "NodePool.metadata.labels": "as for Access; labels of its nodes are spec.labels",
+    "PriorityClass.metadata.labels": "as for Access",
+    "Queue.metadata.labels": "as for Access",
+}
+
+
+# --- which fields there are -----------------------------------------------------------------
+
+
+def leaves(info: msgspec.inspect.Type, path: str) -> Iterator[str]:
+    """The paths of all fields below a type; ``[]`` stands for the items of a list."""
+    inner: list[msgspec.inspect.Type] = [info]
+    while inner:
+        part = inner.pop()
+        if isinstance(part, msgspec.inspect.UnionType):
+            inner.extend(part.types)
+        elif isinstance(part, msgspec.inspect.Metadata):
+            inner.append(part.type)
+        elif isinstance(part, msgspec.inspect.StructType):
+            for field in part.fields:
+                yield from leaves(field.type, f"{path}.{field.encode_name}")
+            return
+        elif isinstance(part, msgspec.inspect.ListType):
+            if any(True for _ in leaves(part.item_type, "")):
+                below = list(leaves(part.item_type, f"{path}[]"))
+                if below != [f"{path}[]"]:
+                    yield from below
+                    return
+        elif isinstance(part, msgspec.inspect.LiteralType) and len(part.values) == 1:
+            return  # there is no second value to choose
+    yield path
+
+
+def fields() -> list[str]:
+    """Every leaf field of every built kind that has more than one possible value."""
+    return [
+        leaf
+        for kind, part in kinds.KINDS.items()
+        if kind not in kinds.KINDS_NOT_BUILT
+        for leaf in leaves(msgspec.inspect.type_info(part), kind)
+    ]
+
+
+# --- documents ------------------------------------------------------------------------------
+
+
+def document(kind: str, name: str, spec: Document, **metadata: Json) -> Document:
+    return {
+        "apiVersion": "muster/v1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
+
+
+def pool(**spec: Json) -> Document:
+    """Two virtual nodes of four CPUs, 8 GiB and four GPUs."""
+    nodes = {"cpu": 4, "memory": "8Gi", "gpus": {"count": 4, "model": "simulated"}}
+    return document("NodePool", "p", {"provisioner": "virtual", "count": 2, "nodes": nodes} | spec)
+
+
+def job(name: str = "j", **spec: Json) -> Document:
+    """A job of one CPU, in the default queue."""
+    return document("Job", name, {"command": ["true"]} | spec)
+
+
+def queue(name: str, **spec: Json) -> Document:
+    return document("Queue", name, spec)
+
+
+BASE = (document("Cluster", "c", {}), pool(), job())
+
+
+def put(whole: Document, path: str, value: Json) -> Document:
+    """A copy with one field set; ``[]`` is the first item of a list."""
+    keys = path.replace("[]", ".[]").split(".")
+    copy: Json = msgspec.json.decode(msgspec.json.encode(whole))
+    at = copy
+    for key, following in zip(keys, [*keys[1:], ""], strict=True):
+        empty: Json = [] if following == "[]" else {}
+        if key == "[]":
+            if not at:
+                at.append({})
+            if following == "":
+                at[0] = value
+            at = at[0]
+        elif following == "":
+            at[key] = value
+        else:
+            at = at.setdefault(key, empty)
+    return copy  # type: ignore[no-any-return]
+
+
+def read(documents: tuple[Document, ...]) -> desired.Desired:
+    """The desired state that the documents make."""
+    return validate.check({"all.yaml": b"\n---\n".join(map(msgspec.json.encode, documents))})
+
+
+# --- the pipeline ---------------------------------------------------------------------------
+
+
+class Node(world.VirtualNode):
+    """A node that keeps the last set it was given, and may be one that runs as root."""
+
+    wanted = wire.AssignmentSet()
+    as_root = False
+
+    def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
+        self.wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        super().take(payload, acknowledged, now)
+
+    def report(self, now: float) -> records.NodeReport:
+        return msgspec.structs.replace(
+            super().report(now),
+            inventory=records.Inventory(
+                capacity=Resources(4000, 8 * 2**30, 4000),
+                gpus=tuple(records.Gpu(i, f"G{i}", "simulated", 16 * 2**30) for i in range(4)),
+                runs_as_root=self.as_root,
+            ),
+        )
+
+
+class Run(world.World):
+    """The core and the engine over documents."""
+
+    def __init__(self, documents: tuple[Document, ...], *, as_root: bool = False) -> None:
+        self.as_root = as_root
+        super().__init__(nodes=0)
+        self.nodes: dict[str, world.VirtualNode] = {}
+        self.write(documents)
+
+    def write(self, documents: tuple[Document, ...]) -> None:
+        """Git holds these documents now, and nothing else."""
+        found = read(documents)
+        errors = [p.text() for p in found.status.problems if p.severity == "error"]
+        assert not errors
+        self.documents = documents
+        self.structure, self.jobs = found.structure, dict(found.jobs)
+        self.generation += 1
+        for of in found.structure.pools.values():
+            for name in of.nodes:
+                if name not in self.nodes:
+                    self.nodes[name] = Node(name, of)
+                    self.nodes[name].as_root = self.as_root  # type: ignore[attr-defined]
+        self.settle()
+
+    def add(self, *documents: Document) -> None:
+        """Git holds these as well."""
+        self.write((*self.documents, *documents))
+
+    def live(self, name: str) -> list[records.AttemptRecord]:
+        """The attempts at a job that hold something."""
+        return [a for a in self.attempts(name) if a.state is not AttemptState.ENDED]
+
+    def count(self, name: str) -> int:
+        return len(self.live(name))
+
+    def sent(self, name: str = "j") -> list[tuple[wire.Assignment, wire.TaskTemplate]]:
+        """What nodes were told of a job last, task by task."""
+        found = [
+            (assignment, node.wanted.templates[assignment.template])
+            for node in self.nodes.values()
+            if isinstance(node, Node)
+            for assignment in node.wanted.assignments
+        ]
+        return sorted(
+            (one for one in found if one[1].job == name),
+            key=lambda one: (one[0].element, one[1].group, one[0].index),
+        )
+
+    def template(self, name: str = "j") -> wire.TaskTemplate:
+        return self.sent(name)[0][1]
+
+    def orders(self, shared: Path, name: str = "j") -> list[dict[str, Json]]:
+        """What the agent tells its supervisor of a job's tasks."""
+        place = tasks.Place(name="n", root=str(shared), shared=str(shared))
+        return [tasks.order_for(one, template, place) for one, template in self.sent(name)]
+
+
+def states(*names: str) -> Callable[[Run, Path], Json]:
+    return lambda run, _: [run.state(name).value for name in names]
+
+
+def counted(*names: str) -> Callable[[Run, Path], Json]:
+    return lambda run, _: [run.count(name) for name in names]
+
+
+def reason(name: str = "j") -> Callable[[Run, Path], Json]:
+    return lambda run, _: run.reason(name) or run.state(name).value
+
+
+def template(field: str) -> Callable[[Run, Path], Json]:
+    return lambda run, _: getattr(run.template(), field)
+
+
+def variable(name: str) -> Callable[[Run, Path], Json]:
+    return lambda run, shared: [order["env"].get(name) for order in run.orders(shared)]
+
+
+def ordered(field: str) -> Callable[[Run, Path], Json]:
+    return lambda run, shared: [order[field] for order in run.orders(shared)]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Two values of a field, and what is seen of each.
+
+    ``documents`` has the document that the value goes into first; ``look`` gets the settled run.
+    """
+
+    values: tuple[Json, Json]
+    look: Callable[[Run, Path], Json]
+    seen: tuple[Json, Json]
+    documents: tuple[Document, ...] = ()
+    as_root: bool = False
+
+
+CLUSTER = (document("Cluster", "c", {}), pool(), job())
+POOL = (pool(), job())
+JOB = (job(), pool())
+ONE_NODE = pool(count=1)
+ACCESS = (document("Access", "people", {}), pool(), job(owner="ada@example.org"))
+CLASS = (document("PriorityClass", "k", {"value": 50}), ONE_NODE)
+HOSTS = document(
+    "NodePool",
+    "p",
+    {"hosts": "n[1-2]", "nodes": {"cpu": 4, "memory": "8Gi", "gpus": {"count": 4}}},
+)
+
+
+# --- looking closer -------------------------------------------------------------------------
+
+
+def silent(seconds: float) -> Callable[[Run, Path], Json]:
+    """What node and job are when the only node was not heard of for so long."""
+
+    def look(run: Run, _: Path) -> Json:
+        for node in run.nodes.values():
+            node.silent = True
+        run.advance(seconds)
+        tried = run.memory.jobs["j"].notes.get(0)
+        return [run.memory.nodes["p-0"].state.value, tried.losses if tried else 0]
+
+    return look
+
+
+def after_failures(*waits: float) -> Callable[[Run, Path], Json]:
+    """How often the job was tried, failing at once, when so much time has passed each time."""
+
+    def look(run: Run, _: Path) -> Json:
+        for wait in waits:
+            run.end("j", exit_code=1)
+            run.advance(wait)
+            if not run.count("j"):
+                break
+        return [run.state("j").value, run.count("j")]
+
+    return look
+
+
+def then(*documents: Document) -> Callable[[Run, Path], Json]:
+    """What the job ``late`` comes to once it is there too."""
+
+    def look(run: Run, _: Path) -> Json:
+        run.add(*documents)
+        run.settle()
+        return [run.count("j"), run.count("late")]
+
+    return look
+
+
+def stops(run: Run) -> list[tuple[str, records.StopOrder]]:
+    """Every stop order that was given."""
+    return [
+        (attempt.id, attempt.stop)
+        for outcome in run.outcomes
+        for attempt in outcome.attempts
+        if attempt.stop is not None
+    ]
+
+
+def held_grace(run: Run, _: Path) -> Json:
+    """The grace that tasks get when their job is cancelled."""
+    run.write(tuple(d for d in run.documents if d["kind"] != "Job"))
+    return stops(run)[0][1].grace_s
+
+
+def leave_grace(run: Run, _: Path) -> Json:
+    """The grace that a task's node is told of beforehand."""
+    return run.template().grace_s
+
+
+def of_up(run: Run, _: Path) -> Json:
+    """The nodes that ``muster up`` starts: name and memory of a GPU."""
+    shown = [views.pool_view(one, {}) for one in run.structure.pools.values()]
+    told = msgspec.json.decode(msgspec.json.encode(shown))
+    return [(name, node.gpu_memory) for name, node in localcluster._wanted_nodes(told, None)]
+
+
+def node_of(name: str) -> Callable[[Run, Path], Json]:
+    def look(run: Run, _: Path) -> Json:
+        node = run.memory.nodes.get(name)
+        return None if node is None else [node.state.value, node.message]
+
+    return look
+
+
+def kept(field: str) -> Callable[[Run, Path], Json]:
+    """Rows of a table two days after they were written, under the real loop and store."""
+
+    def look(run: Run, folder: Path) -> Json:
+        store = stores.Store.open(f"sqlite:///{folder / 'store.db'}")
+        now = [1_000_000.0]
+        inbox = controller.Inbox()
+        try:
+            loop = controller.Loop(
+                store=store,
+                epoch=store.lead("test", now[0]),
+                socket_path=folder / "loop.sock",
+                inbox=inbox,
+                hint=lambda: None,
+                clock=lambda: now[0],
+            )
+            inbox.put_desired(read(run.documents), b"")
+            loop._take_desired()
+            loop.cycle()
+            now[0] += 2 * 86_400
+            loop._prune()
+            loop._link.close()
+            loop._selector.close()
+        finally:
+            store.close()
+        engine = sa.create_engine(f"sqlite:///{folder / 'store.db'}")
+        with engine.connect() as connection:
+            rows = connection.execute(sa.text(f"select count(*) from {field}")).scalar()  # noqa: S608
+        engine.dispose()
+        return bool(rows)
+
+    return look
+
+
+def usage(field: str, name: str) -> Callable[[Run, Path], Json]:
+    """What a queue is accounted for."""
+    return lambda run, _: next(
+        getattr(one, field) for one in run.outcomes[-1].queues if one.name == name
+    )
+
+
+def guarantee(resource: str) -> tuple[Document, ...]:
+    """A queue to be guaranteed something, and one that has borrowed all of it."""
+    asked: dict[str, Json] = {"cpu": "10m", "memory": 0, "gpu": 0}
+    greedy: dict[str, Json] = asked | {resource: {"cpu": 1, "memory": "2Gi", "gpu": 1}[resource]}
+    return (
+        queue("own"),
+        queue("lent"),
+        ONE_NODE,
+        job("j", queue="lent", array={"count": 4}, resources=greedy),
+    )
+
+
+def reclaim(resource: str) -> Callable[[Run, Path], Json]:
+    """Elements that go on, and the owner's job, once the owner asks for one unit."""
+    amount = {"cpu": 1, "memory": "2Gi", "gpu": 1}[resource]
+    asked: dict[str, Json] = {"cpu": "10m", "memory": 0, "gpu": 0} | {resource: amount}
+    return then(job("late", queue="own", resources=asked))
+
+
+def limited(resource: str, **more: Json) -> tuple[Document, ...]:
+    asked = {"cpu": 1, "memory": "1Gi", "gpu": 1}
+    return (queue("q", **more), pool(), job(queue="q", array={"count": 8}, resources=asked))
+
+
+def again(run: Run, _: Path) -> Json:
+    """Which run a job is at after it has ended and its document was read once more."""
+    run.end("j")
+    run.add(job("other"))
+    return [run.memory.jobs["j"].spec.run, run.state("j").value]
+
+
+def first_of_two(run: Run, _: Path) -> Json:
+    """Which of two jobs got the only place."""
+    return [run.count("j"), run.count("k")]
+
+
+def when_ends(exit_code: int) -> Callable[[Run, Path], Json]:
+    def look(run: Run, _: Path) -> Json:
+        run.end("before", exit_code=exit_code)
+        run.settle()
+        return run.reason("j") or run.state("j").value
+
+    return look
+
+
+def one_element_ends(run: Run, _: Path) -> Json:
+    run.end("before", element=1)
+    run.settle()
+    return run.count("j")
+
+
+def after(seconds: float) -> Callable[[Run, Path], Json]:
+    def look(run: Run, _: Path) -> Json:
+        run.advance(seconds)
+        run.settle()
+        return run.state("j").value
+
+    return look
+
+
+GROUP = job(groups=[{"name": "a"}])
+ARRAY = job(array={"count": 3})
+BEFORE = job("before", array={"count": 3})
+AFTER = job(dependsOn=[{"job": "before"}])
+
+
+#: What each field does. Paths are those of ``fields()``.
+TABLE: dict[str, Case] = {
+    # Cluster
+    "Cluster.spec.suspend": Case((False, True), reason(), ("Running", "Held"), CLUSTER),
+    "Cluster.spec.lease": Case(
+        ("1m", "1h"),
+        silent(600),
+        (["Unknown", 1], ["Unknown", 0]),
+        (document("Cluster", "c", {}), ONE_NODE, job(retries={"limit": 1})),
+    ),
+    "Cluster.spec.nodeSilence": Case(
+        ("1m", "1h"),
+        silent(600),
+        (["Unknown", 0], ["Ready", 0]),
+        (document("Cluster", "c", {}), ONE_NODE, job()),
+    ),
+    "Cluster.spec.retention.events": Case(("1d", "30d"), kept("events"), (False, True), CLUSTER),
+    "Cluster.spec.retention.journal": Case(("1d", "30d"), kept("journal"), (False, True), CLUSTER),
+    # Access
+    "Access.spec.identities[].email": Case(
+        ("ada@example.org", "bob@example.org"),
+        reason(),
+        ("Running", "NoUnixUser"),
+        (
+            document("Access", "people", {"identities": [{"email": "x@y", "unixUser": "ada"}]}),
+            *ACCESS[1:],
+        ),
+        as_root=True,
+    ),
+    "Access.spec.identities[].unixUser": Case(
+        ("ada", "games"),
+        template("user"),
+        ("ada", "games"),
+        (document("Access", "people", {"identities": [{"email": "ada@example.org"}]}), *ACCESS[1:]),
+        as_root=True,
+    ),
+    # PriorityClass
+    "PriorityClass.spec.value": Case(
+        (10, 90),
+        first_of_two,
+        ([0, 1], [1, 0]),
+        (*CLASS, job(priorityClass="k", resources={"cpu": 4}), job("k", resources={"cpu": 4})),
+    ),
+    "PriorityClass.spec.preemptible": Case(
+        (True, False),
+        then(job("late", priority=90, resources={"cpu": 4})),
+        ([0, 1], [1, 0]),
+        (*CLASS, job(priorityClass="k", resources={"cpu": 4})),
+    ),
+    # NodePool
+    "NodePool.spec.hosts": Case(
+        ("n[1-2]", "n3"),
+        lambda run, _: sorted(run.memory.nodes),
+        (["n1", "n2"], ["n3"]),
+        (HOSTS,),
+    ),
+    "NodePool.spec.count": Case(
+        (1, 3),
+        lambda run, _: sorted(run.memory.nodes),
+        (["p-0"], ["p-0", "p-1", "p-2"]),
+        POOL,
+    ),
+    "NodePool.spec.nodes.cpu": Case(
+        (4, 8), node_of("p-0"), (["Ready", ""], ["Unhealthy", "4 CPUs, 8 declared"]), POOL
+    ),
+    "NodePool.spec.nodes.memory": Case(
+        ("1Gi", "2Gi"),
+        reason(),
+        ("NeverFits", "Running"),
+        (pool(), job(resources={"memory": "2Gi"})),
+    ),
+    "NodePool.spec.nodes.gpus.count": Case(
+        (1, 2), counted("j"), ([2], [4]), (pool(), job(array={"count": 8}, resources={"gpu": 1}))
+    ),
+    "NodePool.spec.nodes.gpus.model": Case(
+        ("A", "B"),
+        reason(),
+        ("Running", "NeverFits"),
+        (pool(), job(nodeSelector={"gpu-model": "A"})),
+    ),
+    "NodePool.spec.nodes.gpus.memory": Case(
+        ("16Gi", "32Gi"),
+        lambda run, folder: [run.memory.nodes["p-0"].state.value, of_up(run, folder)[0]],
+        (["Ready", ("p-0", str(16 * 2**30))], ["Unhealthy", ("p-0", str(32 * 2**30))]),
+        POOL,
+    ),
+    "NodePool.spec.labels": Case(
+        ({"room": "b1"}, {"room": "b2"}),
+        reason(),
+        ("Running", "NeverFits"),
+        (pool(), job(nodeSelector={"room": "b1"})),
+    ),
+    "NodePool.spec.mode": Case(("manage", "observe"), reason(), ("Running", "NeverFits"), POOL),
+    "NodePool.spec.allowRoot": Case(
+        (True, False), reason(), ("Running", "NoUnixUser"), POOL, as_root=True
+    ),
+    "NodePool.spec.overrides[].hosts": Case(
+        ("p-0", "p-1"),
+        lambda run, _: [node.state.value for node in run.memory.nodes.values()],
+        (["Drained", "Ready"], ["Ready", "Drained"]),
+        (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    "NodePool.spec.overrides[].reason": Case(
+        ("fan", "disk"),
+        node_of("p-0"),
+        (["Drained", "fan"], ["Drained", "disk"]),
+        (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    "NodePool.spec.overrides[].drain": Case(
+        (True, False),
+        node_of("p-0"),
+        (["Drained", "fan"], ["Ready", ""]),
+        (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    "NodePool.spec.overrides[].owner": Case(
+        ("ada", "bob"),
+        node_of("p-0"),
+        (["Drained", "fan (ada)"], ["Drained", "fan (bob)"]),
+        (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    "NodePool.spec.terminationGrace": Case(("5s", "1m"), leave_grace, (5, 60), POOL),
+    "NodePool.metadata.name": Case(
+        ("p", "q"), lambda run, _: sorted(run.nodes), (["p-0"], ["q-0"]), (ONE_NODE,)
+    ),
+    # Queue
+    "Queue.spec.parent": Case(
+        ("small", "large"),
+        counted("j"),
+        ([1], [8]),
+        (*limited(""), queue("small", limit={"cpu": 1}), queue("large", limit={"cpu": 8})),
+    ),
+    "Queue.spec.guaranteed.cpu": Case((0, 1), reclaim("cpu"), ([4, 0], [3, 1]), guarantee("cpu")),
+    "Queue.spec.guaranteed.memory": Case(
+        (0, "2Gi"), reclaim("memory"), ([4, 0], [3, 1]), guarantee("memory")
+    ),
+    "Queue.spec.guaranteed.gpu": Case((0, 1), reclaim("gpu"), ([4, 0], [3, 1]), guarantee("gpu")),
+    "Queue.spec.limit.cpu": Case((1, 3), counted("j"), ([1], [3]), limited("cpu")),
+    "Queue.spec.limit.memory": Case(("1Gi", "3Gi"), counted("j"), ([1], [3]), limited("memory")),
+    "Queue.spec.limit.gpu": Case((1, 3), counted("j"), ([1], [3]), limited("gpu")),
+    "Queue.spec.suspend": Case((False, True), counted("j"), ([8], [0]), limited("")),
+    # Job
+    "Job.metadata.name": Case(("a", "b"), lambda run, _: list(run.states()), (["a"], ["b"]), JOB),
+    "Job.metadata.labels": Case(
+        ({"team": "a"}, {"team": "b"}),
+        lambda run, _: views.job_view(run.memory.jobs["j"]).labels,
+        ({"team": "a"}, {"team": "b"}),
+        JOB,
+    ),
+    "Job.spec.queue": Case(
+        ("q", "r"),
+        usage("running_jobs", "q"),
+        (1, 0),
+        (*JOB, queue("q"), queue("r")),
+    ),
+    "Job.spec.owner": Case(
+        ("ada@example.org", "bob@example.org"),
+        template("user"),
+        ("ada", "bob"),
+        (
+            *JOB,
+            document(
+                "Access",
+                "people",
+                {
+                    "identities": [
+                        {"email": "ada@example.org", "unixUser": "ada"},
+                        {"email": "bob@example.org", "unixUser": "bob"},
+                    ]
+                },
+            ),
+        ),
+    ),
+    "Job.spec.run": Case((1, 2), variable("MUSTER_RUN"), (["1"], ["2"]), JOB),
+    "Job.spec.suspend": Case((False, True), states("j"), (["Running"], ["Held"]), JOB),
+    "Job.spec.priorityClass": Case(
+        ("low", "high"),
+        first_of_two,
+        ([0, 1], [1, 0]),
+        (
+            job(resources={"cpu": 4}),
+            ONE_NODE,
+            job("k", resources={"cpu": 4}),
+            document("PriorityClass", "low", {"value": 1}),
+            document("PriorityClass", "high", {"value": 99}),
+        ),
+    ),
+    "Job.spec.priority": Case(
+        (10, 90),
+        first_of_two,
+        ([0, 1], [1, 0]),
+        (job(resources={"cpu": 4}), ONE_NODE, job("k", resources={"cpu": 4})),
+    ),
+    "Job.spec.preemptible": Case(
+        (True, False),
+        then(job("late", priority=90, resources={"cpu": 4})),
+        ([0, 1], [1, 0]),
+        (job(resources={"cpu": 4}), ONE_NODE),
+    ),
+    "Job.spec.count": Case((1, 3), counted("j"), ([1], [3]), JOB),
+    "Job.spec.resources.cpu": Case((1, "9"), reason(), ("Running", "NeverFits"), JOB),
+    "Job.spec.resources.memory": Case(("1Gi", "9Gi"), reason(), ("Running", "NeverFits"), JOB),
+    "Job.spec.resources.gpu": Case((1, 2), variable("MUSTER_GPUS"), (["0"], ["0,1"]), JOB),
+    "Job.spec.command": Case((["a"], ["b", "c"]), ordered("argv"), ([["a"]], [["b", "c"]]), JOB),
+    "Job.spec.script": Case(
+        ("#!/bin/sh\na\n", "#!/bin/sh\nb\n"),
+        ordered("script"),
+        (["#!/bin/sh\na\n"], ["#!/bin/sh\nb\n"]),
+        (document("Job", "j", {}), pool()),
+    ),
+    "Job.spec.environment": Case(({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), JOB),
+    "Job.spec.workingDirectory": Case(("/a", "/b"), ordered("cwd"), (["/a"], ["/b"]), JOB),
+    "Job.spec.groups[].name": Case(
+        ("a", "b"), variable("MUSTER_GROUP"), (["a"], ["b"]), (GROUP, pool())
+    ),
+    "Job.spec.groups[].count": Case((1, 3), counted("j"), ([1], [3]), (GROUP, pool())),
+    "Job.spec.groups[].resources.cpu": Case(
+        (1, 9), reason(), ("Running", "NeverFits"), (GROUP, pool())
+    ),
+    "Job.spec.groups[].resources.memory": Case(
+        ("1Gi", "9Gi"), reason(), ("Running", "NeverFits"), (GROUP, pool())
+    ),
+    "Job.spec.groups[].resources.gpu": Case(
+        (1, 2), variable("MUSTER_GPUS"), (["0"], ["0,1"]), (GROUP, pool())
+    ),
+    "Job.spec.groups[].command": Case(
+        (["a"], ["b"]), ordered("argv"), ([["a"]], [["b"]]), (GROUP, pool())
+    ),
+    "Job.spec.groups[].script": Case(
+        ("#!/bin/sh\na\n", "#!/bin/sh\nb\n"),
+        ordered("script"),
+        (["#!/bin/sh\na\n"], ["#!/bin/sh\nb\n"]),
+        (GROUP, pool()),
+    ),
+    "Job.spec.groups[].environment": Case(
+        ({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), (GROUP, pool())
+    ),
+    "Job.spec.framework": Case(("none", "torchrun"), variable("WORLD_SIZE"), ([None], ["1"]), JOB),
+    "Job.spec.array.count": Case((2, 3), counted("j"), ([2], [3]), JOB),
+    "Job.spec.array.parallelism": Case((1, 2), counted("j"), ([1], [2]), (ARRAY, pool())),
+    "Job.spec.dependsOn[].job": Case(
+        ("before", "other"),
+        when_ends(0),
+        ("Running", "Dependency"),
+        (AFTER, pool(), job("before"), job("other")),
+    ),
+    "Job.spec.dependsOn[].condition": Case(
+        ("afterAny", "afterOk"),
+        when_ends(1),
+        ("Running", "DependencyNeverMet"),
+        (AFTER, pool(), job("before")),
+    ),
+    "Job.spec.dependsOn[].perElement": Case(
+        (False, True),
+        one_element_ends,
+        (0, 1),
+        (job(array={"count": 3}, dependsOn=[{"job": "before"}]), pool(), BEFORE),
+    ),
+    "Job.spec.pools": Case((["p"], ["q"]), reason(), ("Running", "NeverFits"), JOB),
+    "Job.spec.nodeSelector": Case(
+        ({"pool": "p"}, {"pool": "q"}), reason(), ("Running", "NeverFits"), JOB
+    ),
+    "Job.spec.timeLimit": Case(("1m", "1h"), after(600), ("TimedOut", "Running"), JOB),
+    "Job.spec.deadline": Case(
+        ("1970-01-12T13:50:00Z", "1970-01-12T23:00:00Z"), after(600), ("TimedOut", "Running"), JOB
+    ),
+    "Job.spec.retries.limit": Case(
+        (0, 1), after_failures(60), (["Failed", 0], ["Running", 1]), JOB
+    ),
+    "Job.spec.retries.backoff": Case(
+        ("10s", "5m"),
+        after_failures(60),
+        (["Running", 1], ["Pending", 0]),
+        (job(retries={"limit": 3}), pool()),
+    ),
+    "Job.spec.retries.maxBackoff": Case(
+        ("30s", "10m"),
+        after_failures(300, 300, 60),
+        (["Running", 1], ["Pending", 0]),
+        (job(retries={"limit": 5, "backoff": "150s"}), pool()),
+    ),
+    "Job.spec.checkpoint.signal": Case(
+        ("SIGUSR1", "SIGINT"), template("checkpoint_signal"), ("SIGUSR1", "SIGINT"), JOB
+    ),
+    "Job.spec.checkpoint.grace": Case(("5s", "1m"), leave_grace, (5, 60), JOB),
+    "Job.spec.checkpoint.path": Case(
+        ("a/b", "c"),
+        lambda run, shared: [
+            Path(order["env"]["MUSTER_CHECKPOINT_DIR"]).relative_to(shared).as_posix()
+            for order in run.orders(shared)
+        ],
+        (["a/b"], ["c"]),
+        JOB,
+    ),
+    "Job.spec.terminationGrace": Case(("5s", "1m"), held_grace, (5, 60), JOB),
+    "Job.spec.lease": Case(
+        ("1m", "none"),
+        silent(600),
+        (["Unknown", 1], ["Unknown", 0]),
+        (job(), ONE_NODE),
+    ),
+}
+
+
+def problems(documents: tuple[Document, ...]) -> list[tuple[str, str]]:
+    return [(p.rule, p.object) for p in read(documents).status.problems if p.severity == "error"]
+
+
+#: Fields of which one value is refused beside the rest of its document, or that only name it.
+TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[Document, ...]]] = {
+    "Cluster.metadata.name": (
+        ("a", "b"),
+        ([("wrong-value", "Cluster/a")], [("wrong-value", "Cluster/b")]),
+        (document("Cluster", "c", {"lease": "1x"}),),
+    ),
+    "Access.metadata.name": (
+        ("people", "robots"),
+        ([("duplicate-name", "Access/people")], []),
+        (document("Access", "x", {}), document("Access", "people", {})),
+    ),
+    "PriorityClass.metadata.name": (
+        ("k", "other"),
+        ([], [("unknown-priority-class", "Job/j")]),
+        (document("PriorityClass", "k", {"value": 1}), pool(), job(priorityClass="k")),
+    ),
+    "Queue.metadata.name": (
+        ("q", "other"),
+        ([], [("unknown-queue", "Job/j")]),
+        (queue("q"), pool(), job(queue="q")),
+    ),
+    "NodePool.spec.provisioner": (
+        ("virtual", "static"),
+        ([], [("missing-field", "NodePool/p"), ("exclusive-fields", "NodePool/p")]),
+        (pool(),),
+    ),
+}
+
+
+# --- tests ----------------------------------------------------------------------------------
+
+
+def test_every_field_has_an_entry() -> None:
+    known = TABLE.keys() | TABLE_OF_PROBLEMS.keys() | NOT_READ.keys()
+    found = {field for field in fields() if not field.endswith(".metadata.annotations")}
+    assert found == known - {"*.metadata.annotations"}
+
+
+@pytest.mark.parametrize("field", TABLE)
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
+    case = TABLE[field]
+    assert case.values[0] != case.values[1]
+    assert case.seen[0] != case.seen[1]
+    target, *others = case.documents
+    assert target["kind"] == field.split(".", maxsplit=1)[0]
+    chosen = put(target, field.split(".", 1)[1], case.values[which])
+    run = Run((chosen, *others), as_root=case.as_root)
+    assert case.look(run, tmp_path) == case.seen[which]
+
+
+@pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)
+def test_two_values_are_judged_differently(field: str) -> None:
+    values, seen, (target, *others) = TABLE_OF_PROBLEMS[field]
+    assert seen[0] != seen[1]
+    for value, expected in zip(values, seen, strict=True):
+        chosen = put(target, field.split(".", 1)[1], value)
+        assert problems((chosen, *others)) == expected
+
+
+def test_annotations_say_that_nobody_reads_them() -> None:
+    documents = (put(job(), "metadata.annotations", {"a": "b"}), pool())
+    assert read(documents).jobs == read((job(), pool())).jobs
+
+
+@pytest.mark.parametrize("where", ["spec.environment", "spec.groups[].environment"])
+def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) -> None:
+    """Whatever the agent sets over a job's own variables can't be written in a job."""
+    whole = job(
+        framework="torchrun", array={"count": 2}, checkpoint={}, groups=[{"name": "a", "count": 2}]
+    )
+    assignment, template = Run((whole, pool())).sent()[0]
+    place = tasks.Place(name="n", root=str(tmp_path), shared=str(tmp_path))
+    user = tasks.find_user(template, place)
+    plain = tasks.environment_of(assignment, template, place, user, "x")
+    shouting = msgspec.structs.replace(template, environment=dict.fromkeys(plain, "mine"))
+    heard = tasks.environment_of(assignment, shouting, place, user, "x")
+    for name, value in heard.items():
+        rules = [rule for rule, _ in problems((put(whole, where, {name: "mine"}), pool()))]
+        assert rules == ([] if value == "mine" else ["reserved-environment"]), name
+    assert problems((put(whole, where, {f"{normalise.RESERVED_PREFIX}X": ""}), pool()))
+    assert not problems((put(job(), "spec.environment", {"RANK": "1"}), pool()))
