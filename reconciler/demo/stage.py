@@ -119,6 +119,8 @@ class Stage:
         while time.monotonic() < ends_at:
             if self._interrupted():
                 raise Interrupted
+            if not self.cluster.controller_alive:
+                raise StoryError(f"the controller has ended while this was waited for: {what}")
             try:
                 found = look()
             except clients.ApiError as error:

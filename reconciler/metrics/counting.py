@@ -8,7 +8,7 @@ import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 
@@ -26,10 +26,9 @@ from reconciler.model.states import (
 #: Upper bounds of the buckets of durations, in seconds.
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+#: Every kind of action by the tag that it has in the journal too.
 ACTIONS: dict[type[outcome.Action], str] = {
-    outcome.StartAttempt: "start",
-    outcome.StopAttempt: "stop",
-    outcome.Acknowledge: "acknowledge",
+    kind: str(kind.__struct_config__.tag) for kind in get_args(outcome.Action)
 }
 
 

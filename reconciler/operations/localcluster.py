@@ -132,6 +132,11 @@ class LocalCluster:
         """Whether the controller process runs."""
         return self._controller is not None and self._controller.poll() is None
 
+    @property
+    def controller_exit_code(self) -> int | None:
+        """How the controller process ended; None while it runs or was never started."""
+        return None if self._controller is None else self._controller.poll()
+
     def wait_ready(self) -> None:
         """Wait until the controller has a revision and answers.
 

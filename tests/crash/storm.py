@@ -161,6 +161,8 @@ class Storm:
         """Start again what died, as an init system would."""
         cluster = self.bed.cluster
         if not cluster.controller_alive:
+            if cluster.controller_exit_code != -signal.SIGKILL:
+                self.account.wrong.append(f"the controller left: {cluster.controller_exit_code}")
             cluster.start_controller()
         if cluster.nodes is not None:
             cluster.nodes.poll()
