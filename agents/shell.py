@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import select
-import shutil
 import signal
 import sys
 import threading
@@ -21,14 +20,17 @@ from typing import Any
 
 import msgspec
 
-from agents import crashpoints, inventory, keeper, logs, processes, state, tasks
+from agents import crashpoints, inventory, keeper, logs, processes, state, tasks, trash
 from agents.link import Connection, LinkError, Target
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import SyncRequest, SyncResponse
 
+#: Changes that come within this time of each other are one report.
 BATCH_S = 0.012
+#: After so long without a report the first change is told at once.
+QUIET_S = 0.05
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 10.0
 #: How much longer than it asked the server to wait the agent waits for the answer.
@@ -93,6 +95,7 @@ class Agent:
         )
         self.state = state.NodeState(self.boot_id, self._load_epoch())
         self.keeper = keeper.Keeper(self.root)
+        self.trash = trash.Trash(self.root / "trash")
         self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
@@ -268,10 +271,11 @@ class Agent:
     def _report(self) -> None:
         """Tells at once what changed here; a burst of changes is one request."""
         connection = Connection(self.target)
-        failures = 0
+        failures, told_at = 0, 0.0
         while not self.leaving.is_set():
             self.changed.wait()
-            time.sleep(BATCH_S)
+            if time.monotonic() - told_at < QUIET_S:
+                time.sleep(BATCH_S)
             self.changed.clear()
             if self.leaving.is_set():
                 return
@@ -284,6 +288,7 @@ class Agent:
                 self.say(str(problem))
                 self.changed.set()
                 self._back_off(failures)
+            told_at = time.monotonic()
 
     def _request(self, wait_s: float, *, complete: bool) -> SyncRequest:
         """What the node says now."""
@@ -399,25 +404,26 @@ class Agent:
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""
         for attempt in attempts:
-            folder = self.root / "attempts" / attempt
+            folder = f"{self.root}/attempts/{attempt}"
             try:
-                folder.replace(self.root / "trash" / attempt)
+                if self.trash.put(folder):
+                    self.clean.set()
             except FileNotFoundError:
                 continue
             except OSError as problem:
                 self.say(f"directory {folder} stays: {problem}")
-        self.clean.set()
 
     def _tidy(self) -> None:
         """Delete what is done with, turn logs over, and keep old logs within their limits."""
         prune_at = time.monotonic()
+        left_s: float | None = None
         while not self.leaving.is_set():
             with self.lock:
                 running = self.state.running()
-            self.clean.wait(ROTATE_EVERY_S if running else PRUNE_EVERY_S)
+            wait_s = ROTATE_EVERY_S if running else PRUNE_EVERY_S
+            self.clean.wait(wait_s if left_s is None else min(wait_s, left_s))
             self.clean.clear()
-            for folder in (self.root / "trash").iterdir():
-                shutil.rmtree(folder, ignore_errors=True)
+            left_s = self.trash.empty()
             logs.rotate(self.root / "logs", running, self.settings.log_bytes_max)
             if time.monotonic() >= prune_at:
                 prune_at = time.monotonic() + PRUNE_EVERY_S

@@ -1,0 +1,82 @@
+"""What nobody needs any more goes: at once where it holds anything, in quiet times where not."""
+
+from pathlib import Path
+
+import pytest
+
+from agents import trash
+
+
+def attempt(root: Path, name: str) -> str:
+    """A directory as a supervisor makes it."""
+    for inner in ("work", "tmp"):
+        (root / "attempts" / name / inner).mkdir(parents=True)
+    return str(root / "attempts" / name)
+
+
+def bin_of(root: Path) -> trash.Trash:
+    """A trash below a root."""
+    (root / "trash").mkdir(exist_ok=True)
+    return trash.Trash(root / "trash")
+
+
+def left_in(root: Path) -> list[str]:
+    """What the trash has now."""
+    return sorted(path.name for path in (root / "trash").iterdir())
+
+
+def test_a_directory_that_holds_files_is_deleted_at_once(tmp_path: Path) -> None:
+    kept = bin_of(tmp_path)
+    folder = attempt(tmp_path, "a")
+    (Path(folder) / "work" / "data").write_text("x")
+    assert kept.put(folder)
+    assert not Path(folder).exists()
+    assert kept.empty() is None
+    assert left_in(tmp_path) == []
+
+
+def test_a_script_counts_as_something(tmp_path: Path) -> None:
+    kept = bin_of(tmp_path)
+    folder = attempt(tmp_path, "a")
+    (Path(folder) / "script").write_text("x")
+    kept.put(folder)
+    assert kept.empty() is None
+    assert left_in(tmp_path) == []
+
+
+def test_hollow_directories_wait_for_a_quiet_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = bin_of(tmp_path)
+    assert kept.put(attempt(tmp_path, "a"))  # somebody has to be told when to look
+    assert not kept.put(attempt(tmp_path, "b"))
+    left_s = kept.empty()
+    assert left_s is not None
+    assert 0 < left_s <= trash.QUIET_S
+    assert left_in(tmp_path) == ["a", "b"]
+    monkeypatch.setattr(trash, "QUIET_S", 0.0)
+    assert kept.empty() is None
+    assert left_in(tmp_path) == []
+
+
+def test_too_many_hollow_directories_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "HOLLOW_MAX", 1)
+    kept = bin_of(tmp_path)
+    kept.put(attempt(tmp_path, "a"))
+    assert kept.put(attempt(tmp_path, "b"))
+    assert kept.empty() is None
+    assert left_in(tmp_path) == []
+
+
+def test_what_an_earlier_agent_left_goes(tmp_path: Path) -> None:
+    attempt(tmp_path, "a")
+    (tmp_path / "attempts").rename(tmp_path / "trash")
+    assert trash.Trash(tmp_path / "trash").empty() is None
+    assert left_in(tmp_path) == []
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        bin_of(tmp_path).put(str(tmp_path / "attempts" / "a"))
