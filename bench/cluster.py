@@ -61,10 +61,19 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @contextmanager
-def running(*, nodes: int = 4, cpus: int = 32) -> Iterator[Bed]:
+def folder_of_its_own(prefix: str, within: Path | None = None) -> Iterator[Path]:
+    """A temporary folder; below ``within``, which its owner deletes, it is left as it is."""
+    if within is not None:
+        yield Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+        return
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@contextmanager
+def running(*, nodes: int = 4, cpus: int = 32, within: Path | None = None) -> Iterator[Bed]:
     """A cluster for the length of a ``with`` block, all of its nodes ready."""
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with folder_of_its_own("bench-", within) as folder:
         git(folder, "init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
         git(folder, "clone", "--quiet", "repository.git", "clone")
         (folder / "clone" / "pool.yaml").write_text(

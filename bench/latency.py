@@ -37,8 +37,8 @@ spec:
 
 
 def first_act(path: Path) -> str:
-    """A shell's line that writes the time, whole or not at all, and ends."""
-    return f"date +%s.%N > {path}.new && exec mv {path}.new {path}"
+    """A shell's line that writes the time, whole or not at all, and the time of its end."""
+    return f"date +%s.%N > {path}.new && mv {path}.new {path}; sleep 0.2; date +%s.%N > {path}.end"
 
 
 class Recorder(threading.Thread):

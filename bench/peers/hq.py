@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 DURABILITY = "journal off (its default): no exit status is durable"
@@ -21,14 +22,17 @@ MISSING = "HyperQueue is not installed: pip install hyperqueue==0.27.0"
 TIMEOUT_S = 1200.0
 
 
-def array(tasks: int, workers: int, cores: int) -> dict[str, float]:
+def array(tasks: int, workers: int, cores: int, within: Path) -> dict[str, float]:
     """Seconds that one array of ``/bin/true`` takes, submission included.
+
+    Its files are left below ``within``, which the caller deletes.
 
     Raises:
         RuntimeError: the wheel is missing, or the run failed.
     """
     command = [sys.executable, "-m", "bench.peers.hq", "--tasks", str(tasks)]
     command += ["--workers", str(workers), "--cores", str(cores)]
+    command += ["--within", str(within)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -37,23 +41,23 @@ def array(tasks: int, workers: int, cores: int) -> dict[str, float]:
     return result
 
 
-def _run(tasks: int, workers: int, cores: int) -> dict[str, float]:
+def _run(tasks: int, workers: int, cores: int, within: Path) -> dict[str, float]:
     hyperqueue: Any = importlib.import_module("hyperqueue")
-    with tempfile.TemporaryDirectory(prefix="bench-hq-", ignore_cleanup_errors=True) as name:
-        os.chdir(name)
-        cluster = hyperqueue.LocalCluster(f"{name}/server")
-        for _ in range(workers):
-            cluster.start_worker(hyperqueue.cluster.WorkerConfig(cores=cores))
-        client = cluster.client()
-        job = hyperqueue.Job(default_workdir=name)
-        for _ in range(tasks):
-            job.program(["/bin/true"])
-        began = time.monotonic()
-        submitted = client.submit(job)
-        accepted = time.monotonic()
-        client.wait_for_jobs([submitted])
-        ended = time.monotonic()
-        cluster.stop()
+    name = tempfile.mkdtemp(prefix="bench-hq-", dir=within)
+    os.chdir(name)
+    cluster = hyperqueue.LocalCluster(f"{name}/server")
+    for _ in range(workers):
+        cluster.start_worker(hyperqueue.cluster.WorkerConfig(cores=cores))
+    client = cluster.client()
+    job = hyperqueue.Job(default_workdir=name)
+    for _ in range(tasks):
+        job.program(["/bin/true"])
+    began = time.monotonic()
+    submitted = client.submit(job)
+    accepted = time.monotonic()
+    client.wait_for_jobs([submitted])
+    ended = time.monotonic()
+    cluster.stop()
     return {"seconds": ended - began, "submit_s": accepted - began}
 
 
@@ -63,9 +67,13 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--within", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
     try:
-        print(json.dumps(_run(options.tasks, options.workers, options.cores)), flush=True)
+        print(
+            json.dumps(_run(options.tasks, options.workers, options.cores, options.within)),
+            flush=True,
+        )
     except ModuleNotFoundError:
         print(MISSING, file=sys.stderr)
         return 1

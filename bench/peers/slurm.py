@@ -10,11 +10,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from bench import cluster
 
 DURABILITY = "state saved every few seconds: an exit status is durable later"
 _PROGRAMS = {
@@ -204,11 +205,11 @@ class Slurm:
 
 
 @contextmanager
-def running(*, nodes: int, cpus: int) -> Iterator[Slurm]:
+def running(*, nodes: int, cpus: int, within: Path | None = None) -> Iterator[Slurm]:
     """A cluster for the length of a ``with`` block, all of its nodes idle."""
-    with tempfile.TemporaryDirectory(prefix="bench-slurm-", ignore_cleanup_errors=True) as name:
-        Path(name).chmod(0o755)
-        made = Slurm(Path(name), nodes, cpus)
+    with cluster.folder_of_its_own("bench-slurm-", within) as folder:
+        folder.chmod(0o755)
+        made = Slurm(folder, nodes, cpus)
         try:
             made.start()
             yield made
