@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.operations import revisions
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints, revisions
 
 MARKS = {"add": "+", "remove": "-", "change": "~"}
 STYLES = {"add": "green", "remove": "red", "change": "yellow"}
@@ -59,6 +60,8 @@ def plan(
     path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
     *,
     output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
 ) -> None:
     """Show what a revision changes, field by field.
 
@@ -70,6 +73,7 @@ def plan(
         found = revisions.compare(repo, path, base or f"{revision}~1", revision)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
+    effects = _effects(found.head.status.attempted_revision or "", server, token_file)
     problems = [p for p in found.head.status.problems if p.severity == "error"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         value = {
@@ -77,6 +81,7 @@ def plan(
             "problems": msgspec.to_builtins(found.head.status.problems),
             "base": found.base.status.attempted_revision,
             "head": found.head.status.attempted_revision,
+            "effects": effects,
         }
         terminal.document(value, output)
     else:
@@ -87,7 +92,12 @@ def plan(
                 terminal.out.print(f"    {field}: {before} → {after}", markup=False, soft_wrap=True)
         for problem in problems:
             terminal.out.print(problem.text(), markup=False, soft_wrap=True)
+        for effect in effects or ():
+            line = f"{effect['effect']:<7}{effect['subject']}: {effect['message']}"
+            terminal.out.print(line, markup=False, soft_wrap=True)
         counts = {name: sum(change.operation == name for change in found.changes) for name in MARKS}
+        if effects is None:
+            terminal.note("without a controller that has this revision: no effects are shown")
         terminal.note(
             f"Plan: {counts['add']} to add, {counts['change']} to change, "
             f"{counts['remove']} to remove."
@@ -95,3 +105,16 @@ def plan(
     if problems:
         raise typer.Exit(terminal.ERROR)
     raise typer.Exit(terminal.CHANGES if found.changes else terminal.DONE)
+
+
+def _effects(
+    revision: str, server: str | None, token_file: str | None
+) -> list[dict[str, str]] | None:
+    """What the controller would do at once; None where there is none, or it has no such commit."""
+    try:
+        endpoint = endpoints.find(server, token_file, Path.cwd())
+        with clients.Client(endpoint) as api:
+            found: list[dict[str, str]] = api.get("/v1/plan", revision=revision)["effects"]
+    except (endpoints.EndpointError, clients.ApiError):
+        return None
+    return found

@@ -69,8 +69,9 @@ def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
         return True
     spec = record.spec
     if spec.deadline is not None:
+        if spec.deadline <= work.now:
+            return True
         work.wake(spec.deadline)
-        return spec.deadline <= work.now
     return record.removed or spec.suspend != (record.state is JobState.HELD)
 
 

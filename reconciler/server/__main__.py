@@ -122,6 +122,8 @@ def main(arguments: list[str]) -> int:
         service.submitter = submission.Batcher(
             pusher.GitPusher(repository, lambda: _pool_names(service))
         )
+        if source.is_local(options.repository):
+            service.repository = (pathlib.Path(options.repository), options.path)
     config = uvicorn.Config(
         app.create_app(service, address=address),
         access_log=False,

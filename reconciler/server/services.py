@@ -37,6 +37,8 @@ class Services:
             on_connect=self.sessions.forget_orders,
             on_published=self._published,
         )
+        #: The repository in force, where it is a folder of this machine, and the path in it.
+        self.repository: tuple[pathlib.Path, str] | None = None
         self._store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S

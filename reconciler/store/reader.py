@@ -60,6 +60,52 @@ class Reader:
         with database.told(self.url), self._readers.connect() as connection:
             return connection.execute(statement).all()
 
+    def observed(self, leader_since: float) -> records.Observed:
+        """Everything that ``core`` starts from, as of the last commit."""
+        jobs, runs, notes = schema.JOBS.c, schema.RUNS.c, schema.NOTES.c
+        attempts, reasons = schema.ATTEMPTS.c, schema.REASONS.c
+        with database.told(self.url), self._readers.connect() as connection:
+            noted: dict[str, dict[int, records.ElementNote]] = {}
+            for row in connection.execute(
+                sa.select(notes.job_key, notes.element, notes.body)
+                .join(schema.JOBS, jobs.key == notes.job_key)
+                .where(jobs.newest == 1)
+            ):
+                noted.setdefault(row.job_key, {})[row.element] = codec.note(row.body)
+            found = [
+                codec.job(row.body, noted.get(row.key))
+                for row in connection.execute(
+                    sa.select(jobs.key, jobs.body)
+                    .where(jobs.newest == 1)
+                    .order_by(jobs.position, jobs.name)
+                )
+            ]
+            unconcluded = [
+                codec.attempt(row.body)
+                for row in connection.execute(
+                    sa.select(attempts.body)
+                    .where(attempts.concluded == sa.literal_column("0"))
+                    .order_by(attempts.assigned_at, attempts.id)
+                )
+            ]
+            return records.Observed(
+                jobs={job.name: job for job in found},
+                active=frozenset(job.name for job in found if not job.finished),
+                past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
+                attempts={attempt.id: attempt for attempt in unconcluded},
+                nodes={node.name: node for node in self.nodes()},
+                reasons={
+                    row.key: codec.reasons(row.body)
+                    for row in connection.execute(sa.select(reasons.key, reasons.body))
+                },
+                overrides=self.overrides(),
+                drift=tuple(self.drift()),
+                leader_since=leader_since,
+                next_order=int(
+                    connection.execute(sa.select(schema.LEADER.c.next_order)).scalar_one()
+                ),
+            )
+
     def jobs(
         self,
         *,

@@ -120,6 +120,29 @@ def test_the_outcome_of_a_revision_is_noted_in_the_repository(bed: beds.Bed) -> 
     assert shown.startswith("muster: Synced with 0 errors")
 
 
+def test_plan_says_what_a_revision_would_do_at_once(bed: beds.Bed) -> None:
+    bed.git("checkout", "--quiet", "-b", "proposal", folder=bed.clone)
+    (bed.clone / "jobs" / "proposed.yaml").write_text(
+        beds.job("proposed", "  resources: {gpu: 1}\n  command: ['true']")
+    )
+    (bed.clone / "jobs" / "too-big.yaml").write_text(
+        beds.job("too-big", "  resources: {gpu: 2}\n  count: 9\n  command: ['true']")
+    )
+    bed.git("add", "--all", folder=bed.clone)
+    bed.git("commit", "--quiet", "--message", "propose", folder=bed.clone)
+    bed.git("push", "--quiet", "origin", "proposal", folder=bed.clone)
+    revision = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    found = bed.get("/v1/plan", revision=revision)
+    assert [(c["operation"], c["kind"], c["name"]) for c in found["changes"]] == [
+        ("add", "Job", "proposed"),
+        ("add", "Job", "too-big"),
+    ]
+    effects = {(effect["effect"], effect["subject"]) for effect in found["effects"]}
+    assert effects == {("start", "proposed"), ("wait", "too-big")}
+    bed.git("checkout", "--quiet", "main", folder=bed.clone)
+    assert "proposed" not in {item["name"] for item in bed.get("/v1/jobs")["items"]}
+
+
 def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Path) -> None:
     made = beds.Bed(tmp_path, nodes=1)
     try:

@@ -1,0 +1,266 @@
+"""The reference pages, made from what they describe: schemas of kinds, parsers of commands.
+
+``python -m reconciler.cli.reference`` writes ``docs/reference/``; a test holds that what is
+committed is what it writes.
+"""
+
+import argparse
+import enum
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from agents import settings
+from reconciler import daemon
+from reconciler.cli import main
+from reconciler.desired import schema
+from reconciler.model.documents import kinds
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+#: What a quantity may look like, by the unit of its field.
+QUANTITIES = {
+    "duration": "duration",
+    "bytes": "amount of memory",
+    "CPUs": "number of CPUs",
+    "GPUs": "whole number",
+}
+HEAD = "<!-- Written by `python -m reconciler.cli.reference`; do not edit. -->\n"
+
+KINDS_INTRODUCTION = """\
+# Kinds
+
+Every document is a mapping with `apiVersion: muster/v1`, `kind`, `metadata` and `spec`; a file may
+hold several, parted by `---`. Names are unique per kind, folders are free. The same contract for
+editors and other programs is in [`schemas/`](../../schemas/), one JSON Schema a kind:
+
+    # yaml-language-server: $schema=PATH/TO/schemas/job.json
+
+A field that is not listed is refused. What the design has and this build has not is refused too,
+with the reason that stands under *Not built yet*.
+
+How amounts are written:
+
+| kind of value | examples |
+| --- | --- |
+| number of CPUs | `4`, `0.5`, `500m` (thousandths) |
+| amount of memory | `1073741824` (bytes), `512Mi`, `4Gi`, `1.5Gi`, `2G` |
+| duration | `30s`, `15m`, `1h30m`, `2d`, `1w`, `90` (seconds), `12:00:00` (hours first), \
+`1-12` (days-hours) |
+| host list | `gpu001`, `gpu[001-128,130]`, `a1,b[2-3]` |
+"""
+
+CLI_INTRODUCTION = """\
+# Commands
+
+`muster COMMAND --help` says the same for one command. Data goes to stdout, words for people to
+stderr. Exit codes are in [the guide to scripts](../guides/scripts.md). Where `--server` and
+`--token-file` are left out, the commands use `MUSTER_SERVER` and `MUSTER_TOKEN_FILE`, then what
+`muster up` wrote into `.muster/` of this folder or one above it.
+"""
+
+
+def kinds_page() -> str:
+    """The text of ``kinds.md``."""
+    metadata = schema.of_kind("Job")["$defs"]["Metadata"]
+    parts = [HEAD, KINDS_INTRODUCTION]
+    parts.append("Every kind has:\n\n" + _table(_rows(metadata, metadata, "metadata.")))
+    parts += [_kind(kind) for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
+    parts.append("## Kinds that are not built yet\n\nEvery document of them is refused.\n")
+    parts.append(
+        "\n".join(
+            f"- `{kind}`: {schema.of_kind(kind)['$defs'][f'{kind}Spec']['description']}"
+            for kind in kinds.KINDS_NOT_BUILT
+        )
+        + "\n"
+    )
+    return "\n".join(parts)
+
+
+def _kind(kind: str) -> str:
+    whole = schema.of_kind(kind)
+    spec = _below(whole, whole["properties"]["spec"])
+    rows = list(_rows(whole, spec, "spec.")) if spec is not None else []
+    lines = [f"## {kind}\n", f"{whole['description']}\n"]
+    lines.append(_table(row for row in rows if len(row) > 2))
+    missing = [row for row in rows if len(row) == 2]
+    if missing:
+        lines.append("Not built yet:\n")
+        lines += [f"- {field}: {reason}" for field, reason in missing]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ["| field | value | default | means | example |", "| --- | --- | --- | --- | --- |"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(whole: schema.Schema, part: schema.Schema, path: str) -> Iterator[tuple[str, ...]]:
+    """A row for each field below ``part``: five cells, or two where it is not built."""
+    for name, field in part["properties"].items():
+        where = f"{path}{name}"
+        if "x-not-built" in field:
+            yield f"`{where}`", field["x-not-built"]
+            continue
+        required = name in part["required"]
+        below = _below(whole, field)
+        yield (
+            f"`{where}`",
+            _cell(_type(whole, field)),
+            "required" if required else _default(field, below),
+            _cell(field["description"]),
+            f"`{_cell(json.dumps(field['examples'][0], ensure_ascii=False))}`",
+        )
+        if below is not None:
+            item = "[]." if _is_list(field) else "."
+            yield from _rows(whole, below, f"{where}{item}")
+
+
+def _branches(field: schema.Schema) -> list[schema.Schema]:
+    """What a field may be, but null."""
+    return [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
+
+
+def _is_list(field: schema.Schema) -> bool:
+    return any(one.get("type") == "array" for one in _branches(field))
+
+
+def _below(whole: schema.Schema, field: schema.Schema) -> schema.Schema | None:
+    """The object that stands in a field, or in each item of it."""
+    for one in _branches(field):
+        inner = one.get("items", one)
+        if "$ref" in inner:
+            found: schema.Schema = whole["$defs"][inner["$ref"].rsplit("/", 1)[-1]]
+            return found
+    return None
+
+
+def _default(field: schema.Schema, below: schema.Schema | None) -> str:
+    value = field.get("default")
+    if value is None:
+        return "—"
+    if below is not None and not _is_list(field):
+        return "as below"
+    return f"`{json.dumps(value)}`"
+
+
+def _type(whole: schema.Schema, field: schema.Schema) -> str:
+    unit = field.get("x-unit")
+    if unit in QUANTITIES:
+        none = any("none" in one.get("pattern", "") for one in _branches(field))
+        return QUANTITIES[unit] + (" or `none`" if none else "")
+    return " or ".join(dict.fromkeys(_name(whole, one) for one in _branches(field)))
+
+
+def _name(whole: schema.Schema, one: schema.Schema) -> str:
+    if "enum" in one:
+        return ", ".join(f"`{value}`" for value in one["enum"])
+    if "$ref" in one:
+        return "mapping"
+    kind = one["type"]
+    if kind == "array":
+        return f"list of {_name(whole, one['items'])}s"
+    if kind == "object":
+        return "mapping of strings"
+    if kind == "integer":
+        low, high = one.get("minimum"), one.get("maximum")
+        if low is None:
+            return "whole number"
+        return f"whole number, {low} to {high}" if high is not None else f"whole number from {low}"
+    return "`true`, `false`" if kind == "boolean" else str(kind)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """The text of ``cli.md``."""
+    group: Any = typer.main.get_command(main.app)
+    parts = [HEAD, CLI_INTRODUCTION]
+    parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
+        "controller": daemon.parser,
+        "agent": settings.parser,
+    }
+    for name, command in group.commands.items():
+        lines = [f"## muster {name}\n", f"{_help(command.help)}\n"]
+        rows = (
+            list(_parser_rows(parsers[name]()))
+            if name in parsers
+            else [_parameter_row(one) for one in command.params if not one.hidden]
+        )
+        if rows:
+            lines += ["| argument or option | default | means |", "| --- | --- | --- |"]
+            lines += ["| " + " | ".join(row) + " |" for row in rows]
+            lines.append("")
+        parts.append("\n".join(lines))
+    return "\n".join(parts)
+
+
+def _help(text: str) -> str:
+    """The words of a command, its examples as code."""
+    lines = []
+    for line in text.splitlines():
+        words = line.strip()
+        shown = words.removeprefix("Example: ")
+        lines.append(f"    {shown}" if shown != words else words)
+    return "\n".join(lines)
+
+
+def _parameter_row(one: Any) -> tuple[str, str, str]:
+    meaning = one.help or ""
+    value = one.default
+    default = "—"
+    if one.required:
+        default = "required"
+    elif value not in (None, False, ""):
+        default = f"`{value.value if isinstance(value, enum.Enum) else value}`"
+    if isinstance(value, enum.Enum):
+        meaning += " One of " + ", ".join(f"`{member.value}`" for member in type(value)) + "."
+    if one.envvar:
+        meaning += f" Also `{one.envvar}`."
+    if one.param_type_name == "argument":
+        return f"`{one.name.upper()}`", default, _cell(meaning)
+    spelled = ", ".join(f"`{option}`" for option in sorted(one.opts, key=len, reverse=True))
+    return spelled, default, _cell(meaning)
+
+
+def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
+    for action in parser._actions:  # noqa: SLF001 - argparse lists them nowhere else
+        if "--help" in action.option_strings:
+            continue
+        default = "—"
+        if action.required:
+            default = "required"
+        elif action.default not in (None, False, "", 0, []):
+            default = f"`{action.default}`"
+        spelled = ", ".join(f"`{option}`" for option in action.option_strings)
+        yield spelled, default, _cell(action.help or "")
+
+
+PAGES = {"kinds.md": kinds_page, "cli.md": cli_page}
+
+
+def write(folder: Path) -> list[Path]:
+    """Write all pages and return their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, page in PAGES.items():
+        path = folder / name
+        path.write_text(page(), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    for written_path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER):
+        sys.stdout.write(f"{written_path}\n")
