@@ -80,7 +80,7 @@ _NO_NOTE = records.ElementNote()
 def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:
     spec = record.spec
     structure = work.desired.structure
-    if record.state is JobState.HELD:
+    if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
         return Readiness(
             reason_key="Held/job",
             reason=Reason(

@@ -80,6 +80,7 @@ _J = JobState
 JOB_TRANSITIONS: frozenset[tuple[JobState, JobState]] = frozenset(
     {
         (_J.HELD, _J.PENDING),
+        (_J.HELD, _J.FAILED),
         (_J.HELD, _J.CANCELLED),
         (_J.HELD, _J.TIMED_OUT),
         (_J.PENDING, _J.HELD),
