@@ -33,13 +33,17 @@ class AddJob(msgspec.Struct, frozen=True):
 
 
 class EditObject(msgspec.Struct, frozen=True):
-    """Set fields of an object; ``edit.REMOVED`` as a value takes a field away."""
+    """Set fields of an object; ``edit.REMOVED`` as a value takes a field away.
+
+    ``subject`` is the commit's, without the reason; empty: which fields are changed.
+    """
 
     kind: str
     name: str
     fields: tuple[tuple[Path, Any], ...]
     author: Person
     reason: str = ""
+    subject: str = ""
 
 
 class RemoveObject(msgspec.Struct, frozen=True):
@@ -49,6 +53,7 @@ class RemoveObject(msgspec.Struct, frozen=True):
     name: str
     author: Person
     reason: str = ""
+    subject: str = ""
 
 
 Request = AddJob | EditObject | RemoveObject

@@ -102,7 +102,8 @@ class _Batch:
         if mine:
             return Result("refused", path, message="\n".join(p.text() for p in mine))
         what = ", ".join(str(step[-1]) for step, _ in request.fields)
-        subject = f"Change {what} of {label}" + (f": {request.reason}" if request.reason else "")
+        subject = request.subject or f"Change {what} of {label}"
+        subject += f": {request.reason}" if request.reason else ""
         return self._change(path, after.encode(), request.author, subject)
 
     def _remove(self, request: requests.RemoveObject) -> Result:
@@ -113,7 +114,7 @@ class _Batch:
             )
         after = edit.remove_document(self._text(path), request.kind, request.name)
         self._added[request.kind, request.name] = None
-        subject = f"Remove {request.kind}/{request.name}"
+        subject = request.subject or f"Remove {request.kind}/{request.name}"
         subject += f": {request.reason}" if request.reason else ""
         data = None if after is None else after.encode()
         return self._change(path, data, request.author, subject)

@@ -114,7 +114,7 @@ class GitPusher:
         if change.verb == "submit":
             return [requests.AddJob(change.text, name, author)]
         if change.verb == "cancel":
-            return [requests.RemoveObject("Job", name, author, reason)]
+            return [requests.RemoveObject("Job", name, author, reason, f"Cancel Job/{name}")]
         if change.verb in {"drain", "undrain"}:
             return self._override(change, reading)
         field: tuple[tuple[str, ...], Any]
@@ -123,7 +123,8 @@ class GitPusher:
             field = (("spec", "run"), int(run) + 1)
         else:
             field = (("spec", "suspend"), True if change.verb == "hold" else edit.REMOVED)
-        return [requests.EditObject("Job", name, (field,), author, reason)]
+        subject = f"{change.verb.capitalize()} Job/{name}"
+        return [requests.EditObject("Job", name, (field,), author, reason, subject)]
 
     def _override(self, change: SubmittedDocument, reading: _Reading) -> list[requests.Request]:
         node, author = change.name, person(change.identity)
@@ -132,7 +133,8 @@ class GitPusher:
 
         def request(value: Any, *path: str | int) -> requests.Request:
             field = (("spec", "overrides", *path), value)
-            return requests.EditObject("NodePool", pool, (field,), author, change.reason)
+            subject = f"{change.verb.capitalize()} {node} of NodePool/{pool}"
+            return requests.EditObject("NodePool", pool, (field,), author, change.reason, subject)
 
         if change.verb == "drain":
             if not change.reason:
