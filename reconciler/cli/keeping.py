@@ -7,8 +7,6 @@ import typer
 
 from reconciler.cli import context, terminal
 from reconciler.operations import endpoints
-from reconciler.store import backup as stores
-from reconciler.store import errors
 
 Store = Annotated[
     str | None,
@@ -69,6 +67,9 @@ def backup(
 
     Example: muster backup muster-2026-11-21.db
     """
+    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
+    from reconciler.store import errors  # noqa: PLC0415
+
     url = _store(store, must_exist=True)
     try:
         size = stores.backup(url, file)
@@ -85,6 +86,9 @@ def restore(
 
     Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
     """
+    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
+    from reconciler.store import errors  # noqa: PLC0415
+
     url = _store(store, must_exist=False)
     try:
         size = stores.restore(file, url)
