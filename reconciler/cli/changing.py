@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,9 @@ Clone = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(context_settings={"allow_interspersed_args": False})(submit)
-    for command in (cancel, hold, release, rerun, drain, undrain):
+    for verb, help_text in JOB_VERBS.items():
+        app.command(verb)(_on_jobs(verb, help_text))
+    for command in (drain, undrain):
         app.command()(command)
 
 
@@ -144,68 +147,43 @@ def _change_jobs(
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.")]
 
 
-def cancel(
-    names: Names,
-    reason: Reason = "",
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Cancel jobs: their documents leave the repository.
+def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
+    """The command of a verb that takes names of jobs."""
+
+    def act(
+        names: Names,
+        reason: Reason = "",
+        *,
+        dry_run: DryRun = False,
+        clone: Clone = None,
+        server: context.Server = None,
+        token_file: context.TokenFile = None,
+    ) -> None:
+        _change_jobs(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
+
+    act.__name__ = verb
+    act.__doc__ = help_text
+    return act
+
+
+JOB_VERBS: dict[operations.Verb, str] = {
+    "cancel": """Cancel jobs: their documents leave the repository.
 
     Example: muster cancel train
-    """
-    _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
-
-
-def hold(
-    names: Names,
-    reason: Reason = "",
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Hold jobs: what runs is stopped, what waits stays.
+    """,
+    "hold": """Hold jobs: what runs is stopped, what waits stays.
 
     Example: muster hold train --reason "data is being repaired"
-    """
-    _change_jobs("hold", names, reason, (clone, server, token_file), dry_run=dry_run)
-
-
-def release(
-    names: Names,
-    reason: Reason = "",
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Let held jobs go on (spec.suspend leaves the document).
+    """,
+    "release": """Let held jobs go on (spec.suspend leaves the document).
 
     Example: muster release train
-    """
-    _change_jobs("release", names, reason, (clone, server, token_file), dry_run=dry_run)
-
-
-def rerun(
-    names: Names,
-    reason: Reason = "",
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Run jobs once more (spec.run is raised).
+    """,
+    "rerun": """Run jobs once more (spec.run is raised).
 
     Example: muster rerun train
-    """
-    _change_jobs("rerun", names, reason, (clone, server, token_file), dry_run=dry_run)
+    """,
+}
 
 
 def drain(

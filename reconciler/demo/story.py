@@ -100,10 +100,7 @@ class Story:
         self.stage.add_jobs("background")
         self.stage.until_state("background", "Running")
         self.say("background has the other 4 GPUs: nothing is free")
-        self.stage.until(
-            "background counts", lambda: "begins at 0" in self.stage.output("background")
-        )
-        time.sleep(1.5)
+        self.stage.until("background counts", lambda: self._line("background", "counted to"))
         self.stage.add_jobs("urgent")
         job = self.stage.until_state("urgent", "Running", "Succeeded")
         self.say("urgent runs: background got its checkpoint signal and left")
