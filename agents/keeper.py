@@ -39,6 +39,8 @@ class Keeper:
         self.root = root
         self.link: socket.socket | None = None
         self.pid = 0
+        #: Whether attempts may take over directories from the trash.
+        self.takes_spares = False
         self.pids: dict[str, int] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._inbox = b""
@@ -127,6 +129,7 @@ class Keeper:
         line, _, self._inbox = b"".join(parts).partition(b"\n")
         message = self._decoder.decode(line)
         self.link, self.pid = link, int(message["hello"])
+        self.takes_spares = bool(message.get("spares"))
         return self._reports(message)
 
     def _start(self) -> None:

@@ -397,9 +397,12 @@ class Agent:
 
     def _start_order(self, step: state.Start) -> dict[str, Any]:
         try:
-            return tasks.order_for(step.assignment, step.template, self.place)
+            order = tasks.order_for(step.assignment, step.template, self.place)
         except tasks.UnfitError as problem:
             return refusal(step.assignment.attempt, EndReason.START_FAILED, str(problem))
+        if order["user"] is None and self.keeper.takes_spares:
+            order["spare"] = self.trash.take()
+        return order
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""

@@ -7,6 +7,7 @@ whole process before it spawns.
 # No pathlib or contextlib here: they would cost the supervisor memory.
 # ruff: noqa: PTH102, PTH112, PTH118
 
+import ctypes
 import errno
 import os
 import signal
@@ -18,6 +19,10 @@ Record = dict[str, Any]
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 #: What a task finds at its default.
 RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGXFSZ, signal.SIGCHLD)
+
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+#: Missing before glibc 2.28; file systems that can't do it say so.
+_LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 
 
 class SpawnError(Exception):
@@ -109,13 +114,26 @@ def become(order: Record, standard: tuple[int, int, int], write: int) -> None:
         os._exit(127)
 
 
+def take_over(source: str, folder: str) -> bool:
+    """Have a directory that is there become another that must not be; False where it can't."""
+    if _LIBC is None:
+        return False
+    names = os.fsencode(source), os.fsencode(folder)
+    found: int = _LIBC(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE)
+    return found == 0
+
+
 def make_folder(root: str, order: Record) -> None:
-    """The attempt's directory, made exclusively, with its inner folders and its script."""
+    """The attempt's directory, made exclusively, with its inner folders and its script.
+
+    ``spare`` of an order is a directory in the trash that is as a new one would be.
+    """
     folder = f"{root}/attempts/{order['id']}"
-    os.mkdir(folder, 0o700)
     made = [folder, f"{folder}/work", f"{folder}/tmp"]  # noqa: S108 - nobody else's folder
-    for inner in made[1:]:
-        os.mkdir(inner, 0o700)
+    spare = order.get("spare")
+    if spare is None or not take_over(f"{root}/trash/{spare}", folder):
+        for inner in made:
+            os.mkdir(inner, 0o700)
     if order.get("script") is not None:
         made.append(f"{folder}/script")
         handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)

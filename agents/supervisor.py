@@ -129,8 +129,9 @@ class Supervisor:
         client.greeted = True
         self.send(
             client,
-            {"hello": os.getpid(), "protocol": PROTOCOL, "records": list(self.records.values())},
-        )
+            {"hello": os.getpid(), "protocol": PROTOCOL, "spares": True,
+             "records": list(self.records.values())},
+        )  # fmt: skip
 
     def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""

@@ -1,12 +1,16 @@
 """Where directories of attempts go that nobody needs any more, until there is time to delete them.
 
 Most hold nothing but the two empty folders that every attempt gets. Those are cheap to keep and
-dear to delete beside work: some file systems make every new file look past each that was deleted
-a short while ago. They go when the node is quiet, what holds anything goes at once.
+dear to make and to delete beside work: some file systems make every new file look past each that
+was deleted a short while ago. New attempts take them over; what is left of them goes when the
+node is quiet. What holds anything goes at once.
+
+A directory is taken by renaming it, for deletion as for use, so that no two can have it.
 """
 
 import os
 import shutil
+import stat
 import time
 from collections import deque
 from pathlib import Path
@@ -16,6 +20,8 @@ QUIET_S = 5.0
 #: More hollow ones than these are deleted at once.
 HOLLOW_MAX = 5_000
 _INNER = ("work", "tmp")
+#: Added to the name of what is being deleted.
+_GONE = ".gone"
 
 
 class Trash:
@@ -45,25 +51,36 @@ class Trash:
         self._full.append(path)
         return True
 
+    def take(self) -> str | None:
+        """A hollow directory for an attempt of the agent's own user; its name only."""
+        try:
+            return os.path.basename(self._hollow.pop())  # noqa: PTH119
+        except IndexError:
+            return None
+
     def empty(self) -> float | None:
         """Delete what is due; the seconds until more will be, None when nothing is left."""
         while self._full:
-            shutil.rmtree(self._full.popleft(), ignore_errors=True)
+            _remove(self._full.popleft())
         left_s = self._put_at + QUIET_S - time.monotonic()
         if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
             return left_s if self._hollow else None
         for _ in range(len(self._hollow)):
-            _remove(self._hollow.popleft())
+            name = self.take()
+            if name is not None:
+                _remove(f"{self._folder}/{name}")
         return None
 
 
 def _is_hollow(path: str) -> bool:
-    """Whether a directory of an attempt holds no file."""
-    names = _INNER
+    """Whether a directory of an attempt is as it was made: no file in it, nobody else's."""
     try:
-        for inner in (path, *(f"{path}/{name}" for name in names)):
+        for inner in (path, *(f"{path}/{name}" for name in _INNER)):
+            found = os.stat(inner, follow_symlinks=False)  # noqa: PTH116
+            if found.st_mode != stat.S_IFDIR | 0o700 or found.st_uid != os.geteuid():
+                return False
             with os.scandir(inner) as entries:
-                if any(inner != path or entry.name not in names for entry in entries):
+                if any(inner != path or entry.name not in _INNER for entry in entries):
                     return False
     except OSError:
         return False
@@ -71,10 +88,15 @@ def _is_hollow(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Delete a directory that was hollow when it came."""
+    """Delete a directory, if no attempt has taken it over."""
+    gone = path if path.endswith(_GONE) else path + _GONE
+    try:
+        os.rename(path, gone)  # noqa: PTH104
+    except OSError:
+        return
     try:
         for name in _INNER:
-            os.rmdir(f"{path}/{name}")  # noqa: PTH106
-        os.rmdir(path)  # noqa: PTH106
+            os.rmdir(f"{gone}/{name}")  # noqa: PTH106
+        os.rmdir(gone)  # noqa: PTH106
     except OSError:
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(gone, ignore_errors=True)

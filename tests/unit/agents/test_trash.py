@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from agents import trash
+from agents import spawning, trash
 
 
 def attempt(root: Path, name: str) -> str:
     """A directory as a supervisor makes it."""
     for inner in ("work", "tmp"):
-        (root / "attempts" / name / inner).mkdir(parents=True)
+        folder = root / "attempts" / name / inner
+        folder.mkdir(0o700, parents=True)
+        folder.parent.chmod(0o700)
     return str(root / "attempts" / name)
 
 
@@ -80,3 +82,41 @@ def test_what_an_earlier_agent_left_goes(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         bin_of(tmp_path).put(str(tmp_path / "attempts" / "a"))
+
+
+def test_an_attempt_takes_a_hollow_directory_over(tmp_path: Path) -> None:
+    kept = bin_of(tmp_path)
+    kept.put(attempt(tmp_path, "a"))
+    name = kept.take()
+    assert name == "a"
+    assert kept.take() is None
+    spawning.make_folder(str(tmp_path), {"id": "b", "spare": name})
+    assert left_in(tmp_path) == []
+    inner = sorted(path.name for path in (tmp_path / "attempts" / "b").iterdir())
+    assert inner == ["tmp", "work"]
+
+
+@pytest.mark.parametrize("there", ["", "work"])
+def test_a_directory_is_never_taken_over_in_place_of_one_that_is_there(
+    tmp_path: Path, there: str
+) -> None:
+    kept = bin_of(tmp_path)
+    kept.put(attempt(tmp_path, "a"))
+    (tmp_path / "attempts" / "b" / there).mkdir(parents=True)
+    with pytest.raises(FileExistsError):
+        spawning.make_folder(str(tmp_path), {"id": "b", "spare": kept.take()})
+    assert left_in(tmp_path) == ["a"]
+
+
+def test_a_spare_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    spawning.make_folder(str(tmp_path), {"id": "b", "spare": "a"})
+    assert (tmp_path / "attempts" / "b" / "work").is_dir()
+
+
+def test_only_what_is_as_it_was_made_is_taken_over(tmp_path: Path) -> None:
+    kept = bin_of(tmp_path)
+    folder = attempt(tmp_path, "a")
+    (Path(folder) / "work").chmod(0o755)
+    kept.put(folder)
+    assert kept.take() is None
