@@ -1,12 +1,14 @@
 """A cluster to measure: bare repository, controller, four virtual nodes, all as users have them."""
 
 import os
+import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from reconciler.operations import client as clients
 from reconciler.operations import localcluster
@@ -101,6 +103,16 @@ def running(*, nodes: int = 4, cpus: int = 32, within: Path | None = None) -> It
 def _ready(bed: Bed, nodes: int) -> bool:
     found = bed.api.get("/v1/nodes")["items"]
     return bool(sum(node["state"] == "Ready" for node in found) == nodes)
+
+
+def one(database: Path, query: str, *values: object) -> Any:
+    """The first value that a query of a store finds; None where there is none."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
+    try:
+        row = connection.execute(query, values).fetchone()
+    finally:
+        connection.close()
+    return row[0] if row else None
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, look_s: float = 0.05) -> None:

@@ -8,7 +8,6 @@ systems make new files dearer for as long as others were deleted a short while a
 """
 
 import argparse
-import sqlite3
 import statistics
 import time
 from collections.abc import Callable
@@ -41,15 +40,6 @@ spec: {}
 """
 
 
-def _one(database: Path, query: str, *values: object) -> Any:
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
-    try:
-        row = connection.execute(query, values).fetchone()
-    finally:
-        connection.close()
-    return row[0] if row else None
-
-
 def array(bed: cluster.Bed, name: str, count: int) -> float:
     """Seconds from before the commit until every exit status of an array is durable.
 
@@ -61,12 +51,12 @@ def array(bed: cluster.Bed, name: str, count: int) -> float:
     bed.commit({f"{name}.yaml": _JOB.format(name=name, count=count)}, f"run {name}")
 
     def ended() -> bool:
-        state = _one(database, "SELECT state FROM jobs WHERE name = ?", name)
+        state = cluster.one(database, "SELECT state FROM jobs WHERE name = ?", name)
         return state not in {None, "Pending", "Starting", "Running"}
 
     cluster.wait_until(ended, _TIMEOUT_S)
     taken = time.monotonic() - began
-    good = _one(
+    good = cluster.one(
         database,
         "SELECT count(*) FROM attempts WHERE job = ? AND state = 'Ended' AND exit_code = 0",
         name,
