@@ -2,8 +2,8 @@
 
 Agent and supervisor are real and counted together; the controller is a stand-in in this process
 whose cost is not counted. It answers polls as late as the real one does, so that the rhythm is the
-real one. CPU is read from the kernel's own run time of every thread, in nanoseconds. The peer,
-``slurmd``, is measured by whoever brings a Slurm; without one its columns stay empty.
+real one. CPU is read from the kernel's own run time of every thread, in nanoseconds. The peer is
+one ``slurmd`` at rest, where Slurm is installed.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from agents import processes
+from bench.peers import slurm
 from reconciler.model.states import AttemptState
 from reconciler.model.wire import (
     Assignment,
@@ -30,7 +31,6 @@ from reconciler.model.wire import (
     TaskTemplate,
 )
 
-NOT_MEASURED = ["slurmd beside the agent: no peer is started here"]
 _TASKS, _POLL_S, _MEASURE_S, _READY_S = 100, 30.0, 90.0, 60.0
 _GOAL_PERCENT = 0.5
 _SLEEP = TaskTemplate("rest", 1, "g", command=("sleep", "86400"), allow_root=True)
@@ -156,9 +156,46 @@ def _situation(name: str, pids: list[int], seconds: float) -> list[dict[str, Any
     ]
 
 
-def run(arguments: argparse.Namespace | None = None) -> list[dict[str, Any]]:
+def _beside_slurmd(rows: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """The rows at rest, with one ``slurmd`` in the columns of the peer."""
+    with slurm.running(nodes=1, cpus=32) as peer:
+        pids = peer.daemons()
+        time.sleep(min(3.0, seconds))
+        hourly = measure(pids, seconds)
+        theirs = {
+            "cpu_rest_s_per_h": hourly,
+            "cpu_rest_percent": hourly / 36,
+            "memory_rest_mib": sum(memory_mib(pid) for pid in pids),
+        }
+        name = f"slurmd {peer.version}"
+    return [
+        row
+        | {
+            "peer": name,
+            "peer_value": round(theirs[row["name"]], 3),
+            "ratio": round(row["value"] / theirs[row["name"]], 3) if theirs[row["name"]] else None,
+        }
+        if row["name"] in theirs
+        else row
+        for row in rows
+    ]
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
-    seconds = getattr(arguments, "seconds", None) or _MEASURE_S
+    parser = argparse.ArgumentParser(prog="python -m bench agent_cost", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=_MEASURE_S, help="of each measurement")
+    seconds: float = parser.parse_args(arguments).seconds
+    rows = _ours(seconds)
+    problem = slurm.missing()
+    if problem:
+        return [*rows, {"not_measured": f"slurmd beside the agent: {problem}"}]
+    rows = _beside_slurmd(rows, seconds)
+    return [*rows, {"not_measured": f"slurmd with {_TASKS} tasks: it is measured at rest only"}]
+
+
+def _ours(seconds: float) -> list[dict[str, Any]]:
+    """Agent and supervisor, at rest and with tasks."""
     stand_in = StandIn()
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
         root = Path(os.path.realpath(name)) / "root"
@@ -179,8 +216,3 @@ def run(arguments: argparse.Namespace | None = None) -> list[dict[str, Any]]:
             agent.wait(_READY_S)
             stand_in.close()
     return rows
-
-
-if __name__ == "__main__":
-    for measured in run():
-        print(measured)
