@@ -6,8 +6,14 @@ newer one. Nothing is ever concluded from a report that an older state can't lea
 
 from reconciler.core import work as desk
 from reconciler.model import outcome, records
-from reconciler.model.states import AttemptState, EndReason, NodeState
+from reconciler.model.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
+#: What a node may say of an attempt that lives.
+_ALIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
+#: The most that is kept of numbers and texts that a node may choose.
+AMOUNT_MAX = 2**53
+MESSAGE_CHARACTERS_MAX = 2000
+_CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
@@ -73,9 +79,9 @@ def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.Atte
     if attempt.state is AttemptState.ENDED:
         return  # given up as lost, yet it lives: the node is not told to have it and stops it
     state = AttemptState.STOPPING if attempt.stop is not None else told.state
-    if state is AttemptState.STARTING and attempt.state is AttemptState.RUNNING:
-        state = AttemptState.RUNNING
-    started_at = attempt.started_at if attempt.started_at is not None else told.started_at
+    if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
+        state = attempt.state
+    started_at = _started_at(work, attempt, told)
     if state is not attempt.state or started_at != attempt.started_at:
         work.renew_attempt(attempt, state=state, started_at=started_at)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
@@ -88,22 +94,41 @@ def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.Atte
             )
 
 
+def _moment(work: desk.Work, attempt: records.AttemptRecord, told: float) -> float:
+    """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
+    return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
+
+
+def _started_at(
+    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> float | None:
+    if attempt.started_at is not None or told.started_at is None:
+        return attempt.started_at
+    return _moment(work, attempt, told.started_at)
+
+
+def _within(number: int | None, most: int) -> int | None:
+    return number if number is not None and abs(number) <= most else None
+
+
 def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport) -> None:
+    code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
+    reason = told.end_reason or EndReason.EXITED
+    message = told.message[:MESSAGE_CHARACTERS_MAX]
     work.renew_attempt(
         attempt,
         state=AttemptState.ENDED,
-        started_at=attempt.started_at if attempt.started_at is not None else told.started_at,
-        ended_at=told.ended_at if told.ended_at is not None else work.now,
-        exit_code=told.exit_code,
-        signal=told.signal,
-        end_reason=told.end_reason or EndReason.EXITED,
-        message=told.message,
-        max_memory_bytes=told.max_memory_bytes,
-        cpu_s=told.cpu_s,
+        started_at=_started_at(work, attempt, told),
+        ended_at=work.now if told.ended_at is None else _moment(work, attempt, told.ended_at),
+        exit_code=code,
+        signal=signal,
+        end_reason=reason,
+        message=message,
+        max_memory_bytes=min(AMOUNT_MAX, max(0, told.max_memory_bytes)),
+        cpu_s=min(float(AMOUNT_MAX), max(0.0, told.cpu_s)),
     )
-    how = f"signal {told.signal}" if told.signal else f"status {told.exit_code}"
-    reason = told.end_reason or EndReason.EXITED
-    detail = f": {told.message}" if told.message else ""
+    how = f"signal {signal}" if signal else f"status {code}"
+    detail = f": {message}" if message else ""
     work.event(
         "AttemptEnded",
         f"{reason.value} with {how}{detail}",
