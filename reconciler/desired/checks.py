@@ -211,7 +211,7 @@ class Fitting:
         for pool in self._pools.values():
             if pools and pool.name not in pools:
                 reason = "the job does not name it"
-            elif any(pool.labels.get(key) != value for key, value in selector):
+            elif not all(_may_have(pool, key, value) for key, value in selector):
                 reason = "its labels are not those of nodeSelector"
             elif not needs.fits_in(pool.node_resources):
                 reason = _too_large(needs, pool.node_resources)
@@ -221,6 +221,15 @@ class Fitting:
                 return ""
             reasons.append(f"{pool.name}: {reason}")
         return "; ".join(reasons[:5])
+
+
+def _may_have(pool: desired.Pool, label: str, value: str) -> bool:
+    """Whether a node of the pool may bear a label: its agent's own are not known here."""
+    if label == "pool":
+        return value == pool.name
+    if label == "node":
+        return value in pool.nodes
+    return pool.labels.get(label, value) == value
 
 
 def _too_large(needs: resources.Resources, room: resources.Resources) -> str:

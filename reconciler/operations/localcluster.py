@@ -101,7 +101,13 @@ class LocalCluster:
             token_file=self.state / "node-token",
             shared=self.state / "shared",
         )
-        self.follow_pools()
+        try:
+            self.follow_pools()
+        except clients.ApiError as error:
+            raise ClusterError(
+                f"what answers at {self.url} is not the controller that was started ({error}); "
+                "end the other one, or choose another address with --listen"
+            ) from None
 
     def start_controller(self) -> None:
         """Start the controller process alone."""
