@@ -108,12 +108,10 @@ def _expire_leases(work: desk.Work, node: records.NodeRecord) -> None:
         return
     renewed_at = max(last_contact(node), work.observed.leader_since)
     for attempt in work.attempts_of_node(node.name):
-        record = work.job(attempt.job)
-        if record is None or record.spec.lease_s is None:
+        if attempt.lease_s is None:
             continue
-        spec = record.spec
-        grace_s = desk.stop_order(work, spec, attempt, EndReason.LEASE_EXPIRED).grace_s
-        given_up_at = renewed_at + (record.spec.lease_s or 0) + grace_s + LEASE_MARGIN_S
+        grace_s = max(attempt.grace_s, attempt.stop.grace_s if attempt.stop else 0)
+        given_up_at = renewed_at + attempt.lease_s + grace_s + LEASE_MARGIN_S
         if given_up_at <= work.now:
             message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
             ingest.lose(work, attempt, EndReason.NODE_LOST, message)

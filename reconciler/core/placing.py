@@ -71,6 +71,8 @@ def _place(
                 assigned_at=work.now,
                 devices=task.devices,
                 rank=rank,
+                lease_s=spec.lease_s,
+                grace_s=desk.lease_grace_s(work, spec, name),
             )
         )
     draft.set_element(element, JobState.STARTING)

@@ -320,12 +320,21 @@ def stop_order(
             at=work.now,
             by=by,
         )
-    grace_s = spec.grace_s
-    if grace_s is None:
-        node = work.node(attempt.node)
-        pool = work.desired.structure.pools.get(node.pool) if node else None
-        grace_s = pool.grace_s if pool else 30
+    grace_s = _grace_s(work, spec, attempt.node)
     return records.StopOrder(reason=reason, signal="SIGTERM", grace_s=grace_s, at=work.now, by=by)
+
+
+def lease_grace_s(work: Work, spec: desired.Job, node: str) -> int:
+    """How long a task that starts now on ``node`` may take to leave when its lease has ended."""
+    return _grace_s(work, spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
+
+
+def _grace_s(work: Work, spec: desired.Job, node_name: str) -> int:
+    if spec.grace_s is not None:
+        return spec.grace_s
+    node = work.node(node_name)
+    pool = work.desired.structure.pools.get(node.pool) if node else None
+    return pool.grace_s if pool else 30
 
 
 def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNote) -> int:

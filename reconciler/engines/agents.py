@@ -96,10 +96,11 @@ class AgentsEngine:
             job = memory.jobs.get(attempt.job)
             if job is None or attempt.state is AttemptState.ENDED:
                 continue
-            template = identifiers.template_id(job.spec, attempt.group)
+            alike = identifiers.template_id(job.spec, attempt.group)
+            template = f"{alike}.{attempt.lease_s}.{attempt.grace_s}"
             if template not in templates:
                 record = memory.nodes.get(node)
-                templates[template] = self._template(job.spec, attempt.group, structure, record)
+                templates[template] = self._template(job.spec, attempt, structure, record)
             assignments.append(
                 wire.Assignment(
                     attempt=attempt.id,
@@ -119,14 +120,13 @@ class AgentsEngine:
     def _template(
         self,
         spec: desired.Job,
-        group_name: str,
+        attempt: records.AttemptRecord,
         structure: desired.Structure,
         node: records.NodeRecord | None,
     ) -> wire.TaskTemplate:
-        group = next(group for group in spec.groups if group.name == group_name)
+        group = next(group for group in spec.groups if group.name == attempt.group)
         pool = structure.pools.get(node.pool) if node else None
         checkpoint = spec.checkpoint
-        grace_s = spec.grace_s if spec.grace_s is not None else (pool.grace_s if pool else 30)
         return wire.TaskTemplate(
             job=spec.name,
             run=spec.run,
@@ -137,8 +137,8 @@ class AgentsEngine:
             working_directory=spec.working_directory,
             checkpoint_path=checkpoint.path if checkpoint else None,
             checkpoint_signal=checkpoint.signal if checkpoint else "SIGTERM",
-            grace_s=checkpoint.grace_s if checkpoint else grace_s,
-            lease_s=spec.lease_s,
+            grace_s=attempt.grace_s,
+            lease_s=attempt.lease_s,
             user=structure.unix_users.get(spec.owner),
             allow_root=self.allow_root or (pool is not None and pool.allow_root),
             framework=spec.framework,

@@ -108,6 +108,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     """One try at one task. ``id`` is ``JOB.RUN.HASH8.ELEMENT.GROUP.INDEX.TRY``.
 
     ``boot_id`` is the node's boot for which it was decided: no other boot may start it.
+    ``lease_s`` and ``grace_s`` are the lease that its node was told, None for none, and the time
+    that the task then has to leave: what git says since does not change them.
     ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
     ``concluded`` is set when the whole try of its element has come to its end: until then an
     attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
@@ -138,6 +140,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     max_memory_bytes: int = 0
     cpu_s: float = 0.0
     concluded: bool = False
+    lease_s: int | None = None
+    grace_s: int = 30
 
 
 class Gpu(msgspec.Struct, frozen=True):
