@@ -202,6 +202,11 @@ def parser() -> argparse.ArgumentParser:
         "--allow-root", action="store_true", help="tasks may run as root in every pool"
     )
     options.add_argument(
+        "--accept-revision",
+        metavar="COMMIT",
+        help="take this revision although it does not follow the last one (a rewritten history)",
+    )
+    options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
     )
     return options
@@ -285,7 +290,7 @@ def run(options: argparse.Namespace) -> int:
         inbox = controller.Inbox()
         reading = RepositoryThread(
             repository,
-            loader.Loader(repository, before),
+            loader.Loader(repository, before, accept_revision=options.accept_revision),
             inbox,
             watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
             allow_root=options.allow_root,

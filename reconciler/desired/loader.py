@@ -145,7 +145,7 @@ class Loader:
 
     @staticmethod
     def _how_to_accept(head: str) -> str:
-        return f"set `accept_revision: {head}` in the controller's configuration"
+        return f"start the controller with --accept-revision {head}"
 
     def _is_accepted(self, head: str) -> bool:
         return any(

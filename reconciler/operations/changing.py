@@ -116,7 +116,8 @@ def _is_desired_clone(here: Path) -> bool:
 
 def describe(verb: Verb, name: str) -> str:
     """What a verb would change, in words."""
-    return f"{name}: would be {DONE[verb]}"
+    would = "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
+    return f"{name}: {would}"
 
 
 def carry_out(changes: list[Change], to: Target) -> list[Done]:
