@@ -29,7 +29,9 @@ def admit_successors(work: desk.Work) -> None:
     for name in work.finished_now:
         spec = work.desired.jobs.get(name)
         draft = work.drafts.get(name)
-        if spec is not None and draft is not None and draft.spec.key != spec.key:
+        if spec is None or draft is None or spec.key in work.observed.past_runs:
+            continue
+        if draft.spec.key != spec.key:
             work.archive_finished(name)
             admit_job(work, spec)
 

@@ -62,6 +62,15 @@ def progress(work: desk.Work) -> None:
                 settle(work, draft)
 
 
+def progress_successors(work: desk.Work) -> None:
+    """What time and holds do to runs that began only after ``progress``."""
+    for name in list(work.finished_now):
+        draft = work.drafts.get(name)
+        if draft is not None and draft.is_new:
+            _enforce(work, draft)
+            settle(work, draft)
+
+
 def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
     """Whether anything but its attempts can change the job now: cheap, for it is asked of all."""
     draft = work.drafts.get(record.name)

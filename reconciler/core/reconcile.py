@@ -27,6 +27,7 @@ def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -
     health.watch(work)
     lifecycle.progress(work)
     admission.admit_successors(work)
+    lifecycle.progress_successors(work)
     situation = snapshots.build(work)
     decided = schedule.schedule(situation.snapshot)
     placing.apply(work, situation, decided)
