@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main() -> int:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     arguments, rest = parser.parse_known_args()
+    # told to leave, it ends what it started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     module = importlib.import_module(f"bench.{arguments.name}")
     try:
         rows = module.run(rest)
