@@ -157,7 +157,7 @@ class Keeper:
         for record in message.get("records", ()):
             if record["state"] == AttemptState.ENDED:
                 self.pids.pop(record["id"], None)
-            else:
+            elif record["pid"]:
                 self.pids[record["id"]] = int(record["pid"])
             reports.append(report_of(record))
         return reports

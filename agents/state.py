@@ -119,7 +119,7 @@ class NodeState:
             self.known[report.id] = report
             self._asked.discard(report.id)
             self._changed.add(report.id)
-        return [ReportNow()] if news else []
+        return [*self._stop_unwanted([report.id for report in news]), ReportNow()] if news else []
 
     def answered(self, response: SyncResponse, sent_at: float) -> list[Step]:
         """The controller answered a request that was sent at ``sent_at`` on the boot clock."""
@@ -214,8 +214,17 @@ class NodeState:
         steps: list[Step] = []
         for name, assignment in self.assignments.items():
             steps += self._toward(name, assignment)
-        for name in [*self.running(), *self._asked]:
-            if name not in self.assignments and name not in self._stops:
+        return steps + self._stop_unwanted([*self.running(), *self._asked])
+
+    def _stop_unwanted(self, names: Iterable[str]) -> list[Step]:
+        """The steps that end those of ``names`` that were not assigned, once each."""
+        steps: list[Step] = []
+        if not self._supervised or self.have == (0, 0):
+            return steps
+        for name in names:
+            report = self.known.get(name)
+            ended = report is not None and report.state is AttemptState.ENDED
+            if not ended and name not in self.assignments and name not in self._stops:
                 self._stops[name] = None
                 steps.append(Stop(name, EndReason.CANCELLED))
         return steps

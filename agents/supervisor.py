@@ -125,13 +125,18 @@ class Supervisor:
         self.news = {}
 
     def on_hello(self, _order: Record, client: clients.Client) -> None:
-        """A new agent: it gets every record there is, and from now on all changes."""
+        """A new agent: it gets every record there is, and from now on all changes.
+
+        It hears of starts that wait as well: an agent before it ordered them, and they will run.
+        """
         client.greeted = True
+        waiting = [order["id"] for order in self.starts if order["id"] not in self.records]
+        records = list(self.records.values())
+        records += [{"id": name, "state": "Starting", "pid": 0} for name in waiting]
         self.send(
             client,
-            {"hello": os.getpid(), "protocol": PROTOCOL, "spares": True,
-             "records": list(self.records.values())},
-        )  # fmt: skip
+            {"hello": os.getpid(), "protocol": PROTOCOL, "spares": True, "records": records},
+        )
 
     def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
