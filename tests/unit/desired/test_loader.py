@@ -235,7 +235,7 @@ def test_rewritten_history_is_held_until_accepted(repository: Repository, make: 
         assert held.status.sync == "OutOfSync"
         assert held.status.attempted_revision == head
         assert rules(held) == ["not-a-fast-forward"]
-        assert f"accept_revision: {head}" in held.status.message
+        assert f"--accept-revision {head}" in held.status.message
     one.accept(head[:12])
     value = one.load()
     assert set(value.jobs) == {"a", "c"}
