@@ -24,6 +24,9 @@ from reconciler.operations import endpoints
 READY_S_MAX = 60.0
 #: How long the controller may take to leave before it is killed.
 STOP_S_MAX = 15.0
+#: How often the processes are looked after, and how often the pools in force.
+LOOK_S = 0.5
+FOLLOW_POOLS_S = 2.0
 #: Memory of a simulated GPU whose pool says nothing of it.
 SIMULATED_GPU_MEMORY = "16Gi"
 
@@ -73,6 +76,7 @@ class LocalCluster:
         self.node_count = nodes
         self.nodes: virtual.VirtualNodes | None = None
         self._controller: subprocess.Popen[bytes] | None = None
+        self._api: clients.Client | None = None
 
     @property
     def url(self) -> str:
@@ -168,8 +172,9 @@ class LocalCluster:
         """Start and stop nodes as the virtual pools in force say; returns what was done."""
         if self.nodes is None:
             return []
-        with clients.Client(self.endpoint) as api:
-            pools = api.get("/v1/pools")["items"]
+        if self._api is None:
+            self._api = clients.Client(self.endpoint)
+        pools = self._api.get("/v1/pools")["items"]
         wanted = dict(_wanted_nodes(pools, self.node_count))
         done = []
         for name, node in wanted.items():
@@ -185,8 +190,9 @@ class LocalCluster:
 
     def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Keep everything alive until ``stopped`` or the controller ends."""
+        follow_at = 0.0
         while not stopped():
-            time.sleep(0.5)
+            time.sleep(LOOK_S)
             if not self.controller_alive:
                 say(f"the controller has ended, starting it again: {self._last_words()}")
                 self.start_controller()
@@ -194,6 +200,9 @@ class LocalCluster:
             if self.nodes is not None:
                 for name in self.nodes.poll():
                     say(f"the agent of {name} had ended and was started again")
+            if time.monotonic() < follow_at:
+                continue
+            follow_at = time.monotonic() + FOLLOW_POOLS_S
             try:
                 for line in self.follow_pools():
                     say(line)
@@ -202,6 +211,9 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End nodes, tasks and controller; no process of the cluster is left."""
+        if self._api is not None:
+            self._api.close()
+            self._api = None
         if self.nodes is not None:
             self.nodes.stop_all()
         if self._controller is not None and self._controller.poll() is None:
