@@ -75,10 +75,15 @@ class Inbox:
         """Readable when there is something."""
         return self._reader
 
-    def put_desired(self, value: desired.Desired, incumbents: bytes) -> None:
-        """A newer desired state; it supersedes one that was not taken yet."""
+    def put_desired(self, value: desired.Desired, incumbents: bytes | None) -> None:
+        """A newer desired state; it supersedes one that was not taken yet.
+
+        ``incumbents`` None: they are as before.
+        """
         with self._lock:
-            self._desired, self._incumbents = value, incumbents
+            self._desired = value
+            if incumbents is not None:
+                self._incumbents = incumbents
         self.wake()
 
     def take_desired(self) -> tuple[desired.Desired | None, bytes | None]:

@@ -82,7 +82,11 @@ class RepositoryThread(threading.Thread):
             self._look.clear()
             if self._due or self._polling.next_poll_s() <= 0:
                 self._due = False
-                self._load()
+                try:
+                    self._load()
+                except Exception as defect:  # one look is lost, not the thread
+                    log.exception("a defect kept the repository from being read")
+                    self._fail(defect)
             else:
                 self._look.wait(self._polling.next_poll_s())
         self._loader.close()
@@ -95,6 +99,15 @@ class RepositoryThread(threading.Thread):
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
             self._note(value)
+
+    def _fail(self, defect: Exception) -> None:
+        """Go on by what is in force, look again later, and let everybody see it."""
+        self._polling.polled(reached=False)
+        last = self._last or desired.Desired()
+        message = f"a defect kept the repository from being read: {defect!r}"
+        status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
+        self._last = msgspec.structs.replace(last, status=status)
+        self._inbox.put_desired(self._with_root(self._last), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Tell in the repository what became of the revision, once for each outcome."""

@@ -1,0 +1,52 @@
+"""The thread that reads the repository outlives its own defects, and says so."""
+
+import select
+import subprocess
+import time
+from pathlib import Path
+
+from reconciler import controller, daemon
+from reconciler.desired import loader, source, watch
+from reconciler.model import desired
+
+
+class _Defective(loader.Loader):
+    """Fails at its first look in a way that nobody foresaw."""
+
+    looks = 0
+
+    def load(self, *, fetch: bool = True) -> desired.Desired:
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("unforeseen")
+        return super().load(fetch=fetch)
+
+
+def _next(inbox: controller.Inbox) -> desired.Desired:
+    for _ in range(100):
+        assert select.select([inbox.descriptor], [], [], 30)[0], "nothing came"
+        inbox.drain()
+        value, _ = inbox.take_desired()
+        if value is not None:
+            return value
+    raise AssertionError("nothing came")
+
+
+def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
+    read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
+    inbox = controller.Inbox()
+    polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
+    reading = daemon.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
+    reading.start()
+    try:
+        failed = _next(inbox)
+        assert failed.status.sync == "Unknown"
+        assert "unforeseen" in failed.status.message
+        reading.changed()
+        assert "unforeseen" not in _next(inbox).status.message
+    finally:
+        reading.stop()
+        reading.join(30)
+    assert not reading.is_alive()
