@@ -30,8 +30,8 @@ log = logging.getLogger("muster.loop")
 GATHER_S = 0.004
 #: After so long without a cycle the first input is decided at once: a burst would have come before.
 QUIET_S = 0.05
-#: A whole snapshot of the memory is journalled every so many cycles, if it is not larger than
-#: ``SNAPSHOT_BYTES_MAX``; between them the inputs alone.
+#: A whole snapshot of the memory is journalled by a new leader and every so many cycles, if it is
+#: not larger than ``SNAPSHOT_BYTES_MAX``; between them the inputs alone.
 SNAPSHOT_CYCLES = 1000
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
@@ -57,6 +57,7 @@ class JournalInput(msgspec.Struct, frozen=True):
     jobs_revision: str | None
     reports: tuple[records.NodeReport, ...]
     answered: dict[str, float]
+    leader_since: float = 0.0
 
 
 class Inbox:
@@ -154,6 +155,9 @@ class Loop:
         self._cycle = store.cycle
         self._wake_at: float | None = None
         self._uncommitted: list[JournalInput] = []
+        # a leader begins with less than the one before remembered: it starts a journal of its own
+        self._snapshot_due = True
+        self._snapshot: bytes | None = None
         self._fresh: set[str] = set()
         self._counters = metrics.Counters()
         self._page = b""
@@ -292,6 +296,9 @@ class Loop:
         started = time.perf_counter()
         now = self._clock()
         wanted = self._in_force(self._desired)
+        if self._snapshot_due and not self._uncommitted:
+            self._snapshot = zlib.compress(self._memory.snapshot(), 1)
+            self._snapshot_due = False
         reports, answered = self._memory.take_input()
         observed = self._memory.observed(reports, answered)
         result = reconcile.reconcile(wanted, observed, now)
@@ -304,6 +311,7 @@ class Loop:
                 jobs_revision=wanted.status.jobs_revision,
                 reports=reports,
                 answered=dict(answered),
+                leader_since=observed.leader_since,
             )
         )
         if self._adopted_runs:
@@ -348,10 +356,9 @@ class Loop:
 
     def _commit(self, result: outcome.Outcome) -> None:
         self._cycle += 1
-        snapshot = None
-        if self._cycle % SNAPSHOT_CYCLES == 1:
-            packed = zlib.compress(self._memory.snapshot(), 1)
-            snapshot = packed if len(packed) <= SNAPSHOT_BYTES_MAX else None
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None and len(snapshot) > SNAPSHOT_BYTES_MAX:
+            snapshot = None
         self._store.commit(
             self._epoch,
             self._cycle,
@@ -362,6 +369,7 @@ class Loop:
             incumbents=self._incumbents,
         )
         self._uncommitted = []
+        self._snapshot_due = self._cycle % SNAPSHOT_CYCLES == 0
         self._incumbents = None
         self._shown = self._in_force(self._desired).status if self._desired else None
 
