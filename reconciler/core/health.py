@@ -66,6 +66,9 @@ def _state_of(
     missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
+    if node.unwanted:
+        first = node.unwanted[0]
+        return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"
     if drain is not None:
         who = f" ({drain.owner})" if drain.owner else ""
         state = NodeState.DRAINING if busy else NodeState.DRAINED

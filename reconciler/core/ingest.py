@@ -58,11 +58,27 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         inventory=report.inventory or node.inventory,
         usage=report.usage or node.usage,
         last_report_at=max(node.last_report_at, report.received_at),
+        unwanted=_unwanted(work, node, report),
     )
     for told in report.attempts:
         _apply_attempt(work, node, told)
     if report.complete:
         _lose_unlisted(work, node, {told.id for told in report.attempts})
+
+
+def _unwanted(
+    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+) -> tuple[str, ...]:
+    """Attempts that live on the node though nobody wants them there."""
+    found = set() if report.complete else set(node.unwanted)
+    for told in report.attempts:
+        if told.state is AttemptState.ENDED:
+            found.discard(told.id)
+        elif told.state is not AttemptState.STARTING:
+            attempt = work.attempt(told.id)
+            if attempt is None or attempt.state is AttemptState.ENDED:
+                found.add(told.id)
+    return tuple(sorted(found))
 
 
 def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.AttemptReport) -> None:

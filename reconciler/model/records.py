@@ -185,7 +185,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """What is known of one node.
 
     ``last_answer_at`` is when it was last answered: its leases can't run longer than from then.
-    ``pool`` is empty for a node that no pool declares.
+    ``pool`` is empty for a node that no pool declares. ``unwanted`` are attempts that live there
+    though they were given up or are not known: they hold devices until they have left.
     """
 
     name: str
@@ -201,6 +202,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     last_answer_at: float = 0.0
     drain: desired.Drain | None = None
     message: str = ""
+    unwanted: tuple[str, ...] = ()
 
 
 class Override(msgspec.Struct, frozen=True):
