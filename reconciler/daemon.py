@@ -176,20 +176,27 @@ class ServerProcess:
         wait_s = RESTART_WAIT_S_MIN
         while not self._stopping.is_set():
             started = time.monotonic()
-            with self._log_path.open("ab") as output:
-                self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
-            if self._stopping.is_set():
-                self._process.terminate()
-            code = self._process.wait()
+            try:
+                ended = f"status {self._run_once()}"
+            except OSError as error:  # no memory, no room for its log: it may pass
+                ended = str(error)
             if self._stopping.is_set():
                 return
             if time.monotonic() - started > RESTART_WAIT_S_MAX:
                 wait_s = RESTART_WAIT_S_MIN
-            log.warning("the server ended with %s; starting it again in %.1f s", code, wait_s)
+            log.warning("the server ended with %s; starting it again in %.1f s", ended, wait_s)
             self._stopping.wait(wait_s)
             wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
+
+    def _run_once(self) -> int:
+        """Start it, and wait for its end."""
+        with self._log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        if self._stopping.is_set():
+            self._process.terminate()
+        return self._process.wait()
 
 
 class _Parser(argparse.ArgumentParser):
