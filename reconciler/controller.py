@@ -38,6 +38,10 @@ SNAPSHOT_BYTES_MAX = 64 * 2**20
 SLEEP_S_MAX = 60.0
 #: Old events and journal entries are pruned this often.
 PRUNE_EVERY_S = 600.0
+#: The next look while there is more to prune than one look takes.
+PRUNE_AGAIN_S = 5.0
+#: A step of the wall clock larger than this is not taken for time that has passed.
+CLOCK_STEP_S_MAX = 1.0
 #: What is in force while nobody has said which jobs are new; no loader gives this number.
 ADOPTING_GENERATION = -2
 ADOPT = (
@@ -164,6 +168,7 @@ class Loop:
         self._cycled_at = 0.0
         self._stopping = False
         self._next_prune_at = clock() + PRUNE_EVERY_S
+        self._clock_offset_s = clock() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self._encoder = msgspec.msgpack.Encoder()
 
     def stop(self) -> None:
@@ -295,6 +300,7 @@ class Loop:
             return
         started = time.perf_counter()
         now = self._clock()
+        self._mind_clock(now)
         wanted = self._in_force(self._desired)
         if self._snapshot_due and not self._uncommitted:
             self._snapshot = zlib.compress(self._memory.snapshot(), 1)
@@ -337,6 +343,18 @@ class Loop:
         for node in sorted(self._fresh - {update.node for update in updates}):
             self._link.send(self._engine.update(node, structure, self._memory))
         self._fresh.clear()
+
+    def _mind_clock(self, now: float) -> None:
+        """Start all silence anew when somebody has set the wall clock.
+
+        A step forward would look as if every node had been silent for as long, and their work
+        would be started elsewhere while it runs.
+        """
+        offset_s = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
+            log.warning("the clock was set by %.1f s", offset_s - self._clock_offset_s)
+            self._memory.leader_since = now
+        self._clock_offset_s = offset_s
 
     def _must_commit(self, result: outcome.Outcome) -> bool:
         """Whether the outcome has more in it than times and usage of nodes."""
@@ -423,10 +441,10 @@ class Loop:
         if now < self._next_prune_at or self._desired is None:
             return
         settings = self._desired.structure.settings
-        self._store.prune(
+        pruned = self._store.prune(
             self._epoch,
             now,
             events_before=now - settings.retain_events_s,
             journal_before=now - settings.retain_journal_s,
         )
-        self._next_prune_at = now + PRUNE_EVERY_S
+        self._next_prune_at = now + (PRUNE_AGAIN_S if pruned else PRUNE_EVERY_S)

@@ -110,7 +110,9 @@ class _Batch:
         path = self._path_of(request.kind, request.name)
         if path is None:
             return Result(
-                "unchanged", commit=self._index.head, message="there is no such object any more"
+                "unchanged",
+                commit=self._index.head,
+                message=f"there is no {request.kind}/{request.name} in the repository",
             )
         after = edit.remove_document(self._text(path), request.kind, request.name)
         self._added[request.kind, request.name] = None

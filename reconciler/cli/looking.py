@@ -151,7 +151,7 @@ def _facts(item: Json) -> None:
 
 
 def _task(attempt: Json) -> str:
-    """``worker.3``, or ``[7] main.0`` for element 7 of an array."""
+    """``worker-3``, or ``[7] main-0`` for element 7 of an array."""
     element = attempt.get("element")
     return attempt["task"] if element is None else f"[{element}] {attempt['task']}"
 
@@ -400,7 +400,10 @@ def drift(
             [i["kind"], i["subject"], i["severity"], _clock(i.get("firstSeen")), i["message"]]
             for i in page["items"]
         ]
-        terminal.table(["KIND", "SUBJECT", "SEVERITY", "SINCE", "WHAT"], rows)
+        if rows:
+            terminal.table(["KIND", "SUBJECT", "SEVERITY", "SINCE", "WHAT"], rows)
+        else:
+            terminal.note("no drift: what is observed is what git says")
     raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
 
 

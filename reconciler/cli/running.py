@@ -18,6 +18,8 @@ from reconciler.operations import client as clients
 TIMED_OUT, MUSTER_FAILED = 124, 125
 #: How long one look for the end of a job waits for events.
 LOOK_S = 20.0
+#: How long a job that the controller does not know may take to appear: it reads commits at once.
+UNKNOWN_S_MAX = 15.0
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 Json = Any
@@ -50,6 +52,9 @@ def run(
     token_file: context.TokenFile = None,
 ) -> None:
     """Run a command on the cluster as if it ran here.
+
+    Of several tasks the first one's output comes as it is written, that of the others at the
+    end, each line behind the task's name.
 
     128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels.
 
@@ -93,17 +98,37 @@ def run(
 def _attend(api: clients.Client, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
     job = _until(api, name, lambda item: item["state"] not in ("Pending", "Held"))
+    first = job["attempts"][0]["task"] if job["attempts"] else ""
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-        follow = "true" if stream == "stdout" else "false"
+        query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
+        if first:
+            query["task"] = first
         try:
-            for piece in api.stream(f"/v1/jobs/{name}/logs", {"stream": stream, "follow": follow}):
+            for piece in api.stream(f"/v1/jobs/{name}/logs", query):
                 sink.buffer.write(piece)
                 sink.buffer.flush()
         except clients.ApiError as error:
             terminal.note(f"its {stream} can't be read: {error}")
         if stream == "stdout":
             job = _until(api, name, lambda item: item["state"] in FINISHED)
+    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}):
+        _print_rest(api, name, task)
+    if job["state"] != "Succeeded":
+        terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
     return status_of(job)
+
+
+def _print_rest(api: clients.Client, name: str, task: str) -> None:
+    """What another task wrote, each line behind its name."""
+    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        query = {"stream": stream, "task": task}
+        try:
+            text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
+        except clients.ApiError as error:
+            terminal.note(f"{stream} of {task} can't be read: {error}")
+            continue
+        for line in text.decode(errors="replace").splitlines():
+            sink.write(f"{task}: {line}\n")
 
 
 def status_of(job: Json) -> int:
@@ -128,11 +153,12 @@ def _until(api: clients.Client, name: str, condition: Any, ends_at: float | None
     """The job as soon as ``condition`` holds of it; None when the time is up before."""
     after: int | None = None
     told = ""
+    unknown_until = time.monotonic() + UNKNOWN_S_MAX
     while ends_at is None or time.monotonic() < ends_at:
         try:
             job = api.get(f"/v1/jobs/{name}")["job"]
         except clients.ApiError as error:
-            if error.status != 404:
+            if error.status != 404 or time.monotonic() > unknown_until:
                 raise
             job = None
         if job is not None and condition(job):
@@ -142,7 +168,12 @@ def _until(api: clients.Client, name: str, condition: Any, ends_at: float | None
             if reason != told:
                 told = reason
                 terminal.note(f"{name} waits: {reason}")
+        if job is None and told != "unknown":
+            told = "unknown"
+            terminal.note(f"{name} is not known to the controller yet")
         left_s = LOOK_S if ends_at is None else min(LOOK_S, max(0.0, ends_at - time.monotonic()))
+        if job is None:
+            left_s = min(left_s, 1.0)
         page = api.get(
             "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
         )

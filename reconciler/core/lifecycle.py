@@ -8,7 +8,7 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 import msgspec
 
 from reconciler.core import work as desk
-from reconciler.model import records
+from reconciler.model import quantities, records
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
 #: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
@@ -145,6 +145,7 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
     if limit_s is not None and started and draft.note(element).verdict is None:
         ends_at = min(started) + limit_s
         if ends_at <= work.now:
+            draft.message = f"its time limit of {quantities.format_duration(limit_s)} has passed"
             give_verdict(work, draft, element, EndReason.TIMED_OUT)
         else:
             work.wake(ends_at)

@@ -229,14 +229,14 @@ class Story:
 
     def _losses(self, name: str) -> list[tuple[int, str]]:
         found = []
-        for line in self.stage.output(name, task="main.0").splitlines():
+        for line in self.stage.output(name, task="main-0").splitlines():
             words = line.split()
             if line.startswith("step ") and len(words) == 4:
                 found.append((int(words[1]), words[3]))
         return found
 
     def _line(self, name: str, words: str) -> str:
-        lines = self.stage.output(name, task="main.0").splitlines()
+        lines = self.stage.output(name, task="main-0").splitlines()
         return next((line for line in reversed(lines) if words in line), "")
 
     def _checkpoint(self) -> bool:

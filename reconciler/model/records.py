@@ -105,7 +105,7 @@ class StopOrder(msgspec.Struct, frozen=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One try at one task. ``id`` is ``JOB.RUN.HASH8.ELEMENT.GROUP.INDEX.TRY``.
+    """One try at one task. ``id`` is ``JOB.RUN.HASH.ELEMENT.GROUP.INDEX.TRY``.
 
     ``boot_id`` is the node's boot for which it was decided: no other boot may start it.
     ``lease_s`` and ``grace_s`` are the lease that its node was told, None for none, and the time

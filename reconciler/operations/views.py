@@ -77,7 +77,7 @@ class AmountsView(_View, frozen=True):
 
 
 class AttemptView(_View, frozen=True):
-    """One try at one task. ``task`` is ``GROUP.INDEX``; ``element`` is null outside arrays."""
+    """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays."""
 
     id: str
     task: str
@@ -289,7 +289,7 @@ def attempt_view(of: records.AttemptRecord, *, array: bool) -> AttemptView:
     """One try."""
     return AttemptView(
         id=of.id,
-        task=f"{of.group}.{of.index}",
+        task=f"{of.group}-{of.index}",
         element=of.element if array else None,
         attempt=of.try_number,
         node=of.node,

@@ -81,7 +81,7 @@ def test_jobs_have_the_shape_of_the_contract(filled: parts.Served) -> None:
     train = get(filled, "/v1/jobs/train")["job"]
     assert train["elements"] == {"Pending": 3}
     running, ended = train["attempts"]
-    assert (running["element"], running["task"], running["state"]) == (1, "main.0", "Running")
+    assert (running["element"], running["task"], running["state"]) == (1, "main-0", "Running")
     assert (ended["exitCode"], ended["devices"], ended["node"]) == (3, [0], "n1")
     assert ended["started"] == "1970-01-01T00:01:42.000Z"
 
@@ -161,7 +161,7 @@ def test_metrics_are_served(filled: parts.Served) -> None:
 
 def test_what_is_not_built_says_so(served: parts.Served) -> None:
     for response in (
-        served.client.get("/v1/plan"),
+        served.client.get("/v1/plan", params={"revision": "0" * 40}),
         served.client.post("/v1/jobs", content="kind: Job"),
         served.client.post("/v1/changes", json={"verb": "cancel", "names": ["x"]}),
     ):
