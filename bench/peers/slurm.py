@@ -5,6 +5,7 @@ Only the processes that were started here are ended. Jobs' states are in ``slurm
 and saved every few seconds (``StateSaveLocation``): an exit status is durable some time after it.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agents import processes
 from bench import cluster
 
 DURABILITY = "state saved every few seconds: an exit status is durable later"
@@ -147,6 +149,17 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(_END_S)
+        for pid in self._left():
+            processes.kill(pid)
+
+    def _left(self) -> list[int]:
+        """Pids of what the nodes' daemons left: it works in the folder that is ours alone."""
+        found = []
+        for pid in processes.processes():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cwd").readlink().is_relative_to(self.folder.resolve()):
+                    found.append(pid)
+        return found
 
     def array(self, count: int) -> float:
         """Seconds from ``sbatch`` of an array of ``/bin/true`` until none of it is left."""
