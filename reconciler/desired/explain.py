@@ -48,6 +48,15 @@ def shown(value: Any) -> str:
     return text
 
 
+def written(value: Any) -> str:
+    """An example as people would write it in YAML, on one line: ``[python3, train.py]``."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {written(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(written(one) for one in value) + "]"
+    return shown(value)
+
+
 @functools.cache
 def validator(kind: str) -> jsonschema.Draft202012Validator:
     """The validator of one kind."""
@@ -188,7 +197,7 @@ def _expected(inner: dict[str, Any]) -> str:
     unit = inner.get("x-unit")
     text = "a duration" if unit == "duration" else " or ".join(dict.fromkeys(words))
     if "examples" in inner:
-        text += f" such as {shown(inner['examples'][0])}"
+        text += f" such as {written(inner['examples'][0])}"
     elif "pattern" in inner:
         text += f" matching {inner['pattern']}"
     return text
