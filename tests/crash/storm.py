@@ -165,7 +165,9 @@ class Storm:
                 self.account.wrong.append(f"the controller left: {cluster.controller_exit_code}")
             cluster.start_controller()
         if cluster.nodes is not None:
-            cluster.nodes.poll()
+            # at once: a crash loop's growing wait would only leave fewer processes to kill
+            for name in cluster.nodes.names():
+                cluster.nodes.start(name)
 
     def _cut_a_node(self) -> None:
         """A node loses the network past its lease, with work on it, and comes back."""
