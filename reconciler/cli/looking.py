@@ -314,12 +314,17 @@ def logs(
     ] = None,
     element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
     *,
+    attempt: Annotated[
+        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Print what a task wrote.
+
+    Without --task and --element it is the first task, of the first element of an array.
 
     Example: muster logs train --task worker-0 -f
     """
@@ -328,6 +333,8 @@ def logs(
         query["task"] = task
     if element is not None:
         query["element"] = str(element)
+    if attempt is not None:
+        query["attempt"] = str(attempt)
     with context.controller(server, token_file) as api:
         try:
             for piece in api.stream(f"/v1/jobs/{name}/logs", query):

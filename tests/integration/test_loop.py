@@ -28,6 +28,14 @@ def test_a_commit_becomes_a_process_and_its_exit_is_recorded(bed: beds.Bed) -> N
     assert bed.output("hello") == "hi\n"
 
 
+def test_earlier_tries_can_be_read(bed: beds.Bed) -> None:
+    spec = "  retries: {limit: 1, backoff: 0s}\n  command: [sh, -c, 'echo try $MUSTER_TRY; exit 1']"
+    bed.commit({"jobs/twice.yaml": beds.job("twice", spec)})
+    bed.until_state("twice", "Failed")
+    assert bed.output("twice") == "try 2\n"
+    assert bed.output("twice", attempt="1") == "try 1\n"
+
+
 def test_gpus_are_handed_out_by_device(bed: beds.Bed) -> None:
     spec = "  count: 4\n  resources: {gpu: 1}\n  command: [sh, -c, 'echo $MUSTER_GPUS; sleep 30']"
     bed.commit({"jobs/gpus.yaml": beds.job("gpus", spec)})
@@ -122,6 +130,7 @@ def test_the_outcome_of_a_revision_is_noted_in_the_repository(bed: beds.Bed) -> 
 
 def test_plan_says_what_a_revision_would_do_at_once(bed: beds.Bed) -> None:
     bed.git("checkout", "--quiet", "-b", "proposal", folder=bed.clone)
+    (bed.clone / "jobs").mkdir(exist_ok=True)
     (bed.clone / "jobs" / "proposed.yaml").write_text(
         beds.job("proposed", "  resources: {gpu: 1}\n  command: ['true']")
     )
