@@ -25,6 +25,22 @@ _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 
 
+class Attempt:
+    """One attempt whose process lives, or has just left."""
+
+    __slots__ = ("deadline", "exited", "kill_at", "lease_s", "order", "pid", "record", "why")
+
+    def __init__(self, order: Record, record: Record) -> None:
+        self.order = order
+        self.record = record
+        self.pid = int(record["pid"])
+        self.lease_s: float | None = order.get("lease_s")
+        self.why = ""
+        self.kill_at: float | None = None
+        self.exited = False
+        self.deadline = 0.0
+
+
 class SpawnError(Exception):
     """A task that could not be started: what the exit code of a shell would be, and why."""
 

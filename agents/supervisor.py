@@ -67,22 +67,6 @@ def complain(text: str) -> None:
         pass
 
 
-class Attempt:
-    """One attempt whose process lives, or has just left."""
-
-    __slots__ = ("deadline", "exited", "kill_at", "lease_s", "order", "pid", "record", "why")
-
-    def __init__(self, order: Record, record: Record) -> None:
-        self.order = order
-        self.record = record
-        self.pid = int(record["pid"])
-        self.lease_s: float | None = order.get("lease_s")
-        self.why = ""
-        self.kill_at: float | None = None
-        self.exited = False
-        self.deadline = 0.0
-
-
 class Supervisor:
     """The loop: orders and deaths come in, records go out."""
 
@@ -90,8 +74,8 @@ class Supervisor:
         self.root = root
         self.journal = journal.Journal(f"{root}/journal")
         self.records: dict[str, Record] = journal.read(self.journal.path)
-        self.live: dict[str, Attempt] = {}
-        self.by_pid: dict[int, Attempt] = {}
+        self.live: dict[str, spawning.Attempt] = {}
+        self.by_pid: dict[int, spawning.Attempt] = {}
         self.orphans: dict[int, str] = {}
         self.starts: list[Record] = []
         self.news: dict[str, Record] = {}
@@ -188,7 +172,7 @@ class Supervisor:
         for attempt in self.live.values():
             self.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
 
-    def stop(self, attempt: Attempt, reason: str, name: str, grace_s: float) -> None:
+    def stop(self, attempt: spawning.Attempt, reason: str, name: str, grace_s: float) -> None:
         """Ask an attempt to leave, and set the moment of the kill."""
         kill_at = processes.boottime() + grace_s
         if attempt.exited:
@@ -244,7 +228,7 @@ class Supervisor:
         reach("spawned-not-recorded")
         facts = processes.process_facts(pid)
         record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
-        attempt = self.live[name] = self.by_pid[pid] = Attempt(order, record)
+        attempt = self.live[name] = self.by_pid[pid] = spawning.Attempt(order, record)
         self.records[name] = self.news[name] = attempt.record
         self.journal.add({"record": record}, sync=False)
 
@@ -345,7 +329,7 @@ class Supervisor:
         if overdue:
             self.kill_trees(overdue)
 
-    def kill_trees(self, attempts: list[Attempt]) -> None:
+    def kill_trees(self, attempts: list[spawning.Attempt]) -> None:
         """Kill attempts with everything below them, whichever group or session it is in."""
         table = processes.processes()
         for attempt in attempts:

@@ -85,14 +85,21 @@ def run(
         with context.controller(server, token_file) as api:
             code = _attend(api, options.name)
     except KeyboardInterrupt:
-        terminal.note(f"cancelling {options.name}")
-        operations.carry_out(
-            [operations.Act(verb="cancel", name=options.name, reason="interrupted")], to
-        )
-        raise typer.Exit(128 + signal.SIGINT) from None
+        code = _cancel(options.name, to)
     except typer.Exit:
-        raise typer.Exit(MUSTER_FAILED) from None
+        code = MUSTER_FAILED
     raise typer.Exit(code)
+
+
+def _cancel(name: str, to: operations.Target) -> int:
+    """Take a job back that nobody waits for any more; the status to leave with."""
+    terminal.note(f"cancelling {name}")
+    try:
+        operations.carry_out([operations.Act("cancel", name, "interrupted")], to)
+    except operations.ChangeError as error:
+        terminal.note(f"{name} could not be cancelled and may run on: {error}")
+        return MUSTER_FAILED
+    return 128 + signal.SIGINT
 
 
 def _attend(api: clients.Client, name: str) -> int:

@@ -145,7 +145,6 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
     if limit_s is not None and started and draft.note(element).verdict is None:
         ends_at = min(started) + limit_s
         if ends_at <= work.now:
-            draft.message = f"its time limit of {quantities.format_duration(limit_s)} has passed"
             give_verdict(work, draft, element, EndReason.TIMED_OUT)
         else:
             work.wake(ends_at)
@@ -181,6 +180,10 @@ def _conclude(
         draft.set_element(element, JobState.CANCELLED)
         draft.set_note(element, None)
     elif verdict is EndReason.TIMED_OUT:
+        spec = draft.spec
+        if spec.time_limit_s is not None and (spec.deadline is None or work.now < spec.deadline):
+            limit = quantities.format_duration(spec.time_limit_s)
+            draft.message = f"its time limit of {limit} has passed"
         draft.set_element(element, JobState.TIMED_OUT)
         draft.set_note(element, None)
     elif verdict in _FREE:

@@ -46,9 +46,8 @@ class AgentsEngine:
     can_signal = True
     can_stream_logs = True
 
-    def __init__(self, epoch: int, *, allow_root: bool = False) -> None:
+    def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.allow_root = allow_root
         self._versions: dict[str, int] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -140,7 +139,6 @@ class AgentsEngine:
             grace_s=attempt.grace_s,
             lease_s=attempt.lease_s,
             user=structure.unix_users.get(spec.owner),
-            allow_root=self.allow_root or (pool is not None and pool.allow_root),
+            allow_root=pool is not None and pool.allow_root,
             framework=spec.framework,
-            memory_bytes=group.resources.memory_bytes,
         )

@@ -39,9 +39,14 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+def _is_number(text: str) -> bool:
+    """Whether it is digits from 0 to 9: others are digits too for Python, and no numbers."""
+    return text.isascii() and text.isdigit()
+
+
 def _expand_range(text: str, item: str) -> list[str]:
     low, separator, high = item.partition("-")
-    if not low.isdigit() or (separator and not high.isdigit()):
+    if not _is_number(low) or (separator and not _is_number(high)):
         raise HostListError(f"{text!r}: {item!r} is not a number or a range such as 001-128")
     if not separator:
         return [low]

@@ -35,7 +35,7 @@ DURATION_PATTERN = (
 )
 
 _MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)$")
-_DURATION = re.compile(r"^(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
+_DURATION = re.compile(r"^(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$", re.ASCII)
 _CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
 
 
@@ -121,7 +121,7 @@ def parse_duration(written: str | float) -> int:
     """
     text = str(written).strip()
     expected = "a duration such as 90s, 2h30m or 1-12:00:00"
-    if text.isdigit():
+    if text.isascii() and text.isdigit():  # "²" is a digit too, and no number
         return _bounded(Decimal(text), written, "second")
     match = _DURATION.match(text)
     if match and text:

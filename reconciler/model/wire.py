@@ -56,7 +56,6 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str | None = None
     allow_root: bool = False
     framework: str = "none"
-    memory_bytes: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -293,3 +293,12 @@ def test_an_illegal_transition_tells_the_story() -> None:
         states.InvalidTransitionError, match=r"(?s)Ended may not become Running.*st"
     ):
         states.check("attempt x", AttemptState.ENDED, AttemptState.RUNNING, ("started at 5",))
+
+
+def test_a_job_says_that_its_time_limit_has_passed() -> None:
+    world = World()
+    world.commit(job("a", time_limit_s=90))
+    world.settle()
+    world.advance(90)
+    assert world.state("a") is JobState.TIMED_OUT
+    assert world.memory.jobs["a"].message == "its time limit of 1m30s has passed"

@@ -81,3 +81,8 @@ def test_anything_is_a_list_or_an_error(text: str) -> None:
         return
     assert names
     assert set(hostlists.expand(hostlists.fold(names))) == set(names)
+
+
+def test_digits_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(hostlists.HostListError, match="is not a number or a range"):
+        hostlists.expand("gpu[²-3]")

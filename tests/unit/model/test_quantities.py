@@ -108,3 +108,8 @@ def test_anything_is_an_amount_or_an_error(text: str) -> None:
         except QuantityError:
             continue
         assert 0 <= amount <= quantities.LARGEST_AMOUNT
+
+
+def test_digits_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(quantities.QuantityError, match="is not a duration"):
+        quantities.parse_duration("²")
