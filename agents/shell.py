@@ -421,12 +421,11 @@ class Agent:
         prune_at = time.monotonic()
         left_s: float | None = None
         while not self.leaving.is_set():
-            with self.lock:
-                running = self.state.running()
-            wait_s = ROTATE_EVERY_S if running else PRUNE_EVERY_S
-            self.clean.wait(wait_s if left_s is None else min(wait_s, left_s))
+            self.clean.wait(ROTATE_EVERY_S if left_s is None else min(ROTATE_EVERY_S, left_s))
             self.clean.clear()
             left_s = self.trash.empty()
+            with self.lock:
+                running = self.state.running()
             logs.rotate(self.root / "logs", running, self.settings.log_bytes_max)
             if time.monotonic() >= prune_at:
                 prune_at = time.monotonic() + PRUNE_EVERY_S
