@@ -1,10 +1,15 @@
-"""What the scheduler reads: nodes as numpy columns, pending work grouped by shape.
+"""What the scheduler reads: nodes and devices as numpy columns, pending work in lines.
 
-``core`` builds a snapshot from its records once a cycle; the scheduler never changes one. All
-amounts are int64 rows in the order of ``resources.RESOURCE_NAMES``. Arrays are read-only.
+``core`` keeps a snapshot's columns up to date from its records; the scheduler never changes one.
+Amounts are int64 rows in the order of ``resources.RESOURCE_NAMES``: milli-CPUs, bytes of memory,
+milli-GPUs. Times are seconds since the epoch. A *line* is pending work that is alike in all that
+matters to a decision but its arrival, so that ten thousand alike claims cost one decision.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +17,18 @@ from numpy.typing import NDArray
 from reconciler.model.reasons import FunnelStep
 
 Amounts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Vector = tuple[int, int, int]
 #: "Not rationed", and "as much as there is": larger than any amount, far from overflow.
 UNLIMITED = 2**62
+#: Milli-GPUs of a whole device.
+WHOLE = 1000
+#: A run without a time limit.
+ENDLESS = math.inf
+#: No topology level.
+NO_LEVEL = -1
+
+Strategy = Literal["least-fragmentation", "pack", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +37,140 @@ class NodeColumns:
 
     Attributes:
         names: n names.
-        capacity: (n, 3) amounts that tasks may take.
-        free: (n, 3) of them not taken by attempts that have not ended.
+        capacity: (n, 3) amounts that tasks may take, overcommit included.
+        free: (n, 3) of them not taken by attempts that have not ended. The GPU column is the sum
+            of ``devices``.
         accepts: (n,) whether new work may go there now.
-        free_devices: for each node the indexes of its whole GPUs that nobody has, ascending.
+        devices: (n, d) milli-GPUs free of each device that can be had whole or by shares, -1
+            where a node has no such device. 1000: idle; between: shared; 0: full or exclusive.
+        device_memory: (n,) bytes of memory of one device; 0 where unknown.
+        instances: (n, k) idle MIG instances of each of ``Snapshot.profiles``.
+        domains: (n, l) id of the node's domain at each of ``Snapshot.levels``, the widest level
+            first; -1 where the node is in none. Ids are unique within a level.
+        shareable: (n,) whether devices may be shared there.
+        occupied: (n,) how many elements hold something of the node.
+        exclusive: (n,) whether one of them has the node to itself.
     """
 
     names: tuple[str, ...]
     capacity: Amounts
     free: Amounts
-    accepts: NDArray[np.bool_]
-    free_devices: tuple[tuple[int, ...], ...]
+    accepts: Mask
+    devices: Amounts
+    device_memory: NDArray[np.int64]
+    instances: Amounts
+    domains: NDArray[np.int64]
+    shareable: Mask
+    occupied: NDArray[np.int64]
+    exclusive: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class QueueColumns:
-    """``q`` queues, parents before children.
+    """``q`` queues, parents before children; where all else is equal the earlier row comes first.
 
     Attributes:
         names: q names.
         parent: (q,) index of the parent, -1 for a root.
-        guaranteed: (q, 3) amounts; 0 where nothing is guaranteed.
-        limit: (q, 3) amounts; ``UNLIMITED`` where not rationed.
+        guaranteed: (q, 3) amounts; 0 where nothing is guaranteed, ``UNLIMITED`` for no bound.
+        rationed: (q, 3) whether the queue's share of a resource is measured (DESIGN section 4).
+        limit: (q, 3) amounts; ``UNLIMITED`` where not limited.
+        lending: (q, 3) of what is guaranteed and idle, how much others may borrow;
+            ``UNLIMITED``: all.
+        weight: (q,) share of the surplus among siblings of one priority; 0: none.
+        priority: (q,) siblings of higher priority get surplus first.
         allocated: (q, 3) amounts taken by the queue and all below it.
+        firm: (q, 3) of them by work that is not preemptible.
+        usage: (q,) decayed use in the fairness window as a share of what the cluster could have
+            given, 0 where usage does not count.
         suspended: (q,) whether nothing new starts from it; holds for all below it too.
     """
 
     names: tuple[str, ...]
     parent: NDArray[np.int64]
     guaranteed: Amounts
+    rationed: Mask
+    limit: Amounts
+    lending: Amounts
+    weight: NDArray[np.float64]
+    priority: NDArray[np.int64]
+    allocated: Amounts
+    firm: Amounts
+    usage: NDArray[np.float64]
+    suspended: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class PoolQuota:
+    """Amounts of queues within one pool, beside those over all pools.
+
+    Attributes:
+        pool: name of the pool.
+        nodes: (n,) its nodes.
+        guaranteed, limit, allocated: (q, 3) as in ``QueueColumns``.
+    """
+
+    pool: str
+    nodes: Mask
+    guaranteed: Amounts
     limit: Amounts
     allocated: Amounts
-    suspended: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """``count`` tasks that each take ``amounts`` (3,)."""
+    """``count`` tasks that are alike.
+
+    Attributes:
+        name: of the group.
+        count: tasks of the element, those beyond ``minimum`` included.
+        amounts: (cpu, memory, gpu) that one task is charged. GPUs: ``devices`` x ``share``; for
+            ``share_bytes`` what the dearest device would cost; for MIG the slices of seven.
+        minimum: tasks that start together or not at all; None: all.
+        devices: how many devices, or MIG instances, one task takes.
+        share: milli-GPUs of each device; ``WHOLE`` takes it alone.
+        share_bytes: instead of ``share``, memory of each device: the share then depends on the
+            node's devices, rounded up to a milli-GPU.
+        profile: index into ``Snapshot.profiles`` for MIG instances, else -1.
+        required_level, preferred_level: topology level (index into ``Snapshot.levels``) within
+            one domain of which all tasks of the group have to be, or should be.
+        slice_size, slice_level: each ``slice_size`` tasks, by index, in one domain of the level.
+    """
 
     name: str
     count: int
-    amounts: tuple[int, int, int]
+    amounts: Vector
+    minimum: int | None = None
+    devices: int = 0
+    share: int = WHOLE
+    share_bytes: int = 0
+    profile: int = -1
+    required_level: int = NO_LEVEL
+    preferred_level: int = NO_LEVEL
+    slice_size: int = 0
+    slice_level: int = NO_LEVEL
+
+    @property
+    def least(self) -> int:
+        """Tasks that have to start together."""
+        return self.count if self.minimum is None else self.minimum
+
+
+@dataclass(frozen=True, slots=True)
+class JobAffinity:
+    """Nearness to, or distance from, work that a label selector matches.
+
+    Attributes:
+        selector: index into ``Snapshot.presence``.
+        level: topology level whose domains count; ``NO_LEVEL``: the node itself.
+        apart: whether to stay away rather than to be near.
+        weight: how much it is preferred; 0: it is required.
+    """
+
+    selector: int
+    level: int = NO_LEVEL
+    apart: bool = False
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,58 +178,122 @@ class Shape:
     """What one element asks for, the same for every claim that names it.
 
     Attributes:
-        groups: its task groups; all start together or none does.
-        eligible: (n,) whether a node is in the pools and has the labels asked for.
+        groups: its task groups; the minimum of each starts together or nothing does.
+        eligible: (n,) whether a node is in the pools, has the labels, and is tolerated.
         filtered: why the other nodes are not eligible, counted.
+        scores: (n,) preference for nodes, higher is better; None: indifferent.
+        required_level, preferred_level: as in ``GroupShape``, for the whole element.
+        strategy: how to choose among nodes with room.
+        exclusive: whether it takes nodes to itself.
+        affinities: to other work.
+        matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
     """
 
     groups: tuple[GroupShape, ...]
-    eligible: NDArray[np.bool_]
+    eligible: Mask
     filtered: tuple[FunnelStep, ...] = ()
+    scores: NDArray[np.float64] | None = None
+    required_level: int = NO_LEVEL
+    preferred_level: int = NO_LEVEL
+    strategy: Strategy = "least-fragmentation"
+    exclusive: bool = False
+    affinities: tuple[JobAffinity, ...] = ()
+    matches: tuple[int, ...] = ()
 
     @property
-    def total(self) -> tuple[int, int, int]:
-        """Amounts of a whole element."""
-        return (
-            sum(group.amounts[0] * group.count for group in self.groups),
-            sum(group.amounts[1] * group.count for group in self.groups),
-            sum(group.amounts[2] * group.count for group in self.groups),
-        )
+    def least(self) -> Vector:
+        """Amounts charged for what has to start together."""
+        return _total((group.amounts, group.least) for group in self.groups)
+
+    @property
+    def most(self) -> Vector:
+        """Amounts charged for a whole element."""
+        return _total((group.amounts, group.count) for group in self.groups)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether an element is one task."""
+        return len(self.groups) == 1 and self.groups[0].count == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Elements of one job that may start now, all of one shape.
+    """Elements of one job that wait, or tasks that an elastic element may grow by.
 
     Attributes:
         job: name of the job.
+        order: order of arrival; smaller came first.
         elements: indexes of elements that wait, ascending.
         startable: how many of them may start in this cycle (the array's concurrency cap).
-        shape: index into ``Snapshot.shapes``.
-        queue: index into the queue columns.
-        priority: higher goes first.
+        owner: who it belongs to.
         slack_s: seconds until it must have started to meet its deadline; infinity without one.
             It orders jobs of one owner at equal priority.
-        owner: who it belongs to.
-        order: order of arrival; smaller came first.
-        preemptible: whether it may be evicted for others; one that is not has to fit into the
-            guaranteed amounts of its queue and of every ancestor.
+        submitted_at: since when it waits.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
-            They go before all other claims until they start; 0 where that is not remembered, and
-            then only what ``Holding.leaving_for`` still tells counts.
+            They go before all other claims until they start.
+        missing: for an elastic element that runs: (group index, task index) of the tasks that
+            it could still take; ``elements`` then names this one element.
     """
 
     job: str
+    order: int
     elements: tuple[int, ...]
     startable: int
-    shape: int
-    queue: int
-    priority: int
-    order: int
     owner: str = ""
-    slack_s: float = float("inf")
-    preemptible: bool = True
+    slack_s: float = math.inf
+    submitted_at: float = 0.0
     promised: int = 0
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Claims of one queue that are alike, in order of arrival.
+
+    Attributes:
+        queue: index into the queue columns.
+        shape: index into ``Snapshot.shapes``.
+        priority: higher goes first.
+        preemptible: whether it may be evicted for others; what is not has to fit into the
+            guarantees of its queue and of every ancestor.
+        duration_s: how long a start is expected to hold what it takes at the most: the time
+            limit, or less where run times were learned. ``ENDLESS`` without a limit.
+        claims: ascending by ``order``.
+        reservations: indexes into ``Snapshot.windows`` that its work may use.
+    """
+
+    queue: int
+    shape: int
+    priority: int
+    preemptible: bool
+    claims: tuple[Claim, ...]
+    duration_s: float = ENDLESS
+    reservations: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """What one running task has.
+
+    Attributes:
+        node: its row.
+        amounts: (cpu, memory, gpu) as charged.
+        devices: indexes of its devices (columns of ``NodeColumns.devices``).
+        share: milli-GPUs of each of these devices.
+        profile, instances: MIG profile and number of instances, where it has any.
+        group, index: which task of the element it is.
+        spare: whether the element goes on without it (beyond the minimum).
+    """
+
+    node: int
+    amounts: Vector
+    devices: tuple[int, ...] = ()
+    share: int = WHOLE
+    profile: int = -1
+    instances: int = 0
+    group: int = 0
+    index: int = 0
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +301,22 @@ class Holding:
     """One element that holds resources now.
 
     Attributes:
-        tasks: (node index, amounts, devices) of each of its tasks.
+        job, element: what it is.
+        queue: index into the queue columns.
+        priority, order: as of its claim.
+        tasks: what each of its tasks has.
+        preemptible: whether others may evict it at all.
+        since: from when work would be lost by an eviction: its start or newest checkpoint.
+        protected_until: minimum run time: no eviction before.
+        movable: whether it may be moved to let another start (it checkpoints).
+        ends_at: when it will have left at the latest; ``ENDLESS`` where nothing limits it.
         leaving: whether it was told to stop already; what it holds comes free by itself.
         leaving_for: name of the job it was evicted for, else empty.
-        cost_s: GPU-seconds of work lost if it is evicted now (since start or checkpoint).
-        evictable: preemptible, and not protected by anything else.
+        shape: index of its shape where it might be placed anew (consolidation), else -1.
+        matches: indexes of the selectors in ``Snapshot.presence`` that match it.
+        exclusive: whether it has its nodes to itself.
+        least: what has to stay together of each group, by group index; empty: all.
+        doubtful: whether its node is silent: it holds, and can't be evicted now.
     """
 
     job: str
@@ -141,19 +324,130 @@ class Holding:
     queue: int
     priority: int
     order: int
-    tasks: tuple[tuple[int, tuple[int, int, int], tuple[int, ...]], ...]
-    evictable: bool
-    cost_s: float = 0.0
+    tasks: tuple[HeldTask, ...]
+    preemptible: bool = True
+    since: float = 0.0
+    protected_until: float = 0.0
+    movable: bool = False
+    ends_at: float = ENDLESS
     leaving: bool = False
     leaving_for: str = ""
+    shape: int = -1
+    matches: tuple[int, ...] = ()
+    exclusive: bool = False
+    least: tuple[int, ...] = ()
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A reservation or a maintenance window, one occurrence of it.
+
+    Attributes:
+        name: of the Reservation.
+        starts_at, ends_at: seconds since the epoch.
+        nodes: (n,) what it takes, whole nodes.
+        maintenance: whether nobody may use them then.
+    """
+
+    name: str
+    starts_at: float
+    ends_at: float
+    nodes: Mask
+    maintenance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A reservation of backfill that an earlier cycle made: it stays until it can be better.
+
+    Attributes:
+        job, element: whose it is.
+        starts_at: when its room is expected to be there.
+        nodes: rows of the nodes, one for each task, in the order of the shape's tasks.
+    """
+
+    job: str
+    element: int
+    starts_at: float
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MixEntry:
+    """A kind of task that really arrives here, for the measure of fragmentation.
+
+    Attributes:
+        group: what one task takes.
+        eligible: (n,) where it may go.
+        weight: its share of arrivals; all entries together come to 1.
+    """
+
+    group: GroupShape
+    eligible: Mask
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the cluster wants to be scheduled (``Cluster.spec.scheduling``).
+
+    Attributes:
+        backfill: ``none``: nothing is started past a blocked head that could delay it by time;
+            everything that fits may start. ``easy``, ``conservative`` reserve for ``depth``
+            heads, or all tested jobs, of each queue.
+        depth: how many blocked claims get a reservation (easy: the first of each queue counts).
+        consolidate: whether movable work may be moved to let another start.
+        moves_max: how many elements one consolidation may move.
+        usage_strength: k of the time-based fair share (KAI): 0 leaves usage out.
+        reclaim, preempt: whether these evictions happen at all.
+        any_movable: whether all preemptible work counts as movable.
+    """
+
+    backfill: Literal["none", "easy", "conservative"] = "easy"
+    depth: int = 8
+    consolidate: bool = True
+    moves_max: int = 64
+    usage_strength: float = 0.0
+    reclaim: bool = True
+    preempt: bool = True
+    any_movable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole situation at one moment. ``claims`` and ``holdings`` in any order."""
+    """The whole situation at one moment. ``lines`` and ``holdings`` in any order.
+
+    Attributes:
+        now: the moment.
+        profiles: names of MIG profiles in use, such as ``1g.10gb``.
+        levels: names of topology levels, the widest first.
+        presence: (s, n) tasks on each node that each label selector of affinities matches.
+        mix: what arrives here; empty: placement packs.
+        turn: grows by one each cycle; rotates the choice among equal nodes.
+    """
 
     nodes: NodeColumns
     queues: QueueColumns
     shapes: tuple[Shape, ...]
-    claims: tuple[Claim, ...]
+    lines: tuple[Line, ...]
     holdings: tuple[Holding, ...]
+    now: float = 0.0
+    policy: Policy = field(default_factory=Policy)
+    profiles: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    presence: NDArray[np.int64] | None = None
+    pool_quotas: tuple[PoolQuota, ...] = ()
+    windows: tuple[Window, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    mix: tuple[MixEntry, ...] = ()
+    turn: int = 0
+
+
+def _total(parts: Iterable[tuple[Vector, int]]) -> Vector:
+    cpu = memory = gpu = 0
+    for amounts, count in parts:
+        cpu += amounts[0] * count
+        memory += amounts[1] * count
+        gpu += amounts[2] * count
+    return (cpu, memory, gpu)
