@@ -1,0 +1,296 @@
+"""What each node has left, with a log that takes changes back.
+
+A node is one tuple (``Row``): single placements touch one of them and cost microseconds. Where
+all nodes are looked at, the same amounts are there as numpy columns, brought up to date for the
+nodes that changed since they were last read.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling import devices as device_choice
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.asks import PLENTY, Ask
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.snapshot import WHOLE
+
+Counts = NDArray[np.int64]
+Task = snapshots.HeldTask | TaskPlacement
+
+
+class Row(NamedTuple):
+    """What one node has left.
+
+    Attributes:
+        cpu, memory: milli-CPUs, bytes.
+        devices: milli-GPUs free of each device.
+        instances: idle MIG instances by profile.
+        occupied: elements that hold something of it.
+        exclusive: how many of them have it to themselves (at most one, unless it was so given).
+    """
+
+    cpu: int
+    memory: int
+    devices: tuple[int, ...]
+    instances: tuple[int, ...]
+    occupied: int
+    exclusive: int
+
+
+class Columns(NamedTuple):
+    """The rows as columns, for looking at all nodes at once."""
+
+    cpu: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    devices: snapshots.Amounts
+    instances: snapshots.Amounts
+    occupied: NDArray[np.int64]
+    exclusive: NDArray[np.int64]
+
+
+class Inventory:
+    """Rows, presence of selectors, and the log.
+
+    Attributes:
+        rows: one for each node; a node that takes no work has nothing.
+        opened: whether a node gives anything.
+        presence: (s, n) tasks that each selector matches.
+        log: (node, the row before), or (-1 - selector, (node, change of presence)).
+        changed: nodes that changed since someone last took note of it and cleared the set.
+    """
+
+    def __init__(
+        self,
+        rows: list[Row],
+        opened: snapshots.Mask,
+        presence: snapshots.Amounts | None,
+    ) -> None:
+        self.rows = rows
+        self.opened: list[bool] = opened.tolist()
+        self.presence = presence
+        self.log: list[tuple[int, Any]] = []
+        self.changed: set[int] = set()
+        self._stale: set[int] = set()
+        self._columns: Columns | None = None
+
+    def copy(self) -> "Inventory":
+        """An inventory of its own, with an empty log."""
+        twin = Inventory.__new__(Inventory)
+        twin.rows = self.rows.copy()
+        twin.opened = self.opened
+        twin.presence = None if self.presence is None else self.presence.copy()
+        twin.log = []
+        twin.changed = set(self.changed)
+        twin._stale = set(self._stale)
+        twin._columns = (
+            None if self._columns is None else Columns(*(c.copy() for c in self._columns))
+        )
+        return twin
+
+    def put(self, node: int, row: Row) -> None:
+        """Replace a row and log what it was."""
+        self.log.append((node, self.rows[node]))
+        self.rows[node] = row
+        self.changed.add(node)
+        self._stale.add(node)
+
+    def appear(self, selectors: Iterable[int], node: int, tasks: int) -> None:
+        """Count tasks on a node that these selectors match (fewer than none: they left)."""
+        if self.presence is None:
+            return
+        for selector in selectors:
+            self.presence[selector, node] += tasks
+            self.log.append((-1 - selector, (node, tasks)))
+
+    def rollback(self, mark: int) -> bool:
+        """Undo to a length of the log; whether there was anything to undo."""
+        log, rows = self.log, self.rows
+        found = len(log) > mark
+        while len(log) > mark:
+            node, before = log.pop()
+            if node >= 0:
+                rows[node] = before
+                self.changed.add(node)
+                self._stale.add(node)
+            elif self.presence is not None:
+                where, tasks = before
+                self.presence[-1 - node, where] -= tasks
+        return found
+
+    def columns(self) -> Columns:
+        """All rows as columns, up to date; not to be changed by the caller."""
+        if self._columns is None:
+            cpu, memory, devices, instances, occupied, exclusive = (
+                zip(*self.rows, strict=True) if self.rows else ((),) * 6
+            )
+            count = len(self.rows)
+            self._columns = Columns(
+                np.array(cpu, dtype=np.int64),
+                np.array(memory, dtype=np.int64),
+                np.array(devices, dtype=np.int64).reshape(count, -1 if count else 0),
+                np.array(instances, dtype=np.int64).reshape(count, -1 if count else 0),
+                np.array(occupied, dtype=np.int64),
+                np.array(exclusive, dtype=np.int64),
+            )
+        elif self._stale:
+            nodes = list(self._stale)
+            fresh = zip(*(self.rows[node] for node in nodes), strict=True)
+            for column, values in zip(self._columns, fresh, strict=True):
+                if column.ndim == 1 or column.shape[1]:
+                    column[nodes] = values
+        self._stale.clear()
+        return self._columns
+
+    def counts(
+        self, ask: Ask, usable: snapshots.Mask, *, exclusive: bool = False, own: Sequence[int] = ()
+    ) -> Counts:
+        """(n,) how many tasks of an ask each node has room for.
+
+        ``exclusive``: only nodes that nobody holds anything of, and ``own`` ones, on which the
+        element has tasks already.
+        """
+        columns = self.columns()
+        taken = columns.occupied > 0 if exclusive else columns.exclusive > 0
+        if own:
+            taken[list(own)] = False
+        found = np.where(usable & ~taken, PLENTY, 0)
+        if ask.closed is not None:
+            found[ask.closed] = 0
+        if ask.cpu:
+            np.minimum(found, columns.cpu // ask.cpu, out=found)
+        if ask.memory:
+            np.minimum(found, columns.memory // ask.memory, out=found)
+        if ask.instances:
+            held = columns.instances[:, ask.profile] // ask.instances
+            np.minimum(found, held, out=found)
+        if ask.devices:
+            np.minimum(found, _device_counts(columns.devices, ask), out=found)
+        return np.maximum(found, 0)
+
+    def charge(self, ask: Ask, node: int, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Take what one task asks; the indexes of the devices given.
+
+        Raises:
+            ValueError: there is no such room.
+        """
+        cpu, memory, free, instances, occupied, exclusive = self.rows[node]
+        given: tuple[int, ...] = ()
+        if ask.devices:
+            given, free = device_choice.give(free, ask.devices, ask.share_on(node), values)
+        if ask.instances:
+            instances = _add(instances, ask.profile, -ask.instances)
+        cpu -= ask.cpu
+        memory -= ask.memory
+        if (
+            (cpu < 0 and ask.cpu)
+            or (memory < 0 and ask.memory)
+            or (instances and min(instances) < 0)
+        ):
+            raise ValueError(
+                f"node {node} has no room for {ask.amounts} (cpu, memory, gpu): "
+                "the plan is not of this room"
+            )
+        self.put(node, Row(cpu, memory, free, instances, occupied, exclusive))
+        return given
+
+    def occupy(self, nodes: Iterable[int], *, exclusive: bool) -> None:
+        """One more element holds something of these nodes."""
+        for node in nodes:
+            row = self.rows[node]
+            if self.opened[node]:
+                self.put(
+                    node,
+                    row._replace(occupied=row.occupied + 1, exclusive=row.exclusive + exclusive),
+                )
+
+    def leave(self, nodes: Iterable[int], *, exclusive: bool) -> None:
+        """One element less holds something of these nodes."""
+        for node in nodes:
+            row = self.rows[node]
+            if self.opened[node]:
+                self.put(
+                    node,
+                    row._replace(
+                        occupied=max(row.occupied - 1, 0),
+                        exclusive=max(row.exclusive - exclusive, 0),
+                    ),
+                )
+
+    def shift(self, tasks: Sequence[Task], sign: int) -> None:
+        """Give back (``sign`` 1) or charge (-1) what tasks hold; closed nodes give nothing.
+
+        CPU and memory may go below zero, as they do on a node that shrank under what it runs.
+        """
+        for task in tasks:
+            node = task.node
+            if not self.opened[node]:
+                continue
+            row = self.rows[node]
+            devices = row.devices
+            if task.devices:
+                changed = list(devices)
+                for index in task.devices:
+                    if changed[index] >= 0:
+                        changed[index] = min(max(changed[index] + sign * task.share, 0), WHOLE)
+                devices = tuple(changed)
+            instances = row.instances
+            if task.profile >= 0 and task.instances:
+                instances = _add(instances, task.profile, sign * task.instances)
+                instances = tuple(max(count, 0) for count in instances)
+            self.put(
+                node,
+                Row(
+                    row.cpu + sign * task.amounts[0],
+                    row.memory + sign * task.amounts[1],
+                    devices,
+                    instances,
+                    row.occupied,
+                    row.exclusive,
+                ),
+            )
+
+    def clamp(self, other: "Inventory") -> None:
+        """Of each node keep the lesser of what both have free."""
+        for node, (mine, theirs) in enumerate(zip(self.rows, other.rows, strict=True)):
+            if mine == theirs:
+                continue
+            least = Row(
+                min(mine.cpu, theirs.cpu),
+                min(mine.memory, theirs.memory),
+                tuple(map(min, mine.devices, theirs.devices)),
+                tuple(map(min, mine.instances, theirs.instances)),
+                max(mine.occupied, theirs.occupied),
+                max(mine.exclusive, theirs.exclusive),
+            )
+            if least != mine:
+                self.put(node, least)
+
+
+def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
+    return (*values[:index], values[index] + amount, *values[index + 1 :])
+
+
+def _device_counts(free: snapshots.Amounts, ask: Ask) -> Counts:
+    """(n,) tasks that the devices alone have room for."""
+    shares: NDArray[np.int64] | int = ask.share if ask.shares is None else ask.shares[:, None]
+    whole: Counts = (free == WHOLE).sum(axis=1) // ask.devices
+    if ask.shares is None and ask.share >= WHOLE:
+        return whole
+    holds = np.maximum(free, 0) // shares
+    if ask.devices == 1:
+        shared: Counts = holds.sum(axis=1)
+    else:
+        low = np.zeros(len(free), dtype=np.int64)
+        high = holds.sum(axis=1) // ask.devices
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            enough = np.minimum(holds, middle[:, None]).sum(axis=1) >= middle * ask.devices
+            low = np.where(enough, middle, low)
+            high = np.where(enough, high, middle - 1)
+        shared = low
+    if ask.shares is None:
+        return shared
+    return np.where(ask.shares >= WHOLE, whole * (ask.shares == WHOLE), shared)

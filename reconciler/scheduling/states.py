@@ -1,0 +1,413 @@
+"""Nodes that are alike as one, ranked for each task group, so that a placement costs microseconds.
+
+A *class* is nodes that no shape and no kind of the mix tells apart; a *state* is a class with
+what is free. A group's cost of a state is worked out once and kept; the best state of a group is
+then the least of a row of numbers, whatever the number of nodes. In clusters of more than
+``EXACT_NODES_MAX`` nodes CPU and memory are rounded down to steps for the costs, so that there
+are not as many states as nodes; devices are exact, and so is what fits.
+"""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling import devices as device_choice
+from reconciler.scheduling import fragmentation
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.asks import IMPOSSIBLE, Ask
+from reconciler.scheduling.inventory import Inventory, Row
+from reconciler.scheduling.snapshot import WHOLE
+
+#: Up to so many nodes CPU and memory are exact in states.
+EXACT_NODES_MAX = 2048
+#: Steps of CPU and of memory, up to the most that a node has, in larger clusters.
+STEPS = 16
+#: States kept before those that no node is in are forgotten.
+STATES_MAX = 8192
+#: A cost that is not worked out yet sorts before all, what can't be had after all.
+UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
+#: Growth of fragmentation is compared in hundredths of a milli-GPU.
+PRECISION = 100.0
+
+Costs = NDArray[np.float64]
+States = NDArray[np.intp]
+
+
+class Classes:
+    """Which nodes nothing tells apart but what they have free.
+
+    Attributes:
+        of: class of each node.
+        first: a node of each class.
+    """
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        nodes = situation.nodes
+        count = len(nodes.names)
+        codes = np.zeros(count, dtype=np.int64)
+        columns: dict[bytes, NDArray[np.int64]] = {}
+        for mask in (
+            *(shape.eligible for shape in situation.shapes),
+            *(entry.eligible for entry in situation.mix),
+            nodes.shareable,
+        ):
+            columns.setdefault(mask.tobytes(), mask.astype(np.int64))
+        for scores in (shape.scores for shape in situation.shapes):
+            if scores is not None:
+                ranks = np.unique(scores, return_inverse=True)[1]
+                columns.setdefault(scores.tobytes(), ranks)
+        memory = np.unique(nodes.device_memory, return_inverse=True)[1]
+        for column in (*columns.values(), memory):
+            codes = codes * (int(column.max(initial=0)) + 1) + column
+            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        _, first = np.unique(codes, return_index=True)
+        self.of: list[int] = codes.tolist()
+        self.column = codes
+        self.first = first
+
+
+class Ranking:
+    """Costs of states for one group.
+
+    Attributes:
+        ask: what a task asks.
+        allowed: (c,) classes it may go to.
+        costs: by state; ``UNKNOWN`` where not worked out.
+        values: by state, which devices to take (``devices.Option.values``), for shares.
+    """
+
+    __slots__ = ("allowed", "ask", "costs", "scores", "share_of", "strategy", "values")
+
+    def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
+        allowed = shape.eligible[classes.first]
+        if ask.closed is not None:
+            allowed = allowed & ~ask.closed[classes.first]
+        self.ask = ask
+        self.allowed = allowed
+        self.strategy = shape.strategy
+        self.scores = None if shape.scores is None else shape.scores[classes.first]
+        self.share_of = None if ask.shares is None else ask.shares[classes.first]
+        self.costs: Costs = np.full(64, UNKNOWN)
+        self.values: dict[int, tuple[int, ...]] = {}
+
+    def share(self, node_class: int) -> int:
+        """Milli-GPUs of each device on nodes of a class."""
+        return self.ask.share if self.share_of is None else int(self.share_of[node_class])
+
+
+class StateIndex:
+    """The states of the nodes of one inventory.
+
+    Attributes:
+        members: nodes of each state, ascending.
+        of_node: state of each node, -1 where it takes nothing.
+        vacant: by state, 0 where it has members, else ``EMPTY``.
+    """
+
+    def __init__(self, situation: snapshots.Snapshot, classes: Classes, stock: Inventory) -> None:
+        nodes = situation.nodes
+        self.situation = situation
+        self.classes = classes
+        self.stock = stock
+        exact = len(nodes.names) <= EXACT_NODES_MAX
+        most = nodes.capacity.max(axis=0, initial=1) if len(nodes.names) else np.ones(3)
+        self.cpu_step = 1 if exact else max(1, -(-int(most[0]) // STEPS))
+        self.memory_step = 1 if exact else max(1, -(-int(most[1]) // STEPS))
+        self._scale = (
+            float(nodes.devices.shape[1] * WHOLE + 1),
+            float(int(most[0]) + 1),
+            float(int(most[1]) + 1),
+        )
+        first = classes.first
+        self.table = fragmentation.DeviceTable(
+            situation.mix,
+            np.array([entry.eligible[first] for entry in situation.mix], dtype=np.bool_)
+            .reshape(len(situation.mix), len(first))
+            .T,
+            nodes.device_memory[first],
+            nodes.shareable[first],
+        )
+        self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._after_whole: dict[int, dict[tuple[int, tuple[int, ...]], int]] = {}
+        self._rankings: dict[tuple[int, int], Ranking] = {}
+        self._build()
+
+    def _build(self) -> None:
+        count = len(self.stock.rows)
+        self.of_node = [-1] * count
+        self.members: list[list[int]] = []
+        self._numbers: dict[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], int] = {}
+        self._vectors: list[tuple[int, ...]] = []
+        size = 64
+        self._class = np.zeros(size, dtype=np.int64)
+        self._cpu = np.zeros(size, dtype=np.int64)
+        self._memory = np.zeros(size, dtype=np.int64)
+        self._left = np.zeros(size, dtype=np.int64)
+        self._idle = np.zeros(size, dtype=np.int64)
+        self._instances = np.zeros((size, len(self.situation.profiles)), dtype=np.int64)
+        self._row = np.zeros(size, dtype=np.intp)
+        self.vacant = np.full(size, EMPTY)
+        self._buffer = np.empty(size)
+        for ranking in self._rankings.values():
+            ranking.costs = np.full(64, UNKNOWN)
+            ranking.values = {}
+        self.stock.changed.update(range(count))
+        self._place(range(count))
+        self.stock.changed.clear()
+
+    def sync(self) -> None:
+        """Take note of the nodes that changed."""
+        changed = self.stock.changed
+        if not changed:
+            return
+        if len(self.members) > STATES_MAX and len(self.members) > 4 * len(self.stock.rows):
+            self._build()
+            return
+        self._place(changed if len(changed) == 1 else sorted(changed))
+        changed.clear()
+
+    def _place(self, nodes: "range | set[int] | list[int]") -> None:
+        rows, of_node, members = self.stock.rows, self.of_node, self.members
+        for node in nodes:
+            row = rows[node]
+            state = -1
+            if not row.exclusive and self.stock.opened[node]:
+                vector = self._ascending.get(row.devices)
+                if vector is None:
+                    vector = self._ascending[row.devices] = tuple(sorted(row.devices))
+                key = (
+                    self.classes.of[node],
+                    row.cpu // self.cpu_step,
+                    row.memory // self.memory_step,
+                    vector,
+                    row.instances,
+                )
+                found = self._numbers.get(key)
+                state = self._new(key) if found is None else found
+            before = of_node[node]
+            if state == before:
+                continue
+            if before >= 0:
+                there = members[before]
+                del there[bisect_left(there, node)]
+                if not there:
+                    self.vacant[before] = EMPTY
+            if state >= 0:
+                there = members[state]
+                if not there:
+                    self.vacant[state] = 0.0
+                insort(there, node)
+            of_node[node] = state
+
+    def _new(self, key: tuple[int, int, int, tuple[int, ...], tuple[int, ...]]) -> int:
+        node_class, cpu, memory, vector, instances = key
+        state = self._numbers[key] = len(self.members)
+        self.members.append([])
+        self._vectors.append(vector)
+        if state == len(self._class):
+            self._grow()
+        self._class[state] = node_class
+        self._cpu[state] = cpu * self.cpu_step
+        self._memory[state] = memory * self.memory_step
+        self._left[state] = sum(amount for amount in vector if amount > 0)
+        self._idle[state] = vector.count(WHOLE)
+        if instances:
+            self._instances[state] = instances
+        if self.situation.mix:
+            self._row[state] = self.table.number(node_class, vector)
+        return state
+
+    def _grow(self) -> None:
+        for name in ("_class", "_cpu", "_memory", "_left", "_idle", "_instances", "_row"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.vacant = np.concatenate([self.vacant, np.full(len(self.vacant), EMPTY)])
+        self._buffer = np.empty(len(self.vacant))
+
+    def ranking(self, shape: int, group: int, ask: Ask) -> Ranking:
+        """The ranking of one group."""
+        found = self._rankings.get((shape, group))
+        if found is None:
+            found = Ranking(self.situation.shapes[shape], ask, self.classes)
+            self._rankings[shape, group] = found
+        return found
+
+    def best(self, ranking: Ranking, at: int, within: snapshots.Mask | None) -> int:
+        """The node where one task costs least, -1 for none.
+
+        ``at`` turns the choice among nodes of one state.
+        """
+        costs = self._totals(ranking)
+        ask = ranking.ask
+        rough = self.cpu_step > 1 or self.memory_step > 1 or within is not None
+        while True:
+            state = int(costs.argmin())
+            if costs[state] >= NONE:
+                return -1
+            members = self.members[state]
+            if not rough:
+                return members[at % len(members)]
+            node = self._member(members, at, ask, within)
+            if node >= 0:
+                return node
+            costs[state] = EMPTY
+
+    def _totals(self, ranking: Ranking) -> Costs:
+        """Costs of all states; of those without members, or that don't fit, beyond ``NONE``."""
+        size = len(self.vacant)
+        if len(ranking.costs) < size:
+            more = np.full(size - len(ranking.costs), UNKNOWN)
+            ranking.costs = np.concatenate([ranking.costs, more])
+        costs: Costs = np.add(ranking.costs, self.vacant, out=self._buffer)
+        if costs.min() < -NONE:
+            self._work_out(ranking, np.flatnonzero(costs < -NONE))
+            costs = np.add(ranking.costs, self.vacant, out=self._buffer)
+        if ranking.scores is not None:
+            open_states = np.flatnonzero(costs < NONE)
+            if open_states.size:
+                scores = ranking.scores[self._class[open_states]]
+                # Whole ranks of score stand above any cost.
+                ranks = np.unique(-scores, return_inverse=True)[1]
+                costs[open_states] += ranks * 1e12
+        return costs
+
+    def _member(self, members: list[int], at: int, ask: Ask, within: snapshots.Mask | None) -> int:
+        rows = self.stock.rows
+        count = len(members)
+        for step in range(count):
+            node = members[(at + step) % count]
+            row = rows[node]
+            if (
+                (row.cpu >= ask.cpu or not ask.cpu)
+                and (row.memory >= ask.memory or not ask.memory)
+                and (within is None or within[node])
+            ):
+                return node
+        return -1
+
+    def costs_of_nodes(self, ranking: Ranking) -> Costs:
+        """(n,) cost of one task on each node; ``EMPTY`` where it does not fit."""
+        self.sync()
+        costs = self._totals(ranking)
+        states = np.array(self.of_node, dtype=np.intp)
+        found = np.full(len(states), EMPTY)
+        inside = states >= 0
+        found[inside] = costs[states[inside]]
+        return found
+
+    def _work_out(self, ranking: Ranking, states: States) -> None:
+        ask, costs = ranking.ask, ranking.costs
+        costs[states] = EMPTY
+        fits = ranking.allowed[self._class[states]]
+        # A state's amounts are rounded down: what may fit some of its nodes is ranked too.
+        if ask.cpu:
+            fits &= self._cpu[states] + self.cpu_step > ask.cpu
+        if ask.memory:
+            fits &= self._memory[states] + self.memory_step > ask.memory
+        if ask.instances:
+            fits &= self._instances[states, ask.profile] >= ask.instances
+        if ask.devices:
+            fits &= (
+                (self._idle[states] >= ask.devices)
+                if ask.share >= WHOLE
+                else (self._left[states] > 0)
+            )
+        states = states[fits]
+        if not states.size:
+            return
+        shared = ask.devices > 0 and ask.share < WHOLE
+        if shared:
+            self._work_out_shares(ranking, states)
+            return
+        lost = np.zeros(len(states))
+        if self.situation.mix and ranking.strategy == "least-fragmentation":
+            lost = self._growth(ask, states, self._rows_after(ask.devices, states))
+        costs[states] = self._cost(ranking, states, lost)
+
+    def _cost(self, ranking: Ranking, states: States, lost: Costs) -> Costs:
+        """One number: growth of fragmentation first, then GPUs, CPU and memory left."""
+        gpu, cpu, memory = self._scale
+        inner = self._cpu[states] + np.clip(self._memory[states] / memory, 0, 0.999)
+        tight: Costs = (self._left[states] + np.clip(inner / cpu, 0, 0.999)) / gpu
+        return 1.0 - tight if ranking.strategy == "spread" else np.rint(lost * PRECISION) + tight
+
+    def _growth(self, ask: Ask, states: States, after: NDArray[np.intp]) -> Costs:
+        cpu, memory = self._cpu[states], self._memory[states]
+        table = self.table
+        return fragmentation.growth(
+            table.states(self._row[states], cpu, memory),
+            table.states(after, cpu - ask.cpu, memory - ask.memory),
+            table.mix,
+        )
+
+    def _rows_after(self, devices: int, states: States) -> NDArray[np.intp]:
+        if not devices:
+            return self._row[states]
+        known = self._after_whole.setdefault(devices, {})
+        found = []
+        for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
+            key = (node_class, self._vectors[state])
+            row = known.get(key)
+            if row is None:
+                (option,) = device_choice.options(key[1], devices, WHOLE)
+                row = known[key] = self.table.number(node_class, option.after)
+            found.append(row)
+        return np.array(found, dtype=np.intp)
+
+    def _work_out_shares(self, ranking: Ranking, states: States) -> None:
+        """Each way to choose devices is a candidate; the best one stands for the state."""
+        ask, table = ranking.ask, self.table
+        of: list[int] = []
+        values: list[tuple[int, ...]] = []
+        rows: list[int] = []
+        left: list[int] = []
+        mixed = bool(self.situation.mix) and ranking.strategy == "least-fragmentation"
+        for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
+            share = ranking.share(node_class)
+            if share >= IMPOSSIBLE:
+                continue
+            ways = device_choice.options(self._vectors[state], ask.devices, share)
+            for way in reversed(ways) if ranking.strategy == "spread" else ways:
+                of.append(state)
+                values.append(way.values)
+                # An idle device that would be opened counts as lost as a whole besides.
+                left.append(sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values))
+                rows.append(table.number(node_class, way.after) if mixed else 0)
+        if not of:
+            return
+        at = np.array(of, dtype=np.intp)
+        if mixed:
+            lost = self._growth(ask, at, np.array(rows, dtype=np.intp))
+        elif ranking.strategy == "spread":
+            lost = np.zeros(len(at))
+        else:
+            lost = np.array(left, dtype=np.float64) / PRECISION
+        found = self._cost(ranking, at, lost)
+        costs = ranking.costs
+        for state, cost, value in zip(of, found.tolist(), values, strict=True):
+            if cost < costs[state]:
+                costs[state] = cost
+                ranking.values[state] = value
+
+
+def is_singly(shape: snapshots.Shape) -> bool:
+    """Whether an element of a shape is one task that the index alone can place."""
+    group = shape.groups[0]
+    return (
+        len(shape.groups) == 1
+        and group.least == 1
+        and not shape.exclusive
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+    )
+
+
+def has_room(row: Row, ask: Ask, share: int) -> bool:
+    """Whether one task fits on a node with this row."""
+    return (
+        (row.cpu >= ask.cpu or not ask.cpu)
+        and (row.memory >= ask.memory or not ask.memory)
+        and (not ask.instances or row.instances[ask.profile] >= ask.instances)
+        and (not ask.devices or device_choice.count_fits(row.devices, ask.devices, share) > 0)
+    )
