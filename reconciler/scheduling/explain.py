@@ -1,19 +1,21 @@
 """Why claims wait, in words: true, counted, and the same for all that wait for the same cause.
 
-While the cycle runs it notes a ``Cause`` for each claim that is passed over; this module turns
-the causes into reasons at the end, when it is known what else started. Texts name amounts as
+While the cycle runs it notes a ``Cause`` for each line, or claim, that is passed over; this module
+turns the causes into reasons at the end, when it is known what else started. Texts name amounts as
 people write them and hold nothing that changes while nothing happens.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
-
-from reconciler.model import quantities, reasons
-from reconciler.scheduling import placement as placements
-from reconciler.scheduling import quota as quotas
+from reconciler.model import quantities, reasons, times
+from reconciler.scheduling import asking
+from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.stock import Stock
+from reconciler.scheduling import victims as pools
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.room import Room
+from reconciler.scheduling.snapshot import UNLIMITED, Mask, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -26,21 +28,23 @@ class Cause:
     """What stands in a claim's way.
 
     Attributes:
-        kind: ``suspended``, ``limit``, ``quota``, ``room``, ``evictions`` or
-            ``array``.
-        excess: the queue and amounts, for ``limit`` and ``quota``.
+        kind: ``suspended``, ``limit``, ``quota``, ``lending``, ``room``, ``evictions``,
+            ``reserved``, ``kept`` (its start would delay a reservation) or ``array``.
+        excess: the queue and amounts, for ``limit``, ``quota`` and ``lending``.
         queue: the suspended queue.
         ahead: how many claims had started or been promised room before (``room``).
-        subject: the claim itself, where the reason is its own (``evictions``).
+        subject: the claim itself, where the reason is its own.
         stopping: elements that are being stopped for the claim.
+        at: start of its reservation.
     """
 
     kind: str
-    excess: quotas.Excess | None = None
+    excess: ledgers.Excess | None = None
     queue: int = -1
     ahead: int = 0
     subject: str = ""
     stopping: tuple[str, ...] = ()
+    at: float = 0.0
 
 
 def amount_text(resource: int, amount: int) -> str:
@@ -51,9 +55,9 @@ def amount_text(resource: int, amount: int) -> str:
     return f"{_FORMATS[resource](amount)} {noun}"
 
 
-def vector_text(amounts: quotas.Vector) -> str:
+def vector_text(amounts: Vector) -> str:
     """What is asked for, GPUs first."""
-    parts = [amount_text(r, amounts[r]) for r in (quotas.GPU, 0, 1) if amounts[r]]
+    parts = [amount_text(r, amounts[r]) for r in (ledgers.GPU, 0, 1) if amounts[r]]
     return ", ".join(parts) or "nothing"
 
 
@@ -67,10 +71,50 @@ def shape_text(shape: snapshots.Shape) -> str:
     """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
     return " and ".join(
         vector_text(group.amounts)
-        if group.count == 1 and len(shape.groups) == 1
-        else f"{group.count} task{'s' if group.count > 1 else ''} of {vector_text(group.amounts)}"
+        if group.least == 1 and len(shape.groups) == 1
+        else f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
         for group in shape.groups
     )
+
+
+def windowed(
+    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: Mask
+) -> snapshots.Shape:
+    """A shape without the nodes on which a window begins too soon."""
+    old = situation.shapes[shape]
+    lost = int((old.eligible & closed).sum())
+    names = names_text(tuple(situation.windows[index].name for index in barred))
+    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
+    return dataclasses.replace(
+        old, eligible=old.eligible & ~closed, filtered=(*old.filtered, *((step,) if lost else ()))
+    )
+
+
+def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
+    """Why an element moves, and where to."""
+    nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
+    return f"moves to {names_text(nodes)} so that {job} fits"
+
+
+def evicted(
+    situation: snapshots.Snapshot,
+    ledger: ledgers.Ledger,
+    ask: asking.Ask,
+    unit: pools.Unit,
+    ground: str,
+) -> str:
+    """For whom a unit leaves and on what ground."""
+    names = situation.queues.names
+    taker, loser = names[ask.queue], names[unit.holding.queue]
+    if unit.holding.queue == ask.queue:
+        return (
+            f"{ask.job} has priority {ask.line.priority} in queue {taker}, "
+            f"above {unit.holding.priority}"
+        )
+    fair = ledger.fair[unit.holding.queue][ledgers.GPU]
+    share = "" if fair >= UNLIMITED else f" of {amount_text(ledgers.GPU, fair)}"
+    verb = "takes back" if ground == "reclaim" else "takes"
+    return f"queue {taker} {verb} its share for {ask.job}; queue {loser} is above its own{share}"
 
 
 class Explainer:
@@ -79,45 +123,35 @@ class Explainer:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quotas.Quota,
-        stock: Stock,
+        ledger: ledgers.Ledger,
+        now: Room,
+        later: Room,
         takers: list[tuple[str, tuple[int, ...]]],
     ) -> None:
         """``takers`` are the claims that got room in this cycle and the nodes it is on."""
         self.situation = situation
         self.ledger = ledger
-        self.stock = stock
+        self.now = now
+        self.later = later
         self.takers = takers
+        self._empty: Room | None = None
+        self._first: Room | None = None
         self._never: dict[int, reasons.Reason | None] = {}
-        self._room: dict[tuple[int, int], reasons.Reason] = {}
+        self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
-    def key(self, claim: snapshots.Claim, cause: Cause) -> str:
-        """Under which key the reasons of a claim are shared."""
-        name = self.situation.queues.names[claim.queue]
-        parts = [name, str(claim.shape), cause.kind]
-        if cause.excess is not None:
-            parts.append(str(cause.excess.queue))
-        if cause.kind == "room":
-            reason = self._no_room(claim.shape, cause.ahead)
-            if reason.code is reasons.ReasonCode.BEHIND:
-                parts.append(str(cause.ahead))
-        if not claim.preemptible:
-            parts.append("firm")
-        if cause.subject:
-            parts.append(cause.subject)
-        return "/".join(parts)
-
-    def told(self, claim: snapshots.Claim, cause: Cause) -> tuple[reasons.Reason, ...]:
+    def told(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons of a claim in order of precedence."""
-        found = [self._main(claim, cause)]
-        shape = self.situation.shapes[claim.shape]
+        found = [self._main(line, cause)]
+        shape = self.situation.shapes[line.shape]
         if cause.kind != "array":
-            alone = None if cause.kind == "quota" else self._too_much_alone(claim, shape)
-            found += [reason for reason in (self.never(claim.shape), alone) if reason is not None]
+            alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
+            found += [reason for reason in (self.never(line.shape), alone) if reason is not None]
         if any(reason.code is reasons.ReasonCode.NEVER_FITS for reason in found):
             # Room and evictions are of no interest where nothing could ever help.
             moot = {
                 reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+                reasons.ReasonCode.FRAGMENTED,
+                reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
                 reasons.ReasonCode.BEHIND,
                 reasons.ReasonCode.WAITING_FOR_QUOTA,
             }
@@ -125,7 +159,7 @@ class Explainer:
         found.sort(key=lambda reason: reasons.PRECEDENCE[reason.code])
         return tuple(found)
 
-    def _main(self, claim: snapshots.Claim, cause: Cause) -> reasons.Reason:
+    def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
         if cause.kind == "suspended":
             name = self.situation.queues.names[cause.queue]
             return reasons.Reason(
@@ -139,10 +173,6 @@ class Explainer:
                 "as many of its elements run as its parallelism allows",
                 unblocks="one of its elements ends, or its parallelism is raised",
             )
-        if cause.kind == "limit" and cause.excess is not None:
-            return self._over_limit(cause.excess)
-        if cause.kind == "quota" and cause.excess is not None:
-            return self._over_guarantee(claim, cause.excess)
         if cause.kind == "evictions":
             return reasons.Reason(
                 reasons.ReasonCode.WAITING_FOR_EVICTIONS,
@@ -152,9 +182,31 @@ class Explainer:
                 else "room is kept for it until work that is stopping has stopped",
                 unblocks="what is stopping has stopped",
             )
-        return self._no_room(claim.shape, cause.ahead)
+        if cause.kind == "kept":
+            return reasons.Reason(
+                reasons.ReasonCode.RESERVED,
+                f"it would fit now, but it could still run when room is due to {cause.subject} "
+                f"at {times.format_time(cause.at)}",
+                unblocks=f"{cause.subject} starts, or the time limit is shorter",
+            )
+        if cause.excess is not None:
+            if cause.kind == "limit":
+                return self._over_limit(cause.excess)
+            if cause.kind == "lending":
+                return self._over_lending(cause.excess)
+            return self._over_guarantee(line, cause.excess)
+        reason = self._no_room(line.shape, behind=cause.ahead > 0)
+        if cause.kind == "reserved":
+            until = times.format_time(cause.at)
+            return reasons.Reason(
+                reason.code,
+                f"{reason.message}; room is reserved for it from {until} at the latest",
+                reason.funnel,
+                reason.unblocks,
+            )
+        return reason
 
-    def _over_limit(self, excess: quotas.Excess) -> reasons.Reason:
+    def _over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = amount_text(excess.resource, excess.asked)
         bound = amount_text(excess.resource, excess.bound)
@@ -173,11 +225,23 @@ class Explainer:
             unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
         )
 
-    def _over_guarantee(self, claim: snapshots.Claim, excess: quotas.Excess) -> reasons.Reason:
+    def _over_lending(self, excess: ledgers.Excess) -> reasons.Reason:
+        name = self.situation.queues.names[excess.queue]
+        asked = amount_text(excess.resource, excess.asked)
+        used = amount_text(excess.resource, excess.used)
+        bound = amount_text(excess.resource, max(0, excess.bound))
+        return reasons.Reason(
+            reasons.ReasonCode.WAITING_FOR_QUOTA,
+            f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
+            f"{used} in use, {asked} asked",
+            unblocks=f"work in queue {name} ends, or other queues lend more",
+        )
+
+    def _over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = amount_text(excess.resource, excess.asked)
         bound = amount_text(excess.resource, excess.bound)
-        alone = self._too_much_alone(claim, self.situation.shapes[claim.shape])
+        alone = self._too_much_alone(line, self.situation.shapes[line.shape])
         if alone is not None:
             return alone
         used = amount_text(excess.resource, excess.used)
@@ -191,16 +255,16 @@ class Explainer:
         )
 
     def _too_much_alone(
-        self, claim: snapshots.Claim, shape: snapshots.Shape
+        self, line: snapshots.Line, shape: snapshots.Shape
     ) -> reasons.Reason | None:
         """Work that is not preemptible and asks for more than is guaranteed at all."""
-        if claim.preemptible:
+        if line.preemptible:
             return None
-        asked = shape.total
-        for queue in self.ledger.paths[claim.queue]:
-            for resource in quotas.RESOURCES:
-                bound = self.ledger.guaranteed[queue][resource]
-                if self.ledger.judged[queue][resource] and asked[resource] > bound:
+        asked = shape.least
+        for queue in self.ledger.paths[line.queue]:
+            for resource in ledgers.RESOURCES:
+                bound = self.ledger.firm_limit[queue][resource]
+                if asked[resource] > bound:
                     name = self.situation.queues.names[queue]
                     amount = amount_text(resource, asked[resource])
                     return reasons.Reason(
@@ -215,136 +279,160 @@ class Explainer:
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so."""
         if index not in self._never:
-            self._never[index] = self._never_fits(self.situation.shapes[index])
+            self._never[index] = self._never_fits(index)
         return self._never[index]
 
-    def _never_fits(self, shape: snapshots.Shape) -> reasons.Reason | None:
-        capacity = self.situation.nodes.capacity
-        short = None
-        for group in shape.groups:
-            counts = placements.fit_counts(capacity, group.amounts, shape.eligible, group.count)
-            if int(counts.sum()) < group.count:
-                short = (group, int(counts.sum()))
-                break
-        if short is None and (
-            len(shape.groups) == 1
-            or not placements.is_proven_unplaceable(capacity, shape, shape.eligible)
-        ):
+    def _never_fits(self, index: int) -> reasons.Reason | None:
+        if self._empty is None:
+            self._empty = Room.empty(self.situation)
+        empty = self._empty
+        if empty.plan(index) is not None:
             return None
+        shape = self.situation.shapes[index]
+        short = None
+        for position, group in enumerate(shape.groups):
+            there = int(empty.counts(index, position).sum())
+            if there < group.least:
+                short = (group, there)
+                break
         asked = shape_text(shape)
+        code = reasons.ReasonCode.NEVER_FITS
+        unblocks = "nodes that can hold it are added, or less is asked for"
         if short is not None and short[1] == 0:
             message = f"no node could ever hold a task of {vector_text(short[0].amounts)}"
         elif short is not None:
             message = (
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
-                f"{short[0].count} such tasks"
+                f"{short[0].least} such tasks"
             )
+        elif self._has_domains(shape):
+            code = reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
+            message = f"{asked} asked within one {self._level(shape)}; none is large enough"
+            unblocks = f"a larger {self._level(shape)} is there, or a wider level is required"
         else:
             message = f"{asked} do not fit together, were all nodes empty"
-        largest = max(shape.groups, key=lambda g: (g.amounts[2], g.amounts[0], g.amounts[1]))
-        funnel = self._funnel(
-            shape, short[0] if short else largest, capacity, np.ones_like(shape.eligible), "have"
-        )
-        return reasons.Reason(
-            reasons.ReasonCode.NEVER_FITS,
-            message,
-            funnel,
-            "nodes that can hold it are added, or less is asked for",
+        return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    def _level(self, shape: snapshots.Shape) -> str:
+        levels = [shape.required_level, *(group.required_level for group in shape.groups)]
+        levels += [group.slice_level for group in shape.groups if group.slice_size]
+        narrowest = max(levels)
+        return self.situation.levels[narrowest] if narrowest >= 0 else "domain"
+
+    @staticmethod
+    def _has_domains(shape: snapshots.Shape) -> bool:
+        return shape.required_level >= 0 or any(
+            group.required_level >= 0 or group.slice_size for group in shape.groups
         )
 
-    def _no_room(self, index: int, ahead: int) -> reasons.Reason:
-        key = (index, ahead)
+    def _no_room(self, index: int, *, behind: bool) -> reasons.Reason:
+        key = (index, behind)
         if key not in self._room:
-            self._room[key] = self._behind(index, ahead) or self._insufficient(index)
+            found = self._behind(index) if behind else None
+            self._room[key] = found or self._insufficient(index)
         return self._room[key]
 
-    def _behind(self, index: int, ahead: int) -> reasons.Reason | None:
-        if not ahead:
+    def _behind(self, index: int) -> reasons.Reason | None:
+        """It had room when the cycle began, and others took it."""
+        if self._first is None:
+            self._first = Room(self.situation)
+        if self._first.plan(index) is None:
             return None
-        shape, usable = self.situation.shapes[index], self.stock.usable(index)
-        if placements.plan_element(self.stock.at_start, shape, usable) is None:
-            return None
+        shape = self.situation.shapes[index]
         first: dict[str, None] = {}
-        for job, nodes in self.takers[:ahead]:
-            if any(usable[node] for node in nodes):
+        for job, nodes in self.takers:
+            if any(shape.eligible[node] for node in nodes):
                 first[job] = None
             if len(first) > NAMES_MAX:
                 break
-        names = names_text(tuple(first))
         return reasons.Reason(
             reasons.ReasonCode.BEHIND,
-            f"it would fit, but others go first: {names}",
+            f"it would fit, but others go first: {names_text(tuple(first))}",
             unblocks=f"{shape_text(shape)} come free and nobody else goes first",
         )
 
     def _insufficient(self, index: int) -> reasons.Reason:
         shape = self.situation.shapes[index]
-        usable = self.stock.usable(index)
-        group, held = self._scarcest(shape, usable)
-        funnel = self._funnel(shape, group, self.stock.free, self.stock.accepts, "free")
+        funnel = self.now.funnel(index)
+        held, group = self._scarcest(index)
         asked = shape_text(shape)
         count = len(self.situation.nodes.names)
         steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
-        one = len(shape.groups) == 1 and group.count == 1
         message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
-        where = "on one node" if one else f"so that {group.count} tasks have room, not {held}"
-        if not one and held >= group.count:
+        if self._has_domains(shape) and held >= group.least:
+            return reasons.Reason(
+                reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+                f"{message}; not within one {self._level(shape)}",
+                funnel,
+                f"{shape_text(shape)} come free within one {self._level(shape)}",
+            )
+        one = len(shape.groups) == 1 and group.least == 1
+        code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
+        if self._is_fragmented(shape):
+            code = reasons.ReasonCode.FRAGMENTED
+            message = f"enough is free, but not together: {message}"
+        where = "on one node" if one else f"so that {group.least} tasks have room, not {held}"
+        if not one and held >= group.least:
             where = "so that all tasks have room together"
         return reasons.Reason(
-            reasons.ReasonCode.INSUFFICIENT_RESOURCES,
-            message,
-            funnel,
-            f"{vector_text(group.amounts)} come free {where}",
+            code, message, funnel, f"{vector_text(group.amounts)} come free {where}"
         )
 
-    def _scarcest(
-        self, shape: snapshots.Shape, usable: placements.Usable
-    ) -> tuple[snapshots.GroupShape, int]:
+    def _is_fragmented(self, shape: snapshots.Shape) -> bool:
+        usable = shape.eligible & self.situation.nodes.accepts
+        if not usable.any():
+            return False
+        free = self.now.amounts[usable].sum(axis=0)
+        asked = shape.least
+        return asked[ledgers.GPU] > 0 and all(
+            int(free[r]) >= asked[r] for r in ledgers.RESOURCES
+        )
+
+    def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
         """The group with the least room for its tasks, and the number that has room."""
         ranked = []
-        for position, group in enumerate(shape.groups):
-            counts = placements.fit_counts(self.stock.free, group.amounts, usable, group.count)
-            held = min(int(counts.sum()), group.count)
-            ranked.append((held / group.count, position, group, held))
+        for position, group in enumerate(self.situation.shapes[index].groups):
+            held = min(int(self.now.counts(index, position).sum()), group.least)
+            ranked.append((held / max(1, group.least), position, held, group))
         least = min(ranked, key=lambda entry: entry[:2])
         return least[2], least[3]
 
-    def _funnel(
-        self,
-        shape: snapshots.Shape,
-        group: snapshots.GroupShape,
-        room: snapshots.Amounts,
-        accepts: placements.Usable,
-        state: str,
-    ) -> tuple[reasons.FunnelStep, ...]:
-        """How the nodes drop out for a task of ``group``; the counts add up to all nodes."""
-        steps = list(shape.filtered)
-        others = int((~shape.eligible).sum()) - sum(step.count for step in steps)
-        if others > 0:
-            steps.append(reasons.FunnelStep(others, "not eligible"))
-        left = shape.eligible & accepts
-        closed = int((shape.eligible & ~accepts).sum())
-        if closed:
-            steps.append(reasons.FunnelStep(closed, "not accepting work"))
-        for resource in (quotas.GPU, 0, 1):
-            amount = group.amounts[resource]
-            lacking = left & (room[:, resource] < amount)
-            count = int(lacking.sum())
-            if amount and count:
-                most = _FORMATS[resource](int(room[lacking, resource].max()))
-                asked = _FORMATS[resource](amount)
-                why = f"lack {_NOUNS[resource]} ({asked} asked, at most {most} {state})"
-                steps.append(reasons.FunnelStep(count, why))
-                left &= ~lacking
-        rest = int(left.sum())
-        if rest:
-            counts = placements.fit_counts(room, group.amounts, left, group.count)
-            held = min(int(counts.sum()), group.count)
-            verb = "has" if rest == 1 else "have"
-            steps.append(reasons.FunnelStep(rest, f"{verb} room for {held} of {group.count} tasks"))
-        return tuple(steps)
 
+class Reasons:
+    """Reasons by key: one entry for all claims that wait for the same cause."""
 
-def suspended_by(ledger: quotas.Quota, suspended: placements.Usable, queue: int) -> int:
-    """The nearest suspended queue at or above a queue, -1 if there is none."""
-    return next((member for member in ledger.paths[queue] if suspended[member]), -1)
+    def __init__(self, explainer: Explainer) -> None:
+        self.explainer = explainer
+        self.found: dict[str, tuple[reasons.Reason, ...]] = {}
+        self.of_line: list[str] = []
+        self.of_job: dict[str, str] = {}
+        self._keys: dict[object, str] = {}
+
+    def line(self, index: int, line: snapshots.Line, cause: Cause | None) -> None:
+        """The reason of a line's claims, empty where none was blocked as a whole."""
+        if len(self.of_line) != index:
+            raise AssertionError(f"line {index} told after {len(self.of_line)} lines")
+        self.of_line.append("" if cause is None else self._key(line, cause))
+
+    def job(self, line: int, claim: snapshots.Claim, cause: Cause) -> None:
+        """A claim that waits for a cause of its own."""
+        self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause)
+
+    def _key(self, line: snapshots.Line, cause: Cause) -> str:
+        alike = (line.queue, line.shape, line.preemptible, cause)
+        key = self._keys.get(alike)
+        if key is None:
+            told = self.explainer.told(line, cause)
+            name = self.explainer.situation.queues.names[line.queue]
+            parts = [name, str(line.shape), cause.kind]
+            if cause.excess is not None:
+                parts.append(str(cause.excess.queue))
+            if any(reason.code is reasons.ReasonCode.BEHIND for reason in told):
+                parts.append("behind")
+            if not line.preemptible:
+                parts.append("firm")
+            if cause.subject:
+                parts.append(cause.subject)
+            key = self._keys[alike] = "/".join(parts)
+            self.found.setdefault(key, told)
+        return key

@@ -1,132 +1,269 @@
 """Who goes first: claims within a queue, and queues among each other.
 
-Within a queue: priority, then arrival; among one owner's jobs of equal priority the one with the
-least slack takes the owner's earliest turn. Between queues: a tree is walked from the roots, at
-each level to the branch with the smallest key. What is covered by a guarantee goes before what
-borrows; the former by the lowest allocated/guaranteed ratio, the latter by the lowest dominant
-share; ties by arrival.
+Within a queue: what is not yet running before what grows, then priority, then arrival; among one
+owner's claims of equal priority the one with the least slack takes the owner's earliest turn.
+Between queues the tree is walked from the roots, at each level to the child that is not above its
+fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
+the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
+a time.
 """
 
+import heapq
 import math
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from reconciler.scheduling import quota as quotas
+from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.snapshot import Vector
 
-#: Tier (0 covered by a guarantee, 1 borrows), ratios from this level down, arrival, job.
-Key = tuple[int, tuple[float, ...], int, str]
-COVERED, BORROWS = 0, 1
+#: Whether it is above its fair share; whether its guarantee does not cover the next start;
+#: negated priority; whether it has no share at all; dominant share with and without the next
+#: start; row. The order of these tests is KAI-Scheduler's (``proportion/queue_order``).
+Key = tuple[bool, bool, int, bool, float, float, int]
+#: Whether it grows, negated priority, arrival (or rank), line, position in the line.
+Place = tuple[bool, int, float, int, int]
 
 
-def in_queue(claims: Iterable[snapshots.Claim]) -> list[snapshots.Claim]:
-    """The claims of one queue in the order in which they are tried."""
-    ordered = sorted(claims, key=lambda c: (-c.priority, c.order, c.job))
-    turns: dict[tuple[int, str], list[int]] = {}
-    pressed: set[tuple[int, str]] = set()
-    for position, claim in enumerate(ordered):
-        if not math.isinf(claim.slack_s):
-            pressed.add((claim.priority, claim.owner))
-        turns.setdefault((claim.priority, claim.owner), []).append(position)
-    result = list(ordered)
-    for group in pressed:
-        members = sorted(
-            (ordered[position] for position in turns[group]),
-            key=lambda c: (c.slack_s, c.order, c.job),
+@dataclass(slots=True)
+class Progress:
+    """How far a claim has come in this cycle.
+
+    Attributes:
+        started: elements placed. promised: elements that room is kept for.
+        grown: tasks of ``claim.missing`` that got room.
+    """
+
+    line: int
+    claim: snapshots.Claim
+    started: int = 0
+    promised: int = 0
+    grown: int = 0
+
+    @property
+    def left(self) -> int:
+        """Elements, or missing tasks, that may still start in this cycle."""
+        claim = self.claim
+        if claim.missing:
+            return len(claim.missing) - self.grown
+        return min(claim.startable, len(claim.elements)) - self.started - self.promised
+
+
+@dataclass(slots=True)
+class Line:
+    """The claims of one queue in the order in which they are tried.
+
+    ``blocked`` lines are passed over; what is blocked stays so for the cycle.
+    """
+
+    situation: snapshots.Snapshot
+    places: list[Place] = field(default_factory=list)
+    blocked: set[int] = field(default_factory=set)
+    progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    explicit: bool = False
+
+    def head(self) -> Progress | None:
+        """The next claim that may start something, or None."""
+        lines = self.situation.lines
+        while self.places:
+            place = self.places[0]
+            index, position = place[3], place[4]
+            if index not in self.blocked:
+                found = self.progress.get((index, position))
+                if found is None:
+                    claim = lines[index].claims[position]
+                    found = self.progress[index, position] = Progress(index, claim)
+                if found.left > 0:
+                    return found
+                self._pass(place)
+            else:
+                heapq.heappop(self.places)
+        return None
+
+    def skip(self) -> None:
+        """The head can't start; the next claim of its line may."""
+        self._pass(self.places[0])
+
+    def _pass(self, place: Place) -> None:
+        index, position = place[3], place[4] + 1
+        claims = self.situation.lines[index].claims
+        if self.explicit or position >= len(claims):
+            heapq.heappop(self.places)
+            return
+        following = (place[0], place[1], claims[position].order, index, position)
+        heapq.heapreplace(self.places, following)
+
+    def run_length(self) -> int:
+        """How many claims of the head's line come before any other line's, 1 at least."""
+        if self.explicit or not self.places:
+            return 1
+        place = self.places[0]
+        claims = self.situation.lines[place[3]].claims
+        rivals = self.places[1:3]
+        if not rivals:
+            return len(claims) - place[4]
+        bound = min(rivals)
+        count = 1
+        for claim in claims[place[4] + 1 :]:
+            if (place[0], place[1], claim.order, place[3], 0) >= bound:
+                break
+            count += 1
+        return count
+
+
+def lines_of(situation: snapshots.Snapshot) -> list[Line]:
+    """One line for each queue."""
+    found = [Line(situation) for _ in situation.queues.names]
+    members: list[list[int]] = [[] for _ in found]
+    for index, line in enumerate(situation.lines):
+        if line.claims:
+            members[line.queue].append(index)
+    for queue, indexes in enumerate(members):
+        pressed = any(
+            claim.slack_s != math.inf
+            for index in indexes
+            for claim in situation.lines[index].claims
         )
-        for position, claim in zip(turns[group], members, strict=True):
-            result[position] = claim
-    return result
+        if pressed:
+            found[queue].explicit = True
+            found[queue].places = _ranked(situation, indexes)
+        else:
+            for index in indexes:
+                line = situation.lines[index]
+                first = line.claims[0]
+                place = (bool(first.missing), -line.priority, first.order, index, 0)
+                found[queue].places.append(place)
+            heapq.heapify(found[queue].places)
+    return found
 
 
-Head = tuple[snapshots.Claim, quotas.Vector]
-NOTHING: quotas.Vector = (0, 0, 0)
+def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
+    """Every claim with its rank, where deadlines reorder an owner's claims of one priority."""
+    entries = [
+        ((bool(claim.missing), -line.priority, claim.order, claim.job), index, position)
+        for index in indexes
+        for line in (situation.lines[index],)
+        for position, claim in enumerate(line.claims)
+    ]
+    entries.sort()
+    turns: dict[tuple[bool, int, str], list[int]] = {}
+    for rank, (key, index, position) in enumerate(entries):
+        owner = situation.lines[index].claims[position].owner
+        turns.setdefault((key[0], key[1], owner), []).append(rank)
+    result = list(entries)
+    for ranks in turns.values():
+        by_slack = sorted(
+            (entries[rank] for rank in ranks),
+            key=lambda e: (situation.lines[e[1]].claims[e[2]].slack_s, e[0]),
+        )
+        for rank, entry in zip(ranks, by_slack, strict=True):
+            result[rank] = entry
+    return [
+        (key[0], key[1], float(rank), index, position)
+        for rank, (key, index, position) in enumerate(result)
+    ]
 
 
 class Tree:
     """The queues that have something to try, by whose turn it is.
 
-    ``best`` holds for each queue the smallest key in its subtree as seen from its parent. Keys
-    only grow within a cycle, so one that turns out stale when its turn comes is put again.
+    Each parent has a heap of its children; an entry whose version is old is dropped when it is
+    met. A queue with work of its own and children competes with them as one more child.
     """
 
-    def __init__(self, ledger: quotas.Quota) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
         self.ledger = ledger
+        self.priority = [int(p) for p in situation.queues.priority]
         count = len(ledger.paths)
-        self.heads: list[Head | None] = [None] * count
-        self.own: list[Key | None] = [None] * count
-        self.best: list[Key | None] = [None] * count
-        self.children: list[list[int]] = [[] for _ in range(count)]
-        self.roots: list[int] = []
-        for queue, path in enumerate(ledger.paths):
-            (self.children[path[1]] if len(path) > 1 else self.roots).append(queue)
+        self.asked: list[Vector | None] = [None] * count
+        self.heaps: list[list[tuple[Key, int, int]]] = [[] for _ in range(count + 1)]
+        self.versions = [0] * (2 * count)
+        self.count = count
 
-    def key(self, queue: int, head: Head, level: int = 0, more: int = 0) -> Key:
-        """A queue's key as seen ``level`` steps above it, had it started ``more`` elements."""
-        claim, asked = head
+    def put(self, queue: int, asked: Vector | None) -> None:
+        """A queue's next claim asks for this, or there is none, or the queue was charged."""
+        self.asked[queue] = asked
+        path = self.ledger.paths[queue]
+        self._push(queue, queue + self.count, queue, asked)
+        for level, member in enumerate(path):
+            above = path[level + 1] if level + 1 < len(path) else -1
+            self._push(above, member, member, self._asked_at(member))
+
+    def _push(self, parent: int, child: int, queue: int, asked: Vector | None) -> None:
+        self.versions[child] += 1
+        if asked is not None:
+            entry = (self.key(queue, asked), self.versions[child], child)
+            heapq.heappush(self.heaps[parent], entry)
+
+    def key(self, queue: int, asked: Vector) -> Key:
+        """A queue's place among its siblings."""
         ledger = self.ledger
-        taken: quotas.Vector = (asked[0] * more, asked[1] * more, asked[2] * more)
-        if ledger.covers(queue, asked, taken):
-            tier, measure = COVERED, ledger.saturation
-        else:
-            tier, measure = BORROWS, ledger.share
-        ratios = tuple(measure(member, taken) for member in ledger.paths[queue][level::-1])
-        return (tier, ratios, claim.order, claim.job)
+        row, bounds, fair = ledger.charged[queue], ledger.guaranteed[queue], ledger.fair[queue]
+        rationed = ledger.rationed[queue]
+        over = covered = False
+        if rationed[2] or rationed[0] or rationed[1]:
+            covered = True
+            for resource in (2, 0, 1):
+                if not rationed[resource]:
+                    continue
+                over = over or row[resource] > fair[resource]
+                covered = covered and row[resource] + asked[resource] <= bounds[resource]
+        return (
+            over,
+            not covered,
+            -self.priority[queue],
+            ledger.lacks_share(queue, asked),
+            ledger.dominant_share(queue, asked),
+            ledger.dominant_share(queue),
+            queue,
+        )
 
-    def put(self, queue: int, head: Head | None) -> None:
-        """A queue has another first claim, or none, or was charged: find its place anew."""
-        self.heads[queue] = head
-        self.own[queue] = None if head is None else self.key(queue, head)
-        for member in self.ledger.paths[queue]:
-            keys = [self._lifted(member, key) for key, _ in self._below(member)[:1]]
-            own = self.own[member]
-            self.best[member] = min([*keys, *([] if own is None else [own])], default=None)
-
-    def _below(self, queue: int) -> list[tuple[Key, int]]:
-        below = self.roots if queue < 0 else self.children[queue]
-        return sorted((key, child) for child in below if (key := self.best[child]) is not None)
-
-    def _lifted(self, queue: int, key: Key) -> Key:
-        """A key from below with the ratio of this level before it."""
-        measure = self.ledger.share if key[0] == BORROWS else self.ledger.saturation
-        return (key[0], (measure(queue, NOTHING), *key[1]), key[2], key[3])
-
-    def first(self) -> tuple[int, list[tuple[int, Key]]] | None:
-        """The queue whose turn it is, and the best rivals as (depth of the level, key)."""
-        rivals: list[tuple[int, Key]] = []
-        at = -1
-        for depth in range(len(self.best) + 1):
-            branches = self._below(at)
-            own = self.own[at] if at >= 0 else None
-            if own is not None:
-                inner = self._lifted(at, branches[0][0]) if branches else None
-                if inner is None or own <= inner:
-                    return at, [*rivals, *([] if inner is None else [(depth - 1, inner)])]
-                rivals.append((depth - 1, own))
-            if not branches:
-                return None
-            if len(branches) > 1:
-                rivals.append((depth, branches[1][0]))
-            at = branches[0][1]
+    def _top(self, parent: int) -> int | None:
+        heap = self.heaps[parent]
+        while heap:
+            _, version, child = heap[0]
+            if self.versions[child] == version:
+                return child
+            heapq.heappop(heap)
         return None
 
-    def leads(self, queue: int, head: Head, rivals: list[tuple[int, Key]], more: int) -> bool:
-        """Whether it would still be this queue's turn had it started ``more`` elements."""
-        deepest = len(self.ledger.paths[queue]) - 1
-        return all(self.key(queue, head, deepest - depth, more) <= rival for depth, rival in rivals)
+    def _asked_at(self, queue: int) -> Vector | None:
+        """What the next start below a queue asks for."""
+        at = queue
+        for _ in range(self.count):
+            child = self._top(at)
+            if child is None:
+                return None
+            if child >= self.count:
+                return self.asked[child - self.count]
+            at = child
+        return None
 
-    def turns(self, queue: int, head: Head, rivals: list[tuple[int, Key]], most: int) -> int:
-        """How many elements in a row are this queue's turn, 1 at least and ``most`` at most."""
-        if not rivals or most == 1:
-            return most
-        low, high = 1, most
-        if self.leads(queue, head, rivals, most - 1):
-            return most
-        for _ in range(most.bit_length()):
-            if high - low <= 1:
-                break
-            middle = (low + high) // 2
-            if self.leads(queue, head, rivals, middle - 1):
-                low = middle
-            else:
-                high = middle
-        return low
+    def first(self) -> int | None:
+        """The queue whose turn it is."""
+        at = -1
+        for _ in range(self.count + 1):
+            child = self._top(at)
+            if child is None:
+                return None
+            if child >= self.count:
+                return child - self.count
+            at = child
+        return None
+
+    def alone(self, queue: int) -> bool:
+        """Whether no other queue waits for its turn."""
+        path = self.ledger.paths[queue]
+        if len(self._live(queue)) > 1:
+            return False
+        return all(
+            len(self._live(path[level + 1] if level + 1 < len(path) else -1)) <= 1
+            for level in range(len(path))
+        )
+
+    def _live(self, parent: int) -> set[int]:
+        heap = self.heaps[parent]
+        if len(heap) > 2 * self.count + 16:
+            heap = [entry for entry in heap if self.versions[entry[2]] == entry[1]]
+            heapq.heapify(heap)
+            self.heaps[parent] = heap
+        return {child for _, version, child in heap if self.versions[child] == version}

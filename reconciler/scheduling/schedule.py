@@ -1,297 +1,517 @@
 """One scheduling decision: a snapshot comes in, what starts, what leaves and why go out.
 
-The cycle first keeps room for claims that others were evicted for already, then goes from claim
-to claim in the order of ``order``: it starts what fits, keeps room that is coming free for who
-can start with it, evicts for those who may, and notes for everyone else what stands in the way.
-It never looks at a clock, and the order of what comes in does not matter.
+The cycle first keeps room for claims that others were evicted for already, then goes from claim to
+claim in the order of ``order``. Each is tried in the ways that disturb least first: it starts where
+there is room, waits for room that is coming free, moves others together, reclaims, preempts; what
+remains is blocked with a cause, and may get a reservation past which others start only if they do
+not delay it. It never looks at a clock, and the order of what comes in does not matter.
 """
 
-from dataclasses import dataclass, field
+import dataclasses
+import math
 
-from reconciler.model import reasons
-from reconciler.scheduling import explain, order, placement, preemption, quota, snapshot
-from reconciler.scheduling import stock as stocks
-from reconciler.scheduling.decisions import Decisions, Eviction, Placement
+import numpy as np
 
-#: What claims of a queue have in common when one that fails speaks for the others.
-Alike = tuple[int, bool, int]
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    consolidation,
+    estimating,
+    eviction,
+    explain,
+    order,
+)
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import (
+    Action,
+    Decisions,
+    Eviction,
+    Kept,
+    Placement,
+    QueueShare,
+    TaskPlacement,
+)
+from reconciler.scheduling.room import Room
 
 
-def schedule(situation: snapshot.Snapshot) -> Decisions:
+def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
-    return _Cycle(situation).run()
+    return Cycle(_within_windows(situation)).run()
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far a claim has come in this cycle."""
+def _within_windows(situation: snapshots.Snapshot) -> snapshots.Snapshot:
+    """The same with nodes taken out for lines that would still run when a window begins there.
 
-    claim: snapshot.Claim
-    asked: quota.Vector
-    started: int = 0
-    promised: int = 0
-    cause: explain.Cause | None = None
-    stopping: list[str] = field(default_factory=list)
+    Lines for which a window matters get a shape of their own with fewer eligible nodes.
+    """
+    if not situation.windows:
+        return situation
+    shapes, known, lines = list(situation.shapes), {}, []
+    for line in situation.lines:
+        ends_at = situation.now + line.duration_s
+        barred = tuple(
+            index
+            for index, window in enumerate(situation.windows)
+            if window.ends_at > situation.now
+            and window.starts_at < ends_at
+            and (window.maintenance or index not in line.reservations)
+        )
+        if not barred:
+            lines.append(line)
+            continue
+        key = (line.shape, barred)
+        if key not in known:
+            closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
+            known[key] = len(shapes)
+            shapes.append(explain.windowed(situation, line.shape, barred, closed))
+        lines.append(dataclasses.replace(line, shape=known[key]))
+    return dataclasses.replace(situation, shapes=tuple(shapes), lines=tuple(lines))
 
-    @property
-    def left(self) -> int:
-        """Elements that may still start in this cycle."""
-        claim = self.claim
-        return min(claim.startable, len(claim.elements)) - self.started - self.promised
 
-    @property
-    def alike(self) -> Alike:
-        return (self.claim.shape, self.claim.preemptible, self.claim.priority)
-
-
-class _Cycle:
+class Cycle:
     """The state of one call."""
 
-    def __init__(self, situation: snapshot.Snapshot) -> None:
+    def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self.ledger = quota.of(situation)
-        self.stock = stocks.Stock(situation)
-        self.victims = preemption.Victims(situation, self.ledger, self.stock)
-        self.tree = order.Tree(self.ledger)
-        totals = [shape.total for shape in situation.shapes]
-        count = len(situation.queues.names)
-        waiting: list[list[snapshot.Claim]] = [[] for _ in range(count)]
-        for claim in situation.claims:
-            waiting[claim.queue].append(claim)
-        self.lines = [
-            [_Progress(claim, totals[claim.shape]) for claim in order.in_queue(claims)]
-            for claims in waiting
-        ]
-        self.positions = [0] * count
-        self.blocked: list[dict[Alike, explain.Cause]] = [{} for _ in range(count)]
+        self.ledger = ledgers.Ledger(situation)
+        self.now = Room(situation)
+        leaving = [holding for holding in situation.holdings if holding.leaving]
+        self.later = self.now
+        if leaving:
+            self.later = self.now.copy()
+            for holding in leaving:
+                self.later.release(
+                    holding.tasks, exclusive=holding.exclusive, matches=holding.matches
+                )
+        self.tree = order.Tree(situation, self.ledger)
+        self.queues = order.lines_of(situation)
+        self.calendar = backfill.Calendar(situation, self.now, self.later)
+        self.evictor = eviction.Evictor(situation, self.ledger, self.later)
+        self.mover = consolidation.Mover(situation, self.later)
+        self.running = {
+            (holding.job, holding.element): holding for holding in situation.holdings
+        }
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
+        self.promised: dict[str, int] = {}
+        self.causes: dict[tuple[str, bool], explain.Cause] = {}
+        self.line_causes: dict[int, explain.Cause] = {}
+        self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
+        self.stopping: dict[str, list[str]] = {}
 
     def run(self) -> Decisions:
         """Go through all claims once."""
         self._suspend()
         self._keep_promises()
-        for queue, line in enumerate(self.lines):
-            if line:
-                self.tree.put(queue, self._next(queue))
-        turns_max = 2 * sum(p.left + 2 for line in self.lines for p in line)
-        for _ in range(turns_max):
-            turn = self.tree.first()
-            if turn is None:
+        for queue in range(len(self.queues)):
+            self._put(queue)
+        turns_max = 4 * sum(
+            len(line.claims) + sum(len(c.elements) + len(c.missing) for c in line.claims)
+            for line in self.situation.lines
+        )
+        for _ in range(turns_max + 16):
+            queue = self.tree.first()
+            if queue is None:
                 break
-            self._turn(*turn)
+            self._turn(queue)
+        self._break_up()
         return self._decisions()
+
+    # Before the turns
 
     def _suspend(self) -> None:
         flags = self.situation.queues.suspended
-        for queue, line in enumerate(self.lines):
-            by = explain.suspended_by(self.ledger, flags, queue)
+        for index, line in enumerate(self.situation.lines):
+            by = next((m for m in self.ledger.paths[line.queue] if flags[m]), -1)
             if by >= 0:
-                for progress in line:
-                    progress.cause = explain.Cause("suspended", queue=by)
-                self.positions[queue] = len(line)
-
-    # What was promised in earlier cycles
+                self._block(index, explain.Cause("suspended", queue=by))
 
     def _keep_promises(self) -> None:
         """Claims that others were evicted for get their room before anyone else."""
-        leaving: dict[str, list[snapshot.Holding]] = {}
+        leaving: dict[str, list[snapshots.Holding]] = {}
+        moving = []
         for holding in sorted(self.situation.holdings, key=lambda h: (h.job, h.element)):
-            if holding.leaving:
-                self.stock.add(self.stock.coming, holding.tasks)
+            if holding.leaving and holding.leaving_for:
                 leaving.setdefault(holding.leaving_for, []).append(holding)
-        awaiting = [
-            progress
-            for queue, line in enumerate(self.lines)
-            for progress in line[self.positions[queue] :]
-            if progress.claim.promised or progress.claim.job in leaving
-        ]
-        awaiting.sort(key=self._promise_order)
-        for progress in awaiting:
-            for holding in leaving.get(progress.claim.job, ()):
-                self.stock.add(self.stock.reserved, holding.tasks)
-        for progress in awaiting:
-            own = leaving.get(progress.claim.job, [])
-            for node, amounts, _ in (task for holding in own for task in holding.tasks):
-                if self.stock.accepts[node]:
-                    self.stock.reserved[node] -= amounts
-            progress.stopping = [f"{h.job}[{h.element}]" for h in own]
-            due = progress.claim.promised or len(own)
-            for _ in range(min(due, progress.left)):
-                if not (self._start(progress, 1) or self._promise(progress, to_all=True)):
+            if holding.leaving and holding.moving and holding.shape >= 0:
+                moving.append(holding)
+        awaiting = []
+        for index, line in enumerate(self.situation.lines):
+            if index in self.queues[line.queue].blocked:
+                continue
+            for position, claim in enumerate(line.claims):
+                if claim.promised or claim.job in leaving:
+                    awaiting.append((index, position, claim))
+        awaiting.sort(key=lambda entry: self._promise_rank(self.situation.lines[entry[0]], entry[2]))
+        for index, position, claim in awaiting:
+            line = self.situation.lines[index]
+            found = order.Progress(index, claim)
+            self.queues[line.queue].progress[index, position] = found
+            own = leaving.get(claim.job, [])
+            self.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
+            for _ in range(min(claim.promised or len(own), found.left)):
+                ask = self._ask(found)
+                if self._gate(ask, settled=True) is not None:
                     break
+                if not (self._start(ask, "promised") or self._promise(ask)):
+                    break
+        for holding in moving:
+            self._keep_moving(holding)
 
-    def _promise_order(self, progress: _Progress) -> tuple[bool, int, int, str]:
-        claim = progress.claim
-        covered = self.ledger.covers(claim.queue, progress.asked, (0, 0, 0))
-        return (not covered, -claim.priority, claim.order, claim.job)
+    def _promise_rank(
+        self, line: snapshots.Line, claim: snapshots.Claim
+    ) -> tuple[bool, int, int, str]:
+        covered = self.ledger.covered(line.queue, self.situation.shapes[line.shape].least)
+        return (not covered, -line.priority, claim.order, claim.job)
+
+    def _keep_moving(self, holding: snapshots.Holding) -> None:
+        """Work that leaves only to start elsewhere keeps its place there."""
+        plan = self.later.plan(holding.shape)
+        if plan is not None:
+            tasks = self.later.take(holding.shape, plan)
+            self._clamp(tasks)
+            self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
 
     # One turn
 
-    def _next(self, queue: int) -> order.Head | None:
-        """Pass over claims that can't start nor evict; the next one that might."""
-        line, blocked = self.lines[queue], self.blocked[queue]
-        while self.positions[queue] < len(line):
-            progress = line[self.positions[queue]]
-            if progress.left > 0:
-                cause = blocked.get(progress.alike)
-                if cause is None:
-                    cause = self._hopeless(progress)
-                    if cause is None:
-                        return (progress.claim, progress.asked)
-                    blocked[progress.alike] = cause
-                progress.cause = cause
-            self.positions[queue] += 1
-        return None
+    def _put(self, queue: int) -> None:
+        head = self.queues[queue].head()
+        self.tree.put(queue, None if head is None else self._ask(head).amounts)
 
-    def _gate(self, progress: _Progress, *, settled: bool = False) -> explain.Cause | None:
-        """A limit, or for firm work a guarantee, that forbids one more element."""
+    def _ask(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
-        excess = self.ledger.over_limit(claim.queue, progress.asked, settled=settled)
-        if excess is not None:
-            return explain.Cause("limit", excess)
-        if not claim.preemptible:
-            excess = self.ledger.over_guarantee(claim.queue, progress.asked)
-            if excess is not None:
-                return explain.Cause("quota", excess)
-        return None
-
-    def _hopeless(self, progress: _Progress) -> explain.Cause | None:
-        """Why one more element can neither start nor get room by evictions; None if it may."""
-        cause = self._gate(progress)
-        if cause is None and self.stock.fits(progress.claim.shape):
-            return None
-        if self._later_plan(progress) is not None:
-            return None
-        if self.victims.could_help(self._asking(progress)):
-            return None
-        return cause or explain.Cause("room", ahead=len(self.takers))
-
-    def _turn(self, queue: int, rivals: list[tuple[int, order.Key]]) -> None:
-        progress = self.lines[queue][self.positions[queue]]
-        head = (progress.claim, progress.asked)
-        if self.tree.key(queue, head) != self.tree.own[queue]:
-            self.tree.put(queue, head)
-            return
-        most = self.tree.turns(queue, head, rivals, self._allowed(progress))
-        if not (self._start(progress, most) or self._promise(progress) or self._evict(progress)):
-            self.blocked[queue][progress.alike] = (
-                self._hopeless(progress)
-                or self._gate(progress)
-                or explain.Cause("room", ahead=len(self.takers))
-            )
-        self.tree.put(queue, self._next(queue))
-
-    def _allowed(self, progress: _Progress) -> int:
-        claim = progress.claim
-        allowed = self.ledger.startable(claim.queue, progress.asked, firm=not claim.preemptible)
-        return max(1, min(progress.left, allowed))
-
-    def _start(self, progress: _Progress, most: int) -> bool:
-        """Start up to ``most`` elements; whether any did."""
-        claim = progress.claim
-        if self._gate(progress) is not None:
-            return False
-        started = self.stock.start(claim.shape, most)
-        waiting = claim.elements[progress.started : progress.started + len(started)]
-        for element, tasks in zip(waiting, started, strict=True):
-            self.placements.append(Placement(claim.job, element, tasks))
-        progress.started += len(started)
-        self.ledger.charge(claim.queue, progress.asked, len(started), firm=not claim.preemptible)
-        if started:
-            nodes = {task.node for tasks in started for task in tasks}
-            self.takers.append((claim.job, tuple(sorted(nodes))))
-        return bool(started)
-
-    def _asking(self, progress: _Progress) -> preemption.Asking:
-        claim = progress.claim
-        shape = self.situation.shapes[claim.shape]
-        return preemption.Asking(claim, shape, progress.asked, self.stock.usable(claim.shape))
-
-    def _later_plan(
-        self, progress: _Progress, *, everything: bool = False
-    ) -> placement.Plan | None:
-        """Where an element would go once all that is leaving already has left."""
-        if self._gate(progress, settled=True) is not None:
-            return None
-        index = progress.claim.shape
-        shape, usable = self.situation.shapes[index], self.stock.usable(index)
-        room = self.stock.later(everything=everything)
-        # Where something is leaving first: what is free elsewhere can be used at once.
-        there = usable & self.stock.coming.any(axis=1)
-        return placement.plan_element(room, shape, there) or placement.plan_element(
-            room, shape, usable
+        line = self.situation.lines[progress.line]
+        shape = self.situation.shapes[line.shape]
+        if not claim.missing:
+            return asking.Ask(progress, line, line.shape, shape.least)
+        holding = self.running.get((claim.job, claim.elements[0]))
+        present: asking.Present = holding.tasks if holding else ()
+        present += tuple(
+            task
+            for placement in self.placements
+            if placement.job == claim.job and placement.element == claim.elements[0]
+            for task in placement.tasks
+        )
+        needed = self._lacking(shape, present, claim.missing[progress.grown :])
+        chosen = needed or claim.missing[progress.grown : progress.grown + 1]
+        cpu = memory = gpu = 0
+        for group, _ in chosen:
+            amounts = shape.groups[group].amounts
+            cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
+        return asking.Ask(
+            progress, line, line.shape, (cpu, memory, gpu), chosen, present, needed=bool(needed)
         )
 
-    def _promise(self, progress: _Progress, *, to_all: bool = False) -> bool:
-        """Keep room for one element in what is free and coming free; whether it is enough."""
-        plan = self._later_plan(progress)
-        if plan is None and to_all:
-            plan = self._later_plan(progress, everything=True)
-        if plan is None:
+    @staticmethod
+    def _lacking(
+        shape: snapshots.Shape,
+        present: asking.Present,
+        missing: tuple[tuple[int, int], ...],
+    ) -> tuple[tuple[int, int], ...]:
+        """Of the missing tasks those without which a gang is below its minimum."""
+        have = [0] * len(shape.groups)
+        for task in present:
+            have[task.group] += 1
+        found = []
+        for group, index in missing:
+            if have[group] < shape.groups[group].least:
+                have[group] += 1
+                found.append((group, index))
+        return tuple(found)
+
+    def _turn(self, queue: int) -> None:
+        line = self.queues[queue]
+        progress = line.head()
+        if progress is None:
+            self._put(queue)
+            return
+        ask = self._ask(progress)
+        cause = self._gate(ask)
+        if cause is None:
+            if self._start(ask, "backfill" if self.calendar.reservations else "allocate"):
+                self._put(queue)
+                return
+            cause = self._later(ask)
+            if cause is None:
+                self._put(queue)
+                return
+        elif cause.kind in {"limit", "lending"} and self._evict(ask):
+            self._put(queue)
+            return
+        self._blocked(ask, cause)
+        self._put(queue)
+
+    def _later(self, ask: asking.Ask) -> explain.Cause | None:
+        """No room now: wait for what leaves, move, evict, reserve; the cause if none of it helps."""
+        if self._promise(ask) or self._move(ask) or self._evict(ask):
+            return None
+        reservations = self.calendar.reservations
+        if reservations and ask.fits(self.now):
+            first = reservations[0]
+            return explain.Cause("kept", subject=first.ask.job, at=first.starts_at)
+        cause = explain.Cause("room", ahead=len(self.takers))
+        return self._reserve(ask) or cause
+
+    def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
+        """Note why a claim waits; where the same holds for its whole line, pass over the line."""
+        progress = ask.progress
+        if ask.missing:
+            self.causes[ask.job, True] = cause
+            self.queues[ask.queue].skip()
+        elif progress.started or progress.promised or cause.kind == "reserved":
+            self.causes[ask.job, False] = cause
+            if cause.kind == "reserved":
+                self.queues[ask.queue].skip()
+            else:
+                self._block(progress.line, dataclasses.replace(cause, subject=""))
+        else:
+            self._block(progress.line, cause)
+
+    def _block(self, index: int, cause: explain.Cause) -> None:
+        self.line_causes.setdefault(index, cause)
+        self.queues[self.situation.lines[index].queue].blocked.add(index)
+
+    def _gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """A limit, a lender, or for firm work a guarantee, that forbids the start."""
+        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
+        if excess is not None:
+            return explain.Cause("limit", excess)
+        if ask.firm:
+            excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
+            if excess is not None:
+                return explain.Cause("quota", excess)
+        excess = self.ledger.over_lending(ask.queue, ask.amounts)
+        if excess is not None:
+            return explain.Cause("lending", excess)
+        return None
+
+    # Ways to get room, the least disruptive first
+
+    def _start(self, ask: asking.Ask, action: Action) -> bool:
+        """Start one element, or grow it by a task, if there is room now."""
+        room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
+        tasks = ask.place(room)
+        if tasks is None:
             return False
-        self.stock.promise(progress.claim.shape, plan)
-        claim = progress.claim
-        self.ledger.charge(claim.queue, progress.asked, firm=not claim.preemptible)
-        progress.promised += 1
-        self.takers.append((progress.claim.job, tuple(sorted({part.node for part in plan}))))
+        shape = self.situation.shapes[ask.shape]
+        self.calendar.started(
+            tasks,
+            ask.line.duration_s,
+            room,
+            exclusive=shape.exclusive,
+            matches=shape.matches,
+        )
+        self._charge(ask, tasks)
+        claim, progress = ask.progress.claim, ask.progress
+        if ask.missing:
+            element = claim.elements[0]
+            progress.grown += len(ask.missing)
+            action = "grow"
+        else:
+            element = claim.elements[progress.started]
+            progress.started += 1
+        self.placements.append(Placement(ask.job, element, tasks, action))
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
         return True
 
-    def _evict(self, progress: _Progress) -> bool:
-        """Find victims for one element and keep the room that they leave."""
-        claim = progress.claim
-        victims = self.victims.find(self._asking(progress))
-        if not victims:
-            return False
-        self.victims.remove(victims)
-        names = self.situation.queues.names
-        for victim in victims:
-            holding = victim.holding
-            if holding.queue == claim.queue:
-                why = f"{claim.job} of priority {claim.priority} goes before {holding.priority}"
-            else:
-                why = f"queue {names[claim.queue]} takes back what it is guaranteed"
-            self.evictions.append(Eviction(holding.job, holding.element, claim.job, why))
-            progress.stopping.append(f"{holding.job}[{holding.element}]")
-        return self._promise(progress)
+    def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+        cpu = memory = gpu = 0
+        for task in tasks:
+            cpu += task.amounts[0]
+            memory += task.amounts[1]
+            gpu += task.amounts[2]
+        self.ledger.charge(ask.queue, (cpu, memory, gpu), firm=ask.firm)
 
-    # The outcome
+    def _promise(self, ask: asking.Ask) -> bool:
+        """Keep room that is coming free, and what is free beside it, for who can start with it."""
+        if self.later is self.now:
+            return False
+        tasks = ask.place(self.later)
+        if tasks is None:
+            return False
+        self._promised(ask, tasks)
+        return True
+
+    def _promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+        self._clamp(tasks)
+        self._charge(ask, tasks)
+        if ask.missing:
+            ask.progress.grown += len(ask.missing)
+        else:
+            ask.progress.promised += 1
+        self.promised[ask.job] = self.promised.get(ask.job, 0) + 1
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
+        stopping = tuple(sorted(set(self.stopping.get(ask.job, ()))))
+        self.causes[ask.job, bool(ask.missing)] = explain.Cause(
+            "evictions", subject=ask.job, stopping=stopping
+        )
+
+    def _clamp(self, tasks: tuple[TaskPlacement, ...]) -> None:
+        """What was promised of what is free now can't be taken by others."""
+        self.now.clamp(self.later)
+        self.calendar.promised(tasks)
+
+    def _split(self) -> None:
+        """From now on what is coming free differs from what is free."""
+        if self.later is self.now:
+            self.later = self.now.copy()
+            self.calendar.later = self.later
+            self.evictor.later = self.later
+            self.mover.later = self.later
+
+    def _move(self, ask: asking.Ask) -> bool:
+        """Move work together so that the ask fits."""
+        if not self.situation.policy.consolidate or ask.missing:
+            return False
+        self._split()
+        found = self.mover.find(ask)
+        if found is None:
+            return False
+        tasks, moves = found
+        for move in moves:
+            self.evictions.append(
+                Eviction(
+                    move.holding.job,
+                    move.holding.element,
+                    ask.job,
+                    explain.moved(self.situation, ask.job, move.tasks),
+                    "consolidate",
+                )
+            )
+            self.promised[move.holding.job] = self.promised.get(move.holding.job, 0) + 1
+            self.stopping.setdefault(ask.job, []).append(
+                f"{move.holding.job}[{move.holding.element}]"
+            )
+        self._promised(ask, tasks)
+        return True
+
+    def _evict(self, ask: asking.Ask) -> bool:
+        """Evict those from whom the ask may take."""
+        policy = self.situation.policy
+        if not (policy.reclaim or policy.preempt):
+            return False
+        self._split()
+        found = self.evictor.find(ask)
+        if found is None:
+            return False
+        tasks = ask.place(self.later)
+        if tasks is None:  # pragma: no cover - find() has just tried it
+            raise AssertionError(f"{ask.job}: no room after its victims were found")
+        whole = {unit.index for unit in found.units if not unit.spare}
+        for unit in found.units:
+            if unit.spare and unit.index in whole:
+                continue
+            ground = "shrink" if unit.spare else found.ground
+            leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
+            why = explain.evicted(self.situation, self.ledger, ask, unit, found.ground)
+            self.evictions.append(
+                Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
+            )
+            self.stopping.setdefault(ask.job, []).append(unit.name)
+        self._promised(ask, tasks)
+        return True
+
+    def _reserve(self, ask: asking.Ask) -> explain.Cause | None:
+        """Keep room in time for a blocked claim, as far as the policy goes."""
+        policy = self.situation.policy
+        if policy.backfill == "none" or ask.missing:
+            return None
+        done = self.reserved_in.get(ask.queue, 0)
+        if policy.backfill == "easy" and (done or len(self.reserved_in) >= policy.depth):
+            return None
+        if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
+            return None
+        reservation = self.calendar.reserve(ask)
+        if reservation is None:
+            return None
+        self.reserved_in[ask.queue] = done + 1
+        return explain.Cause(
+            "reserved", subject=ask.job, at=reservation.starts_at, ahead=len(self.takers)
+        )
+
+    def _break_up(self) -> None:
+        """Gangs that are below their minimum and got nothing leave."""
+        started = {(p.job, p.element) for p in self.placements}
+        for holding in self.situation.holdings:
+            if holding.leaving or holding.doubtful or not holding.least:
+                continue
+            if holding.protected_until > self.situation.now:
+                continue
+            have = [0] * len(holding.least)
+            for task in holding.tasks:
+                have[task.group] += 1
+            short = any(h < least for h, least in zip(have, holding.least, strict=True))
+            kept = (holding.job, holding.element) in started or holding.job in self.promised
+            if short and not kept:
+                self.evictions.append(
+                    Eviction(
+                        holding.job,
+                        holding.element,
+                        "",
+                        "fewer of its tasks run than it needs, and there is no room for the rest",
+                        "stale-gang",
+                    )
+                )
+
+    # The result
 
     def _decisions(self) -> Decisions:
-        explainer = explain.Explainer(self.situation, self.ledger, self.stock, self.takers)
-        found: dict[str, tuple[reasons.Reason, ...]] = {}
-        reason_of: dict[str, str] = {}
-        keys: dict[tuple[int, int, bool, explain.Cause], str] = {}
-        for line in self.lines:
-            for progress in line:
+        explainer = explain.Explainer(
+            self.situation, self.ledger, self.now, self.later, self.takers
+        )
+        reasons = explain.Reasons(explainer)
+        for index, line in enumerate(self.situation.lines):
+            reasons.line(index, line, self.line_causes.get(index))
+        for queue in self.queues:
+            for progress in queue.progress.values():
                 claim = progress.claim
-                if progress.started == len(claim.elements):
+                if claim.missing or progress.started == len(claim.elements):
                     continue
-                cause = self._cause(progress)
-                alike = (claim.queue, claim.shape, claim.preemptible, cause)
-                key = keys.get(alike)
-                if key is None:
-                    key = keys[alike] = explainer.key(claim, cause)
-                    if key not in found:
-                        found[key] = explainer.told(claim, cause)
-                reason_of[claim.job] = key
-        promised = {
-            p.claim.job: p.promised
-            for p in sorted((p for line in self.lines for p in line), key=lambda p: p.claim.job)
-            if p.promised
-        }
-        return Decisions(tuple(self.placements), tuple(self.evictions), found, reason_of, promised)
-
-    def _cause(self, progress: _Progress) -> explain.Cause:
-        """What the elements of a claim that are left wait for."""
-        if progress.promised:
-            stopping = tuple(sorted(set(progress.stopping)))
-            return explain.Cause("evictions", subject=progress.claim.job, stopping=stopping)
-        if progress.left <= 0:
-            return explain.Cause("array")
-        if progress.cause is None:
-            return explain.Cause("room", ahead=len(self.takers))
-        if progress.started and progress.cause.kind == "room":
-            return explain.Cause("room")
-        return progress.cause
+                cause = self.causes.get((claim.job, False))
+                if cause is None and progress.left <= 0:
+                    cause = explain.Cause("array")
+                if cause is not None:
+                    reasons.job(progress.line, claim, cause)
+        return Decisions(
+            placements=tuple(self.placements),
+            evictions=tuple(self.evictions),
+            reasons=reasons.found,
+            reason_of_line=tuple(reasons.of_line),
+            reason_of=reasons.of_job,
+            promised=dict(sorted(self.promised.items())),
+            kept=tuple(
+                Kept(
+                    r.ask.job,
+                    r.ask.progress.claim.elements[r.ask.progress.started],
+                    r.starts_at,
+                    tuple(task.node for task in r.tasks),
+                )
+                for r in self.calendar.reservations
+                if r.ask.progress.left > 0
+            ),
+            estimates=estimating.estimates(self.situation, self.calendar, self.queues),
+            shares=tuple(
+                QueueShare(
+                    self.ledger.fair[queue],
+                    self.ledger.demand[queue],
+                    (row[0], row[1], row[2]),
+                )
+                for queue, row in enumerate(self.ledger.charged)
+            ),
+            wake_at=min(
+                (w.starts_at for w in self.situation.windows if w.starts_at > self.situation.now),
+                default=math.inf,
+            )
+            if not self.situation.lines
+            else min(
+                [self.evictor.wake_at]
+                + [
+                    moment
+                    for w in self.situation.windows
+                    for moment in (w.starts_at, w.ends_at)
+                    if moment > self.situation.now
+                ]
+            ),
+        )

@@ -73,6 +73,8 @@ class QueueColumns:
         names: q names.
         parent: (q,) index of the parent, -1 for a root.
         guaranteed: (q, 3) amounts; 0 where nothing is guaranteed, ``UNLIMITED`` for no bound.
+        firm_limit: (q, 3) what work that is not preemptible may hold: what is guaranteed, and
+            ``UNLIMITED`` for a resource in which nothing is guaranteed to anyone.
         rationed: (q, 3) whether the queue's share of a resource is measured (DESIGN section 4).
         limit: (q, 3) amounts; ``UNLIMITED`` where not limited.
         lending: (q, 3) of what is guaranteed and idle, how much others may borrow;
@@ -89,6 +91,7 @@ class QueueColumns:
     names: tuple[str, ...]
     parent: NDArray[np.int64]
     guaranteed: Amounts
+    firm_limit: Amounts
     rationed: Mask
     limit: Amounts
     lending: Amounts
@@ -317,6 +320,7 @@ class Holding:
         exclusive: whether it has its nodes to itself.
         least: what has to stay together of each group, by group index; empty: all.
         doubtful: whether its node is silent: it holds, and can't be evicted now.
+        moving: whether it leaves only to start elsewhere (consolidation): room is kept for it.
     """
 
     job: str
@@ -337,6 +341,7 @@ class Holding:
     exclusive: bool = False
     least: tuple[int, ...] = ()
     doubtful: bool = False
+    moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,208 @@
+"""Room in time: when a blocked claim could start, and what may start before it without delaying it.
+
+Running work with the moments at which it ends at the latest comes in; reservations go out. For each
+reservation the room at its start is kept with everything reserved by then taken away; what starts
+now and is still there at that moment has to fit into that room too. Nothing here evicts anybody.
+
+Source: EASY backfill (Lifka, 1995) reserves for the head, conservative backfill for all; both are
+described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reconciler.scheduling import asking
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.room import Room
+
+#: Moments tried for one reservation; a claim that fits at none of them gets none.
+MOMENTS_MAX = 2_000
+#: Reservations of conservative backfill in one cycle.
+RESERVATIONS_MAX = 200
+
+Taken = Iterable[snapshots.HeldTask | TaskPlacement]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room kept from ``starts_at`` to ``ends_at``.
+
+    Attributes:
+        room: what is free at ``starts_at`` beside all that is reserved then.
+        certain: whether everything that has to end for it has a limit.
+    """
+
+    ask: asking.Ask
+    starts_at: float
+    ends_at: float
+    tasks: tuple[TaskPlacement, ...]
+    room: Room
+
+
+class Calendar:
+    """The reservations of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot, now: Room, later: Room) -> None:
+        """``now``: room for starts; ``later``: the same once all that is leaving has left."""
+        self.situation = situation
+        self.now = now
+        self.later = later
+        self.reservations: list[Reservation] = []
+        self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
+        self._ends: list[tuple[float, int]] | None = None
+        self._combined: dict[int, Room] = {}
+
+    # What may start
+
+    def _reach(self, duration_s: float) -> int:
+        """How many reservations begin before work that starts now has ended."""
+        ends_at = self.situation.now + duration_s
+        return sum(reservation.starts_at < ends_at for reservation in self.reservations)
+
+    def room_for(self, duration_s: float) -> Room:
+        """Room for work of a duration that delays no reservation."""
+        reach = self._reach(duration_s)
+        if not reach:
+            return self.now
+        room = self._combined.get(reach)
+        if room is None:
+            room = self.now.copy()
+            for reservation in self.reservations[:reach]:
+                room.clamp(reservation.room)
+            self._combined[reach] = room
+        return room
+
+    def started(
+        self,
+        tasks: tuple[TaskPlacement, ...],
+        duration_s: float,
+        source: Room,
+        *,
+        exclusive: bool,
+        matches: tuple[int, ...],
+    ) -> None:
+        """Work started in ``source``: take the same from every room where it still runs."""
+        reach = self._reach(duration_s)
+        rooms = [self.now]
+        if self.later is not self.now:
+            rooms.append(self.later)
+        rooms += [reservation.room for reservation in self.reservations[:reach]]
+        for count in list(self._combined):
+            if count <= reach:
+                rooms.append(self._combined[count])
+            elif self._combined[count] is not source:
+                del self._combined[count]
+        for room in rooms:
+            if room is not source:
+                room.hold(tasks, exclusive=exclusive, matches=matches)
+        ends_at = self.situation.now + duration_s
+        if ends_at < math.inf:
+            self._started.append((ends_at, tasks, exclusive, matches))
+
+    def promised(self, tasks: tuple[TaskPlacement, ...]) -> None:
+        """Room was kept for somebody who starts soon: it is taken in every other room too.
+
+        Reservations on the same nodes are given up: who may take room now goes before them.
+        """
+        self._combined.clear()
+        nodes = {task.node for task in tasks}
+        self.reservations = [
+            reservation
+            for reservation in self.reservations
+            if not any(task.node in nodes for task in reservation.tasks)
+        ]
+        for reservation in self.reservations:
+            reservation.room.hold(tasks)
+
+    # When somebody could start
+
+    def reserve(self, ask: asking.Ask) -> Reservation | None:
+        """Keep room for an ask at the earliest moment at which it fits until its end."""
+        found = self._earliest(ask)
+        if found is None:
+            return None
+        starts_at, tasks, room = found
+        shape = self.situation.shapes[ask.shape]
+        ends_at = starts_at + ask.line.duration_s
+        for other in self.reservations:
+            if starts_at <= other.starts_at < ends_at:
+                other.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        reservation = Reservation(ask, starts_at, ends_at, tasks, room)
+        self.reservations.append(reservation)
+        self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
+        self._combined.clear()
+        return reservation
+
+    def _earliest(
+        self, ask: asking.Ask
+    ) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
+        """The first moment, the placement, and the room at that moment with it taken."""
+        walk = self.later.copy()
+        moments = 0
+        for moment, changes in self._moments():
+            for change, tasks, exclusive, matches in changes:
+                if change > 0:
+                    walk.release(tasks, exclusive=exclusive, matches=matches)
+                else:
+                    walk.hold(tasks, exclusive=exclusive, matches=matches)
+            moments += 1
+            if moments > MOMENTS_MAX:
+                return None
+            if not ask.fits(walk):
+                continue
+            within = self._until(walk, moment, ask.line.duration_s)
+            tasks_placed = ask.place(within)
+            if tasks_placed is not None:
+                shape = self.situation.shapes[ask.shape]
+                if within is not walk:
+                    walk.hold(tasks_placed, exclusive=shape.exclusive, matches=shape.matches)
+                return moment, tasks_placed, walk
+        return None
+
+    def _until(self, walk: Room, moment: float, duration_s: float) -> Room:
+        """What stays free from a moment on for a duration."""
+        following = [
+            r for r in self.reservations if moment < r.starts_at < moment + duration_s
+        ]
+        if not following:
+            return walk
+        room = walk.copy()
+        for reservation in following:
+            room.clamp(reservation.room)
+        return room
+
+    def _moments(
+        self,
+    ) -> Iterable[tuple[float, list[tuple[int, Taken, bool, tuple[int, ...]]]]]:
+        """Moments at which something changes, with what is released (1) or taken (-1) then."""
+        now = self.situation.now
+        if self._ends is None:
+            self._ends = sorted(
+                (max(holding.ends_at, now + 1.0), index)
+                for index, holding in enumerate(self.situation.holdings)
+                if not holding.leaving and holding.ends_at < math.inf
+            )
+        changes: list[tuple[float, int, int, tuple[int, Taken, bool, tuple[int, ...]]]] = []
+        for number, (ends_at, index) in enumerate(self._ends):
+            h = self.situation.holdings[index]
+            changes.append((ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches)))
+        for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started):
+            changes.append((ends_at, 1, number, (1, tasks, exclusive, matches)))
+        for number, r in enumerate(self.reservations):
+            shape = self.situation.shapes[r.ask.shape]
+            taken = (r.tasks, shape.exclusive, shape.matches)
+            changes.append((r.starts_at, 3, number, (-1, *taken)))
+            if r.ends_at < math.inf:
+                changes.append((r.ends_at, 2, number, (1, *taken)))
+        changes.sort(key=lambda change: change[:3])
+        at = 0
+        if changes and self.reservations:
+            yield now, []
+        while at < len(changes):
+            moment, batch = changes[at][0], []
+            while at < len(changes) and changes[at][0] == moment:
+                batch.append(changes[at][3])
+                at += 1
+            yield moment, batch

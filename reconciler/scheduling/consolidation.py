@@ -1,0 +1,163 @@
+"""Moving running work together so that a claim fits that lacks room only because of gaps.
+
+An ask goes in; elements that move, with the places they move to, come out, or nothing, and then
+nothing has changed. Only work that may be moved is, only as much as is needed, and only if all of
+it fits elsewhere at once.
+"""
+
+from dataclasses import dataclass
+
+from reconciler.scheduling import asking
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling import victims as pools
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.room import Room
+
+#: Starts of the search, each from another node, for one ask.
+STARTS_MAX = 12
+#: Asks for which a search is made in one cycle.
+SEARCHES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One element that leaves and starts again where its tasks are placed."""
+
+    index: int
+    holding: snapshots.Holding
+    tasks: tuple[TaskPlacement, ...]
+
+
+class Mover:
+    """The searches of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot, later: Room) -> None:
+        self.situation = situation
+        self.later = later
+        self.searches = SEARCHES_MAX
+        self.moved: set[int] = set()
+        self._movable: dict[int, list[int]] | None = None
+        self._failed: set[int] = set()
+
+    def _by_node(self) -> dict[int, list[int]]:
+        """Rows of the holdings that may move, by node, those that are cheapest to move first."""
+        if self._movable is None:
+            now, anything = self.situation.now, self.situation.policy.any_movable
+            found: dict[int, list[int]] = {}
+            for index, h in enumerate(self.situation.holdings):
+                free = not h.leaving and not h.doubtful and h.protected_until <= now
+                if not (free and h.preemptible and h.shape >= 0 and (h.movable or anything)):
+                    continue
+                if any(task.spare for task in h.tasks):
+                    continue
+                for node in {task.node for task in h.tasks}:
+                    found.setdefault(node, []).append(index)
+            for members in found.values():
+                members.sort(key=self._cost)
+            self._movable = found
+        return self._movable
+
+    def _cost(self, index: int) -> tuple[int, float, int, str, int]:
+        h = self.situation.holdings[index]
+        return (
+            len(h.tasks),
+            pools.cost_s(h, self.situation.now),
+            -h.order,
+            h.job,
+            -h.element,
+        )
+
+    def find(self, ask: asking.Ask) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
+        """Places for an ask and the moves that make them; both are taken in the room."""
+        policy = self.situation.policy
+        if not policy.consolidate or self.searches <= 0 or ask.shape in self._failed:
+            return None
+        if ask.missing or not self._enough(ask):
+            return None
+        self.searches -= 1
+        ranked = self._ranked(ask)
+        for start in range(min(STARTS_MAX, len(ranked))):
+            found = self._attempt(ask, ranked[start:] + ranked[:start])
+            if found is not None:
+                for move in found[1]:
+                    self.moved.add(move.index)
+                return found
+            if not self.situation.shapes[ask.shape].is_single:
+                break
+        self._failed.add(ask.shape)
+        return None
+
+    def _enough(self, ask: asking.Ask) -> bool:
+        """Whether all gaps together would do."""
+        shape, room = self.situation.shapes[ask.shape], self.later
+        usable = shape.eligible & self.situation.nodes.accepts
+        free = room.amounts[usable].sum(axis=0)
+        asked = shape.least
+        return all(int(free[r]) >= asked[r] for r in ledgers.RESOURCES)
+
+    def _ranked(self, ask: asking.Ask) -> list[int]:
+        """Nodes with something to move, those first that lack the least for one more task."""
+        shape = self.situation.shapes[ask.shape]
+        group = max(shape.groups, key=lambda g: (g.amounts[2], g.amounts[0], g.amounts[1]))
+        amounts = self.later.amounts
+        counted = self.later.counts(ask.shape, shape.groups.index(group))
+        ranked = []
+        for node, members in self._by_node().items():
+            if not shape.eligible[node] or counted[node] > 0:
+                continue
+            lacks = tuple(
+                max(0, group.amounts[r] - int(amounts[node, r])) for r in (2, 0, 1)
+            )
+            ranked.append((lacks, self._newest(members), node))
+        ranked.sort()
+        return [node for *_, node in ranked]
+
+    def _newest(self, members: list[int]) -> int:
+        return -max(self.situation.holdings[index].order for index in members)
+
+    def _attempt(
+        self, ask: asking.Ask, nodes: list[int]
+    ) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
+        later, mark = self.later, self.later.mark()
+        out: list[int] = []
+        for node in nodes:
+            for index in self._by_node()[node]:
+                if index in self.moved or index in out:
+                    continue
+                out.append(index)
+                if len(out) > self.situation.policy.moves_max:
+                    later.rollback(mark)
+                    return None
+                h = self.situation.holdings[index]
+                later.release(h.tasks, exclusive=h.exclusive, matches=h.matches)
+                placed = ask.place(later)
+                if placed is not None:
+                    moves = self._settle(placed, out)
+                    if moves is None:
+                        later.rollback(mark)
+                        return None
+                    return placed, moves
+                if later.counts(ask.shape, 0)[node] > 0:
+                    break
+        later.rollback(mark)
+        return None
+
+    def _settle(
+        self, placed: tuple[TaskPlacement, ...], out: list[int]
+    ) -> list[Move] | None:
+        """Leave alone who can stay after all, place the others anew."""
+        later, moves = self.later, []
+        taken = {task.node for task in placed}
+        for index in list(out):
+            h = self.situation.holdings[index]
+            if not any(task.node in taken for task in h.tasks):
+                later.hold(h.tasks, exclusive=h.exclusive, matches=h.matches)
+                out.remove(index)
+        holdings = self.situation.holdings
+        for index in sorted(out, key=lambda i: (-len(holdings[i].tasks), i)):
+            plan = later.plan(holdings[index].shape)
+            if plan is None:
+                return None
+            moves.append(Move(index, holdings[index], later.take(holdings[index].shape, plan)))
+        return moves

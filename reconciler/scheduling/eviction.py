@@ -1,0 +1,369 @@
+"""Whom to evict so that an ask can start: the cheapest units, and none that could be spared.
+
+An ask and the ledger come in; victims with their ground go out, or nothing, and then nothing has
+changed. *Reclaim*: a queue that stays within its fair share takes from queues above theirs.
+*Preempt*: higher priority takes from lower in the same queue. Units are added until the ask would
+start, then each that turns out not to be needed is spared, dearest first.
+
+Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
+stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
+the reclaimer is within its own guarantee; above them no ancestor of the reclaimer passes a sibling
+that it takes from.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reconciler.scheduling import asking
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling import victims as pools
+from reconciler.scheduling.decisions import Ground
+from reconciler.scheduling.room import Room
+
+#: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
+UNITS_MAX = 400_000
+#: Failed asks that are remembered to answer larger ones at once.
+FAILURES_MAX = 256
+
+
+@dataclass(slots=True)
+class Found:
+    """Victims of one ask, in the order they were taken."""
+
+    ground: Ground
+    units: list[pools.Unit] = field(default_factory=list)
+
+
+class Evictor:
+    """The searches of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger, later: Room) -> None:
+        """``later`` is the room once all that is leaving has left."""
+        self.situation = situation
+        self.ledger = ledger
+        self.later = later
+        self._pool: pools.Pool | None = None
+        self.budget = UNITS_MAX
+        self.failures: dict[object, list[tuple[int, ...]]] = {}
+
+    @property
+    def pool(self) -> pools.Pool:
+        """The units, gathered when somebody first asks."""
+        if self._pool is None:
+            self._pool = pools.Pool(self.situation)
+        return self._pool
+
+    @property
+    def wake_at(self) -> float:
+        """When the next minimum run time ends, as far as anybody asked."""
+        return float("inf") if self._pool is None else self._pool.wake_at
+
+    def find(self, ask: asking.Ask) -> Found | None:
+        """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
+        policy = self.situation.policy
+        if self.ledger.over_limit(ask.queue, ask.amounts, settled=True) and not (
+            policy.preempt and self._has_lower(ask)
+        ):
+            return None
+        grounds: list[tuple[Ground, bool, bool]] = []
+        reclaims = policy.reclaim and self._may_reclaim(ask)
+        preempts = policy.preempt and self._has_lower(ask)
+        if reclaims:
+            grounds.append(("reclaim", True, False))
+        if preempts:
+            grounds.append(("preempt", False, True))
+        if reclaims and preempts:
+            grounds.append(("reclaim", True, True))
+        for ground, foreign, own in grounds:
+            key = (ask.queue if foreign else -1, own, ask.queue, ask.line.priority, ask.firm)
+            if self.budget <= 0 or self._failed_before(key, ask):
+                continue
+            found = self._search(ask, ground, foreign=foreign, own=own)
+            if found is not None:
+                for unit in found.units:
+                    self.pool.take(unit)
+                self.failures.clear()
+                return found
+            self._remember(key, ask)
+        return None
+
+    # Who may take from whom
+
+    def _may_reclaim(self, ask: asking.Ask) -> bool:
+        ledger = self.ledger
+        if not any(ledger.rationed[ask.queue]):
+            return False
+        if not ledger.within_fair_share(ask.queue, ask.amounts):
+            return False
+        return not (ask.firm and ledger.over_guarantee(ask.queue, ask.amounts))
+
+    def _has_lower(self, ask: asking.Ask) -> bool:
+        lowest = self.pool.lowest_priority(ask.queue)
+        return lowest is not None and lowest < ask.line.priority
+
+    def _losers(self, ask: asking.Ask) -> list[int]:
+        """Queues that may lose something to an ask as things stand."""
+        return [
+            queue
+            for queue, units in enumerate(self.pool.by_queue)
+            if units and queue != ask.queue and self._may_lose(ask, queue)
+        ]
+
+    def _may_lose(self, ask: asking.Ask, loser: int) -> bool:
+        ledger = self.ledger
+        own = ledger.paths[ask.queue]
+        if loser in own or ask.queue in ledger.paths[loser]:
+            return False
+        branch = [member for member in ledger.paths[loser] if member not in own]
+        taker = [member for member in own if member not in ledger.paths[loser]]
+        for member in branch[:-1]:
+            if any(ledger.rationed[member]) and not ledger.is_over(
+                member, ledger.guaranteed[member]
+            ):
+                return False
+        top = branch[-1]
+        if ledger.is_over(top, ledger.may_keep(top)):
+            return True
+        return self._within_guarantee(taker[-1], ask) and ledger.is_over(
+            top, ledger.guaranteed[top]
+        )
+
+    def _within_guarantee(self, queue: int, ask: asking.Ask) -> bool:
+        ledger = self.ledger
+        return all(
+            not ledger.rationed[queue][r]
+            or ledger.used(queue, r) + ask.amounts[r] <= ledger.guaranteed[queue][r]
+            for r in ledgers.RESOURCES
+        )
+
+    def _stays_below(self, ask: asking.Ask, chosen: Iterable[pools.Unit]) -> bool:
+        """No ancestor of the taker that is above its fair share passes a sibling that loses."""
+        ledger = self.ledger
+        losing = {member for unit in chosen for member in ledger.paths[unit.holding.queue]}
+        for member in ledger.paths[ask.queue]:
+            siblings = [
+                other
+                for other in losing
+                if other != member and ledger.parents[other] == ledger.parents[member]
+            ]
+            for resource in ledgers.RESOURCES:
+                if not ask.amounts[resource]:
+                    continue
+                own = ledger.ratio(member, resource, ask.amounts[resource])
+                if own > 1 and any(
+                    ledger.fair[other][resource] > 0 and own >= ledger.ratio(other, resource)
+                    for other in siblings
+                ):
+                    return False
+        return True
+
+    # The search
+
+    def _search(
+        self, ask: asking.Ask, ground: Ground, *, foreign: bool, own: bool
+    ) -> Found | None:
+        shape = self.situation.shapes[ask.shape]
+        group = shape.groups[0]
+        simple = shape.is_single and group.devices <= 1 and group.profile < 0
+        for by_node in (False,) if simple else (True, False):
+            attempt = _Attempt(self, ask)
+            units = self._candidates(ask, foreign=foreign, own=own)
+            if by_node:
+                units = iter(_by_node(list(units), ask, self.later, shape))
+            if attempt.gather(units):
+                return Found(ground, attempt.settled())
+            attempt.undo()
+        return None
+
+    def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
+        """Units that free something the ask could use, cheapest first."""
+        usable = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
+        if foreign:
+            for unit in self.pool.by_saturation(self.ledger, self._losers(ask)):
+                if any(usable[task.node] for task in unit.tasks):
+                    yield unit
+        if own:
+            for unit in self.pool.remaining(ask.queue):
+                lower = unit.holding.priority < ask.line.priority
+                if lower and unit.holding.job != ask.job:
+                    if any(usable[task.node] for task in unit.tasks):
+                        yield unit
+
+    def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
+        """Whether a unit may be taken at this moment of the search."""
+        if unit.holding.queue == ask.queue:
+            return unit.holding.priority < ask.line.priority
+        return self._may_lose(ask, unit.holding.queue)
+
+    def may_start(self, ask: asking.Ask, chosen: Iterable[pools.Unit]) -> bool:
+        """Whether limits and shares let the ask start once the chosen have left."""
+        ledger = self.ledger
+        if ledger.over_limit(ask.queue, ask.amounts, settled=True):
+            return False
+        if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
+            return False
+        return self._stays_below(ask, chosen)
+
+    # Failures
+
+    def _size(self, ask: asking.Ask) -> tuple[int, ...]:
+        shape = self.situation.shapes[ask.shape]
+        group = shape.groups[0]
+        count = 1 if ask.missing else group.least
+        return (*group.amounts, count, group.share if group.devices else 0)
+
+    def _failed_before(self, key: object, ask: asking.Ask) -> bool:
+        shape = self.situation.shapes[ask.shape]
+        if len(shape.groups) != 1 or shape.affinities or ask.missing:
+            return False
+        size = self._size(ask)
+        known = self.failures.get((key, shape.eligible.tobytes()), ())
+        return any(all(a >= b for a, b in zip(size, old, strict=True)) for old in known)
+
+    def _remember(self, key: object, ask: asking.Ask) -> None:
+        shape = self.situation.shapes[ask.shape]
+        if len(shape.groups) != 1 or shape.affinities or ask.missing:
+            return
+        if shape.required_level >= 0 or shape.groups[0].required_level >= 0:
+            return
+        known = self.failures.setdefault((key, shape.eligible.tobytes()), [])
+        if len(known) < FAILURES_MAX:
+            known.append(self._size(ask))
+
+
+class _Attempt:
+    """The gathering of one ask's victims; room and ledger follow as they are added."""
+
+    def __init__(self, evictor: Evictor, ask: asking.Ask) -> None:
+        self.evictor = evictor
+        self.ask = ask
+        self.chosen: dict[tuple[int, int], pools.Unit] = {}
+
+    def gather(self, units: Iterator[pools.Unit]) -> bool:
+        """Add units until the ask could start; False when there are too few."""
+        evictor, since_test, step = self.evictor, 0, 1
+        for unit in units:
+            if evictor.budget <= 0:
+                return False
+            evictor.budget -= 1
+            if not evictor.allowed(self.ask, unit):
+                continue
+            self._add(unit)
+            since_test += 1
+            if since_test >= step:
+                if self._would_start():
+                    self._spare()
+                    return True
+                since_test, step = 0, max(1, len(self.chosen) // 4)
+        if since_test and self._would_start():
+            self._spare()
+            return True
+        return False
+
+    def _add(self, unit: pools.Unit) -> None:
+        holding = unit.holding
+        self.chosen[unit.index, unit.rank[6]] = unit
+        self.evictor.ledger.release(holding.queue, unit.total)
+        self.evictor.later.release(
+            unit.tasks,
+            exclusive=holding.exclusive and not unit.spare,
+            matches=holding.matches,
+        )
+
+    def _drop(self, unit: pools.Unit) -> None:
+        holding = unit.holding
+        del self.chosen[unit.index, unit.rank[6]]
+        self.evictor.ledger.release(holding.queue, unit.total, -1)
+        self.evictor.later.hold(
+            unit.tasks,
+            exclusive=holding.exclusive and not unit.spare,
+            matches=holding.matches,
+        )
+
+    def _would_start(self) -> bool:
+        if not self.evictor.may_start(self.ask, self.chosen.values()):
+            return False
+        return self.ask.fits(self.evictor.later)
+
+    def _spare(self) -> None:
+        """Let go whoever is not needed: first all beside the plan at once, then one by one."""
+        later = self.evictor.later
+        mark = later.mark()
+        placed = self.ask.place(later)
+        later.rollback(mark)
+        nodes = {task.node for task in placed or ()}
+        beside = [
+            unit
+            for unit in self.chosen.values()
+            if not any(task.node in nodes for task in unit.tasks) and self._is_loose(unit)
+        ]
+        for unit in beside:
+            self._drop(unit)
+        if beside and not self._would_start():
+            for unit in reversed(beside):
+                self._add(unit)
+        for unit in reversed(list(self.chosen.values())):
+            if not self._is_loose(unit):
+                continue
+            self._drop(unit)
+            if not self._would_start():
+                self._add(unit)
+
+    def _is_loose(self, unit: pools.Unit) -> bool:
+        """Spare tasks of an element can't stay when the element leaves."""
+        if not unit.spare:
+            return True
+        return (unit.index, 0) not in self.chosen or not any(
+            other.index == unit.index and not other.spare for other in self.chosen.values()
+        )
+
+    def settled(self) -> list[pools.Unit]:
+        """The victims; what they hold is coming free from now on."""
+        return sorted(self.chosen.values(), key=lambda unit: unit.rank)
+
+    def undo(self) -> None:
+        """Let everyone go."""
+        for unit in list(reversed(self.chosen.values())):
+            self._drop(unit)
+
+
+def _by_node(
+    units: list[pools.Unit], ask: asking.Ask, later: Room, shape: snapshots.Shape
+) -> list[pools.Unit]:
+    """The same units node by node, the node that makes room for a task at the least cost first.
+
+    On each node they are taken only as far as they make room for more tasks.
+    """
+    group = shape.groups[ask.missing[0][0] if ask.missing else 0]
+    gains: dict[int, list[pools.Unit]] = {}
+    for unit in units:
+        for node in {task.node for task in unit.tasks}:
+            gains.setdefault(node, []).append(unit)
+    free = later.amounts
+    ranked = []
+    for node, members in gains.items():
+        if not shape.eligible[node]:
+            continue
+        have = np.array(free[node])
+        need = np.array(group.amounts)
+        cost, priority, used = 0.0, -(10**9), []
+        for unit in members:
+            if (have >= need).all() and used:
+                break
+            used.append(unit)
+            cost += unit.rank[2]
+            priority = max(priority, unit.holding.priority)
+            for task in unit.tasks:
+                if task.node == node:
+                    have += np.array(task.amounts)
+        reached = bool((have >= need).all())
+        ranked.append((not reached, priority, cost, len(used), node))
+    ranked.sort()
+    ordered: dict[tuple[int, int], pools.Unit] = {}
+    for *_, node in ranked:
+        for unit in gains[node]:
+            ordered.setdefault((unit.index, unit.rank[6]), unit)
+    return list(ordered.values())

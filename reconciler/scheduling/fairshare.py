@@ -1,0 +1,242 @@
+"""How much of the cluster each queue may count on: guarantees first, then the surplus by weight.
+
+Columns of queues come in, amounts go out; nothing is kept. The tree is divided from the root: what
+a parent got is divided among its children by the same rule, one resource at a time. First each
+child gets its guarantee, as far as it asks for it. What is left goes by priority level and, within
+a level, by weight, filling up like water: who is satisfied leaves the rest to the others. Amounts
+of devices go out whole where only whole devices are asked for; what rounding leaves over goes to
+the largest remainders.
+
+Source: the two steps and the rounding follow KAI-Scheduler's ``docs/fairness``; the part of usage
+is that of its design of time-based fair share, ``P = max(W + k (W - U), 0)`` with normalised
+weights W and normalised usage U.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reconciler.scheduling import snapshot as snapshots
+
+RESOURCES = (0, 1, 2)
+GPU = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """One queue as its siblings see it, in one resource.
+
+    Attributes:
+        guaranteed: what it is owed. withheld: of it, what is not lent to others while idle.
+        demand: what it has and asks for, no more than its limit.
+        weight: its part of the surplus. priority: higher gets surplus first.
+        usage: decayed use, normalised by what the cluster could have given.
+        unit: amounts are multiples of this, as far as the demand is.
+    """
+
+    guaranteed: int
+    demand: int
+    weight: float = 1.0
+    priority: int = 0
+    usage: float = 0.0
+    withheld: int = 0
+    unit: int = 1
+
+
+def divide(
+    total: int, siblings: Sequence[Sibling], strength: float = 0.0, *, shrink: bool = True
+) -> list[int]:
+    """What each sibling gets of ``total``, never more than its demand.
+
+    Where the guarantees asked for come to more than there is, they shrink in proportion, unless
+    one of them has no bound.
+
+    Args:
+        total: what there is.
+        siblings: earlier ones come first where all else is equal.
+        strength: k of the usage term; 0 leaves usage out.
+        shrink: whether guarantees shrink; below the root they stand as written.
+    """
+    owed = [min(s.guaranteed, s.demand) for s in siblings]
+    wanted = sum(owed)
+    if wanted > total and shrink and all(s.guaranteed < snapshots.UNLIMITED for s in siblings):
+        shares = [
+            owed_one * total // wanted // s.unit * s.unit
+            for owed_one, s in zip(owed, siblings, strict=True)
+        ]
+        _spread_rest(total - sum(shares), shares, owed, siblings, [float(o) for o in owed])
+        return shares
+    withheld = sum(max(0, s.withheld - o) for s, o in zip(siblings, owed, strict=True))
+    left = total - wanted - withheld
+    shares = owed
+    for priority in sorted({s.priority for s in siblings}, reverse=True):
+        if left <= 0:
+            break
+        level = [i for i, s in enumerate(siblings) if s.priority == priority]
+        left -= _fill(left, level, shares, siblings, strength)
+    return shares
+
+
+def _fill(
+    left: int,
+    level: list[int],
+    shares: list[int],
+    siblings: Sequence[Sibling],
+    strength: float,
+) -> int:
+    """Give surplus to the siblings of one priority; the amount given."""
+    given = 0
+    weights = _effective_weights([siblings[i] for i in level], strength)
+    weight_of = dict(zip(level, weights, strict=True))
+    unsatisfied = [i for i in level if weight_of[i] > 0 and shares[i] < siblings[i].demand]
+    remainders: dict[int, float] = {}
+    while unsatisfied and left > given:
+        around = left - given
+        whole = sum(weight_of[i] for i in unsatisfied)
+        satisfied = []
+        remainders = {}
+        for i in unsatisfied:
+            sibling, part = siblings[i], around * weight_of[i] / whole
+            lacks = sibling.demand - shares[i]
+            if lacks <= part:
+                shares[i] += lacks
+                given += lacks
+                satisfied.append(i)
+        if satisfied:
+            unsatisfied = [i for i in unsatisfied if i not in satisfied]
+            continue
+        for i in unsatisfied:
+            part = around * weight_of[i] / whole
+            rounded = int(part) // siblings[i].unit * siblings[i].unit
+            shares[i] += rounded
+            given += rounded
+            remainders[i] = part - rounded
+        break
+    rest = left - given
+    ranked = sorted(remainders, key=lambda i: (-round(remainders[i], 6), i))
+    for i in ranked:
+        sibling = siblings[i]
+        lacks = sibling.demand - shares[i]
+        piece = min(rest, sibling.unit, lacks) if sibling.unit > 1 else min(rest, lacks)
+        if piece < min(sibling.unit, lacks):
+            continue
+        shares[i] += piece
+        given += piece
+        rest -= piece
+    return given
+
+
+def _spread_rest(
+    rest: int,
+    shares: list[int],
+    owed: list[int],
+    siblings: Sequence[Sibling],
+    weights: list[float],
+) -> None:
+    """What rounding down left over goes out unit by unit, to the largest claims first."""
+    for i in sorted(range(len(shares)), key=lambda i: (-(weights[i] - shares[i]), i)):
+        piece = min(siblings[i].unit, owed[i] - shares[i], rest)
+        if piece >= min(siblings[i].unit, owed[i] - shares[i]) and piece > 0:
+            shares[i] += piece
+            rest -= piece
+
+
+def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[float]:
+    weights = [s.weight for s in siblings]
+    total = sum(weights)
+    if not strength or not total:
+        return weights
+    used = sum(s.usage for s in siblings)
+    normal = [w / total for w in weights]
+    usage = [s.usage / used if used > 1 else s.usage for s in siblings]
+    return [
+        max(w + strength * (w - u), 0.0) if w > 0 else 0.0
+        for w, u in zip(normal, usage, strict=True)
+    ]
+
+
+def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Vector]:
+    """What each queue is guaranteed; a parent that names nothing has the sum of its children."""
+    stated = [tuple(int(a) for a in row) for row in queues.guaranteed]
+    found: list[snapshots.Vector] = [(r[0], r[1], r[2]) for r in stated]
+    sums = [[0, 0, 0] for _ in found]
+    for queue in reversed(range(len(found))):
+        filled = [found[queue][r] or sums[queue][r] for r in RESOURCES]
+        bounded = [min(amount, snapshots.UNLIMITED) for amount in filled]
+        found[queue] = (bounded[0], bounded[1], bounded[2])
+        parent = int(queues.parent[queue])
+        if parent >= 0:
+            for resource in RESOURCES:
+                sums[parent][resource] += bounded[resource]
+    return found
+
+
+def shares(
+    queues: snapshots.QueueColumns,
+    capacity: snapshots.Vector,
+    demand: Sequence[snapshots.Vector],
+    units: Sequence[int],
+    strength: float = 0.0,
+) -> list[snapshots.Vector]:
+    """The fair share of every queue.
+
+    Args:
+        queues: the tree.
+        capacity: what the nodes in service have.
+        demand: for each queue what it and all below it have and ask for.
+        units: for each queue the milli-GPUs of which its GPU amounts are multiples.
+        strength: k of the usage term.
+
+    Returns:
+        (cpu, memory, gpu) for each queue; ``UNLIMITED`` for a resource that is not rationed.
+    """
+    count = len(queues.names)
+    owed = guarantees(queues)
+    children: dict[int, list[int]] = {}
+    for queue in range(count):
+        children.setdefault(int(queues.parent[queue]), []).append(queue)
+    found = np.full((count, 3), snapshots.UNLIMITED, dtype=object)
+    for resource in RESOURCES:
+        pending = [(-1, capacity[resource])]
+        for _ in range(count + 1):
+            if not pending:
+                break
+            parent, total = pending.pop()
+            members = children.get(parent, [])
+            if not members:
+                continue
+            siblings = [
+                _sibling(queues, owed, demand, units, queue, resource, total) for queue in members
+            ]
+            divided = divide(total, siblings, strength, shrink=parent < 0)
+            for queue, share in zip(members, divided, strict=True):
+                if queues.rationed[queue, resource]:
+                    found[queue, resource] = share
+                    pending.append((queue, share))
+                else:
+                    pending.append((queue, total))
+    return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
+
+
+def _sibling(
+    queues: snapshots.QueueColumns,
+    owed: Sequence[snapshots.Vector],
+    demand: Sequence[snapshots.Vector],
+    units: Sequence[int],
+    queue: int,
+    resource: int,
+    total: int,
+) -> Sibling:
+    limit = int(queues.limit[queue, resource])
+    guaranteed = owed[queue][resource]
+    lending = int(queues.lending[queue, resource])
+    return Sibling(
+        guaranteed=guaranteed,
+        demand=min(limit, demand[queue][resource]),
+        weight=float(queues.weight[queue]),
+        priority=int(queues.priority[queue]),
+        usage=float(queues.usage[queue]),
+        withheld=max(0, min(guaranteed, total) - lending),
+        unit=units[queue] if resource == GPU else 1,
+    )

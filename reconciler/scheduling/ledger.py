@@ -1,0 +1,294 @@
+"""What queues have taken and may still take: limits, guarantees and fair shares up to the root.
+
+The amounts come from the snapshot; every start, promise and eviction of the cycle is charged here
+to its queue and all ancestors, and every question about quota is answered from here. Rows are
+plain integers, because the walks are short and each concerns one queue.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reconciler.scheduling import fairshare
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Vector
+
+GPU = 2
+RESOURCES = (0, 1, GPU)
+NOTHING: Vector = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A queue that a start would take over an amount, and by which numbers."""
+
+    queue: int
+    resource: int
+    bound: int
+    used: int
+    asked: int
+
+
+def plus(left: Vector, right: Vector) -> Vector:
+    """The sum of two vectors of amounts."""
+    return (left[0] + right[0], left[1] + right[1], left[2] + right[2])
+
+
+def total_of(tasks: Iterable[snapshots.HeldTask]) -> Vector:
+    """What tasks are charged together."""
+    cpu = memory = gpu = 0
+    for task in tasks:
+        cpu += task.amounts[0]
+        memory += task.amounts[1]
+        gpu += task.amounts[2]
+    return (cpu, memory, gpu)
+
+
+class Ledger:
+    """The accounts of one cycle.
+
+    Attributes:
+        paths: for each queue the indexes from itself up to its root.
+        guaranteed, limit, firm_limit, fair: bounds of each queue.
+        rationed: whether a queue's share of a resource is measured.
+        charged: allocated amounts with the starts and promises of this cycle.
+        firm: of the charged amounts those of work that is not preemptible.
+        going: of the charged amounts those that leaving elements still hold.
+        demand: what each queue and all below it have and ask for.
+        version: grows with every change.
+    """
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        queues = situation.queues
+        self.parents = [int(parent) for parent in queues.parent]
+        self.paths = _paths(self.parents)
+        self.guaranteed = fairshare.guarantees(queues)
+        self.limit = _vectors(queues.limit)
+        self.firm_limit = _vectors(queues.firm_limit)
+        self.rationed = [(bool(r[0]), bool(r[1]), bool(r[2])) for r in queues.rationed]
+        self.charged = [list(row) for row in _vectors(queues.allocated)]
+        self.firm = [list(row) for row in _vectors(queues.firm)]
+        self.going = [[0, 0, 0] for _ in self.parents]
+        accepts = situation.nodes.accepts
+        whole = situation.nodes.capacity[accepts].sum(axis=0)
+        self.capacity: Vector = (int(whole[0]), int(whole[1]), int(whole[2]))
+        self.lends = bool((queues.lending < UNLIMITED).any())
+        self.lending = _vectors(queues.lending)
+        self.version = 0
+        for holding in situation.holdings:
+            if holding.leaving:
+                self.release(holding.queue, total_of(holding.tasks))
+        self.demand, units = self._demand(situation)
+        self.fair = fairshare.shares(
+            queues, self.capacity, self.demand, units, situation.policy.usage_strength
+        )
+
+    def _demand(self, situation: snapshots.Snapshot) -> tuple[list[Vector], list[int]]:
+        """What each queue has and asks for, and the unit of its GPU amounts."""
+        rows = [[a - b for a, b in zip(c, g, strict=True)] for c, g in
+                zip(self.charged, self.going, strict=True)]
+        units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
+        for line in situation.lines:
+            shape = situation.shapes[line.shape]
+            most, one = shape.most, [group.amounts for group in shape.groups]
+            count, cpu, memory, gpu = 0, 0, 0, 0
+            for claim in line.claims:
+                if claim.missing:
+                    for group, _ in claim.missing:
+                        cpu += one[group][0]
+                        memory += one[group][1]
+                        gpu += one[group][GPU]
+                else:
+                    count += len(claim.elements)
+            asked = (cpu + most[0] * count, memory + most[1] * count, gpu + most[GPU] * count)
+            for member in self.paths[line.queue]:
+                row = rows[member]
+                row[0] += asked[0]
+                row[1] += asked[1]
+                row[GPU] += asked[GPU]
+                if any(amounts[GPU] % WHOLE for amounts in one):
+                    units[member] = 1
+        return [(row[0], row[1], row[GPU]) for row in rows], units
+
+    # Changes
+
+    def charge(self, queue: int, asked: Vector, count: int = 1, *, firm: bool = False) -> None:
+        """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
+        self.version += 1
+        cpu, memory, gpu = asked[0] * count, asked[1] * count, asked[GPU] * count
+        for member in self.paths[queue]:
+            row = self.charged[member]
+            row[0] += cpu
+            row[1] += memory
+            row[GPU] += gpu
+            if firm:
+                row = self.firm[member]
+                row[0] += cpu
+                row[1] += memory
+                row[GPU] += gpu
+
+    def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
+        """Count amounts of a queue as about to come free (-1: not after all)."""
+        self.version += 1
+        for member in self.paths[queue]:
+            row = self.going[member]
+            row[0] += sign * amounts[0]
+            row[1] += sign * amounts[1]
+            row[GPU] += sign * amounts[GPU]
+
+    # Questions
+
+    def used(self, queue: int, resource: int) -> int:
+        """What a queue has, without what is about to come free."""
+        return self.charged[queue][resource] - self.going[queue][resource]
+
+    def over_limit(self, queue: int, asked: Vector, *, settled: bool = False) -> Excess | None:
+        """The lowest queue that a start would take over its limit, if any.
+
+        ``settled``: once all that is leaving has left.
+        """
+        for member in self.paths[queue]:
+            bounds, row = self.limit[member], self.charged[member]
+            for resource in RESOURCES:
+                if not asked[resource] or bounds[resource] >= UNLIMITED:
+                    continue
+                used = self.used(member, resource) if settled else row[resource]
+                if used + asked[resource] > bounds[resource]:
+                    return Excess(member, resource, bounds[resource], used, asked[resource])
+        return None
+
+    def over_guarantee(self, queue: int, asked: Vector) -> Excess | None:
+        """The lowest queue whose guarantee a start of firm work would exceed, if any.
+
+        Work that is not preemptible may not borrow, so it is measured against all such work:
+        what is preemptible beside it gives way to whoever is owed.
+        """
+        for member in self.paths[queue]:
+            bounds, row = self.firm_limit[member], self.firm[member]
+            for resource in RESOURCES:
+                if asked[resource] and row[resource] + asked[resource] > bounds[resource]:
+                    return Excess(
+                        member, resource, bounds[resource], row[resource], asked[resource]
+                    )
+        return None
+
+    def over_lending(self, queue: int, asked: Vector) -> Excess | None:
+        """What others keep back of their idle guarantees, where a start would need it."""
+        if not self.lends:
+            return None
+        for level, member in enumerate(self.paths[queue]):
+            for resource in RESOURCES:
+                if not asked[resource] or not self.rationed[member][resource]:
+                    continue
+                if self.used(member, resource) + asked[resource] <= self.guaranteed[member][resource]:
+                    return None
+            above = self.paths[queue][level + 1] if level + 1 < len(self.paths[queue]) else -1
+            for resource in RESOURCES:
+                if not asked[resource]:
+                    continue
+                whole = self.capacity[resource] if above < 0 else self.guaranteed[above][resource]
+                kept = sum(
+                    max(self.used(other, resource), self._withheld(other, resource))
+                    for other, parent in enumerate(self.parents)
+                    if parent == above and other != member
+                )
+                used = self.used(member, resource)
+                if used + asked[resource] + kept > whole:
+                    return Excess(member, resource, whole - kept, used, asked[resource])
+        return None
+
+    def _withheld(self, queue: int, resource: int) -> int:
+        return max(0, self.guaranteed[queue][resource] - self.lending[queue][resource])
+
+    def startable(self, queue: int, asked: Vector, *, firm: bool) -> int:
+        """How many elements may start before a limit, or a guarantee for firm work, is reached."""
+        count = UNLIMITED
+        for member in self.paths[queue]:
+            for resource in RESOURCES:
+                amount = asked[resource]
+                if not amount:
+                    continue
+                bound = self.limit[member][resource]
+                if bound < UNLIMITED:
+                    count = min(count, max(0, bound - self.charged[member][resource]) // amount)
+                if firm and self.firm_limit[member][resource] < UNLIMITED:
+                    left = self.firm_limit[member][resource] - self.firm[member][resource]
+                    count = min(count, max(0, left) // amount)
+        return count
+
+    def covered(self, queue: int, asked: Vector) -> bool:
+        """Whether guarantees all the way up would cover a start, once what is leaving has left."""
+        judged = False
+        for member in self.paths[queue]:
+            bounds, rationed = self.guaranteed[member], self.rationed[member]
+            for resource in RESOURCES:
+                if asked[resource] and rationed[resource]:
+                    judged = True
+                    if self.used(member, resource) + asked[resource] > bounds[resource]:
+                        return False
+        return judged
+
+    def within_fair_share(self, queue: int, asked: Vector) -> bool:
+        """Whether a queue stays within its fair share with a start, once all is settled."""
+        return all(
+            not asked[resource]
+            or not self.rationed[queue][resource]
+            or self.used(queue, resource) + asked[resource] <= self.fair[queue][resource]
+            for resource in RESOURCES
+        )
+
+    def is_over(self, queue: int, bounds: Vector) -> bool:
+        """Whether a queue, without what is leaving, has more than ``bounds`` of anything."""
+        rationed = self.rationed[queue]
+        return any(
+            rationed[resource] and self.used(queue, resource) > bounds[resource]
+            for resource in RESOURCES
+        )
+
+    def ratio(self, queue: int, resource: int, more: int = 0) -> float:
+        """Settled allocation by fair share; infinite where something is held of a share of 0."""
+        if not self.rationed[queue][resource]:
+            return 0.0
+        used, fair = self.used(queue, resource) + more, self.fair[queue][resource]
+        if fair <= 0:
+            return float("inf") if used > 0 else 0.0
+        return used / fair
+
+    def may_keep(self, queue: int) -> Vector:
+        """What a queue can't lose by reclaim: its fair share, and never less than its guarantee."""
+        fair, owed = self.fair[queue], self.guaranteed[queue]
+        return (max(fair[0], owed[0]), max(fair[1], owed[1]), max(fair[GPU], owed[GPU]))
+
+    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
+        """The largest ratio of allocated to fair share over the rationed resources.
+
+        Dominant resource fairness (Ghodsi et al., NSDI 2011) against the fair share. Without a
+        fair share the whole cluster is the measure.
+        """
+        row, fair, going = self.charged[queue], self.fair[queue], self.going[queue]
+        whole, highest = self.capacity, 0.0
+        for resource in RESOURCES:
+            amount = row[resource] + more[resource] - (going[resource] if settled else 0)
+            bound = fair[resource]
+            if bound >= UNLIMITED or bound <= 0:
+                bound = whole[resource]
+            if amount > 0 and bound > 0 and amount > highest * bound:
+                highest = amount / bound
+        return highest
+
+    def lacks_share(self, queue: int, more: Vector) -> bool:
+        """Whether a queue would hold some of a resource of which it has no share at all."""
+        row, fair, rationed = self.charged[queue], self.fair[queue], self.rationed[queue]
+        return any(
+            rationed[r] and fair[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES
+        )
+
+
+def _vectors(rows: snapshots.Amounts) -> list[Vector]:
+    return [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+
+
+def _paths(parents: list[int]) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for queue, parent in enumerate(parents):
+        paths.append((queue,) if parent < 0 else (queue, *paths[parent]))
+    return paths
