@@ -10,28 +10,41 @@ import dataclasses
 
 import numpy as np
 
-from reconciler.model.reasons import FunnelStep
+from reconciler.model.reasons import FunnelStep, Reason
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import (
+    ENDLESS,
     UNLIMITED,
+    WHOLE,
     Amounts,
     Claim,
     GroupShape,
+    HeldTask,
     Holding,
+    Line,
     NodeColumns,
+    Policy,
     QueueColumns,
     Shape,
     Snapshot,
+    Strategy,
 )
 
 GIB = 2**30
 Vector = tuple[int, int, int]
 
 
-def amounts(gpu: int = 0, cpu: int = 0, memory: int = 0) -> Vector:
-    """A vector in base units from whole GPUs, CPUs and GiB."""
-    return (cpu * 1000, memory * GIB, gpu * 1000)
+def amounts(gpu: float = 0, cpu: int = 0, memory: int = 0) -> Vector:
+    """A vector in base units from GPUs, CPUs and GiB."""
+    return (cpu * 1000, memory * GIB, round(gpu * WHOLE))
+
+
+def group_of(name: str, count: int, vector: Vector, least: int | None = None) -> GroupShape:
+    """A group whose tasks take whole devices, or one share of a device."""
+    gpu = vector[2]
+    devices, share = (1, gpu) if 0 < gpu < WHOLE else (gpu // WHOLE, WHOLE)
+    return GroupShape(name, count, vector, least, devices, share)
 
 
 def frozen(rows: list[Vector]) -> Amounts:
@@ -60,6 +73,10 @@ class Queue:
     guaranteed: Vector = (0, 0, 0)
     limit: tuple[int | None, int | None, int | None] = (None, None, None)
     suspended: bool = False
+    weight: float = 1.0
+    priority: int = 0
+    lending: int = UNLIMITED
+    unbound: bool = False
 
 
 @dataclasses.dataclass
@@ -79,6 +96,10 @@ class Job:
     parallelism: int | None
     waiting: list[int]
     promised: int = 0
+    least: int | None = None
+    time_limit_s: float = ENDLESS
+    movable: bool = False
+    strategy: Strategy = "least-fragmentation"
 
 
 @dataclasses.dataclass
@@ -87,9 +108,11 @@ class Held:
 
     job: str
     element: int
-    tasks: tuple[tuple[int, Vector, tuple[int, ...]], ...]
+    tasks: tuple[HeldTask, ...]
     leaving: bool = False
     leaving_for: str = ""
+    moving: bool = False
+    since: float = 0.0
 
 
 class Situation:
@@ -100,6 +123,12 @@ class Situation:
         self.queue_list: list[Queue] = []
         self.jobs: dict[str, Job] = {}
         self.held: list[Held] = []
+        self.policy = Policy()
+        self.now = 0.0
+        self.turn = 0
+        self._shapes: dict[tuple[object, ...], int] = {}
+        self._made: list[Shape] = []
+        self.lines: tuple[Line, ...] = ()
 
     def __repr__(self) -> str:
         lines = [*self.nodes, *self.queue_list, *self.jobs.values(), *self.held]
@@ -129,26 +158,38 @@ class Situation:
         limit: int | None = None,
         limit_cpu: int | None = None,
         suspended: bool = False,
+        weight: float = 1.0,
+        priority: int = 0,
+        lending: int | None = None,
+        unbound: bool = False,
     ) -> Situation:
-        """Add a queue with amounts of GPUs and CPUs."""
+        """Add a queue with amounts of GPUs and CPUs; ``unbound``: guaranteed whatever there is."""
         limits = (
             None if limit_cpu is None else limit_cpu * 1000,
             None,
             None if limit is None else limit * 1000,
         )
         own = amounts(guaranteed, guaranteed_cpu)
-        self.queue_list.append(Queue(name, parent, own, limits, suspended))
+        lent = UNLIMITED if lending is None else lending * WHOLE
+        self.queue_list.append(
+            Queue(name, parent, own, limits, suspended, weight, priority, lent, unbound)
+        )
         return self
 
     def job(
         self,
         name: str,
         queue: str = "main",
-        gpu: int = 0,
+        gpu: float = 0,
         cpu: int = 1,
         memory: int = 1,
         *,
         tasks: int = 1,
+        least: int | None = None,
+        time_limit_s: float = ENDLESS,
+        movable: bool = False,
+        strategy: Strategy = "least-fragmentation",
+        devices: tuple[int, ...] = (),
         groups: tuple[tuple[str, int, Vector], ...] = (),
         array: int = 1,
         priority: int = 50,
@@ -177,116 +218,230 @@ class Situation:
             pool=pool,
             parallelism=parallelism,
             waiting=[] if on else list(range(array)),
+            least=least,
+            time_limit_s=time_limit_s,
+            movable=movable,
+            strategy=strategy,
         )
         self.jobs[name] = job
         if on:
-            each = [vector for _, count, vector in shape for _ in range(count)]
+            each = [
+                (number, index, vector)
+                for number, (_, count, vector) in enumerate(shape)
+                for index in range(count)
+            ]
             names = [node.name for node in self.nodes]
-            held: list[tuple[int, Vector, tuple[int, ...]]] = []
-            for vector, place in zip(each, on, strict=True):
+            held: list[HeldTask] = []
+            for position, ((number, index, vector), place) in enumerate(
+                zip(each, on, strict=False)
+            ):
                 node = names.index(place)
-                free = [d for d in self.free_devices(node) if all(d not in t[2] for t in held)]
-                held.append((node, vector, tuple(free[: vector[2] // 1000])))
-            self.held.append(Held(name, 0, tuple(held), leaving, leaving_for))
+                taken = {d for task in held if task.node == node for d in task.devices}
+                free = [d for d in self.free_devices(node) if d not in taken]
+                made = group_of("", 1, vector)
+                given = devices or tuple(free[: made.devices])
+                spare = least is not None and position >= least
+                held.append(
+                    HeldTask(
+                        node, vector, given, made.share, group=number, index=index, spare=spare
+                    )
+                )
+            self.held.append(Held(name, 0, tuple(held), leaving, leaving_for, since=-cost_s))
         return self
 
     def free_devices(self, node: int) -> tuple[int, ...]:
         """Indexes of the GPUs of a node that nobody has."""
-        taken = {d for h in self.held for t in h.tasks if t[0] == node for d in t[2]}
+        taken = {d for h in self.held for t in h.tasks if t.node == node for d in t.devices}
         return tuple(d for d in range(self.nodes[node].capacity[2] // 1000) if d not in taken)
 
-    def snapshot(self) -> Snapshot:
-        """The situation as the scheduler reads it."""
+    def _columns(self) -> NodeColumns:
+        count = len(self.nodes)
         free = np.array([node.capacity for node in self.nodes], dtype=np.int64).reshape(-1, 3)
+        most = max((node.capacity[2] // WHOLE for node in self.nodes), default=0)
+        devices = np.full((count, most), -1, dtype=np.int64)
+        for row, node in enumerate(self.nodes):
+            devices[row, : node.capacity[2] // WHOLE] = WHOLE
+        occupied = np.zeros(count, dtype=np.int64)
         for held in self.held:
-            for node, vector, _ in held.tasks:
-                free[node] -= vector
-        free.setflags(write=False)
-        accepts = np.array([node.accepts for node in self.nodes], dtype=np.bool_)
-        accepts.setflags(write=False)
-        columns = NodeColumns(
+            for node_row in {task.node for task in held.tasks}:
+                occupied[node_row] += 1
+            for task in held.tasks:
+                free[task.node] -= task.amounts
+                for device in task.devices:
+                    devices[task.node, device] -= task.share
+        return NodeColumns(
             names=tuple(node.name for node in self.nodes),
             capacity=frozen([node.capacity for node in self.nodes]),
             free=free,
-            accepts=accepts,
-            free_devices=tuple(self.free_devices(index) for index in range(len(self.nodes))),
+            accepts=np.array([node.accepts for node in self.nodes], dtype=np.bool_),
+            devices=devices,
+            device_memory=np.full(count, 80 * GIB, dtype=np.int64),
+            instances=np.zeros((count, 0), dtype=np.int64),
+            domains=np.zeros((count, 0), dtype=np.int64),
+            shareable=np.ones(count, dtype=np.bool_),
+            occupied=occupied,
+            exclusive=np.zeros(count, dtype=np.bool_),
         )
-        shapes: dict[tuple[object, ...], int] = {}
-        made: list[Shape] = []
-        claims = []
+
+    def snapshot(self) -> Snapshot:
+        """The situation as the scheduler reads it."""
+        columns = self._columns()
+        self._shapes, self._made = {}, []
+        lines: dict[tuple[object, ...], list[Claim]] = {}
         names = [queue.name for queue in self.queue_list]
-        for job in self.jobs.values():
-            if not job.waiting:
-                continue
-            index = shapes.setdefault((job.groups, job.pool), len(made))
-            if index == len(made):
-                made.append(self._shape(job))
-            running = sum(held.job == job.name for held in self.held)
+        for job in sorted(self.jobs.values(), key=lambda job: job.order):
+            shape = self._shape_of(job)
+            key = (names.index(job.queue), shape, job.priority, job.preemptible, job.time_limit_s)
+            for claim in self._claims(job):
+                lines.setdefault((*key, bool(claim.missing)), []).append(claim)
+        self.lines = tuple(
+            Line(key[0], key[1], key[2], key[3], tuple(claims), key[4])  # type: ignore[arg-type]
+            for key, claims in lines.items()
+        )
+        return Snapshot(
+            columns,
+            self._queues(),
+            tuple(self._made),
+            self.lines,
+            self._holdings(names),
+            now=self.now,
+            policy=self.policy,
+            turn=self.turn,
+        )
+
+    def _claims(self, job: Job) -> list[Claim]:
+        found = []
+        running = [held for held in self.held if held.job == job.name]
+        if job.waiting:
             startable = len(job.waiting)
             if job.parallelism is not None:
-                startable = max(0, min(startable, job.parallelism - running))
-            claims.append(
+                startable = max(0, min(startable, job.parallelism - len(running)))
+            found.append(
                 Claim(
                     job=job.name,
+                    order=job.order,
                     elements=tuple(job.waiting),
                     startable=startable,
-                    shape=index,
-                    queue=names.index(job.queue),
-                    priority=job.priority,
-                    order=job.order,
                     owner=job.owner,
                     slack_s=job.slack_s,
-                    preemptible=job.preemptible,
                     promised=job.promised,
                 )
             )
-        return Snapshot(columns, self._queues(), tuple(made), tuple(claims), self._holdings(names))
+        for held in running:
+            have = {(task.group, task.index) for task in held.tasks}
+            missing = tuple(
+                (number, index)
+                for number, (_, count, _) in enumerate(job.groups)
+                for index in range(count)
+                if (number, index) not in have
+            )
+            if missing and not held.leaving:
+                found.append(
+                    Claim(
+                        job=job.name,
+                        order=job.order,
+                        elements=(held.element,),
+                        startable=1,
+                        owner=job.owner,
+                        missing=missing,
+                        promised=job.promised,
+                    )
+                )
+        return found
+
+    def _shape_of(self, job: Job) -> int:
+        key = (job.groups, job.pool, job.least, job.strategy)
+        index = self._shapes.setdefault(key, len(self._made))
+        if index == len(self._made):
+            self._made.append(self._shape(job))
+        return index
 
     def _shape(self, job: Job) -> Shape:
         eligible = np.array([job.pool in {None, node.pool} for node in self.nodes], dtype=np.bool_)
         eligible.setflags(write=False)
         others = int((~eligible).sum())
         filtered = (FunnelStep(others, f"not in pool {job.pool}"),) if others else ()
-        groups = tuple(GroupShape(name, count, vector) for name, count, vector in job.groups)
-        return Shape(groups, eligible, filtered)
+        groups = tuple(
+            group_of(name, count, vector, job.least) for name, count, vector in job.groups
+        )
+        return Shape(groups, eligible, filtered, strategy=job.strategy)
 
     def _holdings(self, names: list[str]) -> tuple[Holding, ...]:
-        return tuple(
-            Holding(
-                job=held.job,
-                element=held.element,
-                queue=names.index(self.jobs[held.job].queue),
-                priority=self.jobs[held.job].priority,
-                order=self.jobs[held.job].order,
-                tasks=held.tasks,
-                evictable=self.jobs[held.job].preemptible,
-                cost_s=self.jobs[held.job].cost_s,
-                leaving=held.leaving,
-                leaving_for=held.leaving_for,
+        found = []
+        for held in self.held:
+            job = self.jobs[held.job]
+            found.append(
+                Holding(
+                    job=held.job,
+                    element=held.element,
+                    queue=names.index(job.queue),
+                    priority=job.priority,
+                    order=job.order,
+                    tasks=held.tasks,
+                    preemptible=job.preemptible,
+                    since=held.since,
+                    movable=job.movable,
+                    ends_at=held.since + job.time_limit_s,
+                    leaving=held.leaving,
+                    leaving_for=held.leaving_for,
+                    moving=held.moving,
+                    shape=self._shape_of(job),
+                    least=tuple(
+                        count if job.least is None else job.least for _, count, _ in job.groups
+                    ),
+                )
             )
-            for held in self.held
-        )
+        return tuple(found)
 
     def _queues(self) -> QueueColumns:
         names = [queue.name for queue in self.queue_list]
         parent = [names.index(q.parent) if q.parent else -1 for q in self.queue_list]
         allocated = [[0, 0, 0] for _ in names]
+        firm = [[0, 0, 0] for _ in names]
         for held in self.held:
             at = names.index(self.jobs[held.job].queue)
             for _ in names:
-                for _, vector, _ in held.tasks:
+                for task in held.tasks:
                     for resource in range(3):
-                        allocated[at][resource] += vector[resource]
+                        allocated[at][resource] += task.amounts[resource]
+                        if not self.jobs[held.job].preemptible and not task.spare:
+                            firm[at][resource] += task.amounts[resource]
                 at = parent[at]
                 if at < 0:
                     break
         limits = [tuple(UNLIMITED if a is None else a for a in q.limit) for q in self.queue_list]
+        guaranteed = np.array(
+            [(UNLIMITED,) * 3 if q.unbound else q.guaranteed for q in self.queue_list],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        named = guaranteed > 0
+        rationed = named & (guaranteed < UNLIMITED)
+        rationed[:, 2] = guaranteed[:, 2] < UNLIMITED
+        sums = guaranteed.copy()
+        for row in range(len(names) - 1, -1, -1):
+            if parent[row] >= 0:
+                named[parent[row]] |= named[row]
+        given = named.any(axis=0)
+        for row in range(len(names) - 1, -1, -1):
+            if parent[row] >= 0 and not guaranteed[parent[row]].any():
+                sums[parent[row]] = np.minimum(sums[parent[row]] + sums[row], UNLIMITED)
+        firm_limit = np.where(given[None, :] & rationed, sums, UNLIMITED)
+        count = len(names)
         return QueueColumns(
             names=tuple(names),
             parent=np.array(parent, dtype=np.int64),
-            guaranteed=frozen([queue.guaranteed for queue in self.queue_list]),
+            guaranteed=guaranteed,
+            firm_limit=firm_limit.astype(np.int64),
+            rationed=rationed,
             limit=np.array(limits, dtype=np.int64).reshape(-1, 3),
+            lending=np.array([(q.lending,) * 3 for q in self.queue_list], dtype=np.int64).reshape(
+                -1, 3
+            ),
+            weight=np.array([q.weight for q in self.queue_list], dtype=np.float64),
+            priority=np.array([q.priority for q in self.queue_list], dtype=np.int64),
             allocated=np.array(allocated, dtype=np.int64).reshape(-1, 3),
+            firm=np.array(firm, dtype=np.int64).reshape(-1, 3),
+            usage=np.zeros(count, dtype=np.float64),
             suspended=np.array([queue.suspended for queue in self.queue_list], dtype=np.bool_),
         )
 
@@ -298,22 +453,70 @@ class Situation:
         """Start what was placed and tell victims to leave."""
         for placement in decisions.placements:
             job = self.jobs[placement.job]
-            vectors = {name: vector for name, _, vector in job.groups}
-            tasks = tuple((t.node, vectors[t.group], t.devices) for t in placement.tasks)
-            job.waiting.remove(placement.element)
-            self.held.append(Held(job.name, placement.element, tasks))
-        for held in self.held:
-            for eviction in decisions.evictions:
-                if (eviction.job, eviction.element) == (held.job, held.element):
+            tasks = tuple(
+                HeldTask(
+                    t.node,
+                    t.amounts,
+                    t.devices,
+                    t.share,
+                    t.profile,
+                    t.instances,
+                    t.group,
+                    t.index,
+                )
+                for t in placement.tasks
+            )
+            present = next(
+                (
+                    h
+                    for h in self.held
+                    if (h.job, h.element) == (job.name, placement.element) and not h.leaving
+                ),
+                None,
+            )
+            if present is None:
+                job.waiting.remove(placement.element)
+                present = Held(job.name, placement.element, (), since=self.now)
+                self.held.append(present)
+            present.tasks = self._spared(job, (*present.tasks, *tasks))
+        for eviction in decisions.evictions:
+            for held in list(self.held):
+                if (eviction.job, eviction.element) != (held.job, held.element) or held.leaving:
+                    continue
+                if eviction.tasks:
+                    gone = tuple(
+                        t for t in held.tasks if (t.group, t.index) in set(eviction.tasks)
+                    )
+                    held.tasks = self._spared(
+                        self.jobs[held.job], tuple(t for t in held.tasks if t not in gone)
+                    )
+                    self.held.append(
+                        Held(held.job, -1 - held.element, gone, True, eviction.for_job)
+                    )
+                else:
                     held.leaving, held.leaving_for = True, eviction.for_job
+                    held.moving = eviction.ground == "consolidate"
         for job in self.jobs.values():
             job.promised = decisions.promised.get(job.name, 0)
+        self.turn += 1
         return self
+
+    @staticmethod
+    def _spared(job: Job, tasks: tuple[HeldTask, ...]) -> tuple[HeldTask, ...]:
+        if job.least is None:
+            return tasks
+        ordered = sorted(tasks, key=lambda t: (t.group, t.index))
+        seen: dict[int, int] = {}
+        found = []
+        for task in ordered:
+            seen[task.group] = seen.get(task.group, 0) + 1
+            found.append(dataclasses.replace(task, spare=seen[task.group] > job.least))
+        return tuple(found)
 
     def left(self) -> Situation:
         """Whoever was told to leave has left and waits again."""
         for held in self.held:
-            if held.leaving:
+            if held.leaving and held.element >= 0:
                 job = self.jobs[held.job]
                 job.waiting = sorted([*job.waiting, held.element])
         self.held = [held for held in self.held if not held.leaving]
@@ -330,11 +533,20 @@ def evicted(decisions: Decisions) -> list[tuple[str, str]]:
     return [(eviction.job, eviction.for_job) for eviction in decisions.evictions]
 
 
-def code(decisions: Decisions, job: str) -> str:
+def reasons_of(situation: Situation, decisions: Decisions, job: str) -> tuple[Reason, ...]:
+    """The reasons of a job that waits, its own or those of its line."""
+    key = decisions.reason_of.get(job, "")
+    for line, of_line in zip(situation.lines, decisions.reason_of_line, strict=True):
+        if not key and any(claim.job == job and not claim.missing for claim in line.claims):
+            key = of_line
+    return decisions.reasons[key]
+
+
+def code(situation: Situation, decisions: Decisions, job: str) -> str:
     """The first reason's code of a job that waits."""
-    return str(decisions.reasons[decisions.reason_of[job]][0].code)
+    return str(reasons_of(situation, decisions, job)[0].code)
 
 
-def message(decisions: Decisions, job: str) -> str:
+def message(situation: Situation, decisions: Decisions, job: str) -> str:
     """The first reason's message of a job that waits."""
-    return decisions.reasons[decisions.reason_of[job]][0].message
+    return reasons_of(situation, decisions, job)[0].message
