@@ -271,6 +271,7 @@ class _Attempt:
             unit.tasks,
             exclusive=holding.exclusive and not unit.spare,
             matches=holding.matches,
+            partly=unit.spare,
         )
 
     def _drop(self, unit: pools.Unit) -> None:
@@ -281,6 +282,7 @@ class _Attempt:
             unit.tasks,
             exclusive=holding.exclusive and not unit.spare,
             matches=holding.matches,
+            partly=unit.spare,
         )
 
     def _would_start(self) -> bool:
@@ -349,18 +351,19 @@ def _by_node(
             continue
         have = np.array(free[node])
         need = np.array(group.amounts)
-        cost, priority, used = 0.0, -(10**9), []
+        cost, amount, priority, used = 0.0, 0, -(10**9), []
         for unit in members:
             if (have >= need).all() and used:
                 break
             used.append(unit)
             cost += unit.rank[2]
+            amount += unit.total[ledgers.GPU]
             priority = max(priority, unit.holding.priority)
             for task in unit.tasks:
                 if task.node == node:
                     have += np.array(task.amounts)
         reached = bool((have >= need).all())
-        ranked.append((not reached, priority, cost, len(used), node))
+        ranked.append((not reached, priority, cost, amount, len(used), node))
     ranked.sort()
     ordered: dict[tuple[int, int], pools.Unit] = {}
     for *_, node in ranked:

@@ -102,6 +102,7 @@ class Room:
         self._planner_made: elements.Planner | None = None
         self._rankings: dict[int, states.Ranking] = {}
         self._unfit: dict[int, int] = {}
+        self._amounts: tuple[int, snapshots.Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
 
     @property
@@ -272,8 +273,25 @@ class Room:
             self._stock.occupy((part.node,), exclusive=exclusive)
         return placed
 
+    @property
+    def amounts(self) -> snapshots.Amounts:
+        """(n, 3) CPU, memory and GPU that each node has left; changes do not show in it."""
+        if self._amounts is None or self._amounts[0] != self.version:
+            rows = self._stock.rows
+            found = np.array(
+                [(row.cpu, row.memory, sum(d for d in row.devices if d > 0)) for row in rows],
+                dtype=np.int64,
+            ).reshape(-1, 3)
+            self._amounts = (self.version, found)
+        return self._amounts[1]
+
     def hold(
-        self, tasks: Iterable[Task], *, exclusive: bool = False, matches: Iterable[int] = ()
+        self,
+        tasks: Iterable[Task],
+        *,
+        exclusive: bool = False,
+        matches: Iterable[int] = (),
+        partly: bool = False,
     ) -> None:
         """Charge what someone else has, or is promised, as one element.
 
@@ -281,10 +299,12 @@ class Room:
             tasks: what it has. Devices may end up with nothing, never with less.
             exclusive: whether it has its nodes to itself.
             matches: selectors in ``Snapshot.presence`` that match it.
+            partly: other tasks of the element are on the same nodes already.
         """
         tasks = tuple(tasks)
         self._stock.shift(tasks, -1)
-        self._stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+        if not partly:
+            self._stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
             self._stock.appear(matches, task.node, 1)
         self.version += 1

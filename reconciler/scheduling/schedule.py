@@ -153,9 +153,9 @@ class Cycle:
             self.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
             for _ in range(min(claim.promised or len(own), found.left)):
                 ask = self._ask(found)
-                if self._gate(ask, settled=True) is not None:
-                    break
-                if not (self._start(ask, "promised") or self._promise(ask)):
+                if self._gate(ask) is None and self._start(ask, "promised"):
+                    continue
+                if self._gate(ask, settled=True) is not None or not self._promise(ask):
                     break
         for holding in moving:
             self._keep_moving(holding)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import UNLIMITED, Claim, Holding, Snapshot
+from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, amounts
 
@@ -34,16 +34,24 @@ def clusters(draw: st.DrawFn) -> Situation:
     for name in ("a", "b"):
         guaranteed, limit = draw(st.sampled_from([0, 2, 3, 5])), draw(_limit())
         parent = "top" if inner and draw(st.booleans()) else None
-        s.queue(name, parent, guaranteed=guaranteed, limit=limit)
+        s.queue(
+            name,
+            parent,
+            guaranteed=guaranteed,
+            limit=limit,
+            weight=draw(st.sampled_from([0.0, 1.0, 1.0, 3.0])),
+        )
     for index in range(draw(st.sampled_from([0, 3, 6, 9, 12]))):
         _running(draw, s, index)
     for index in range(draw(st.integers(1, 4))):
         s.job(
             f"w{index}",
             draw(st.sampled_from(["a", "b"])),
-            gpu=draw(st.sampled_from([0, 1, 1, 2, 3])),
+            gpu=draw(st.sampled_from([0, 0.25, 0.5, 1, 1, 2, 3])),
             cpu=draw(st.sampled_from([1, 1, 3])),
             tasks=draw(st.sampled_from([1, 1, 2, 3])),
+            least=draw(st.sampled_from([None, None, 1])),
+            time_limit_s=draw(st.sampled_from([float("inf"), 60.0, 600.0])),
             array=draw(st.sampled_from([1, 1, 3])),
             priority=draw(st.sampled_from([10, 50, 90])),
             preemptible=draw(_mostly()),
@@ -78,43 +86,50 @@ def _running(draw: st.DrawFn, s: Situation, index: int) -> None:
         priority=draw(st.sampled_from([10, 10, 50])),
         preemptible=draw(_mostly()),
         cost_s=draw(st.sampled_from([0.0, 60.0])),
+        movable=draw(st.booleans()),
+        time_limit_s=draw(st.sampled_from([float("inf"), 300.0])),
         on=tuple(draw(st.permutations(places))[:tasks]),
         leaving=draw(st.sampled_from([False, False, False, False, True])),
     )
 
 
 def check_capacity(situation: Snapshot, decisions: Decisions) -> None:
-    """Amounts and devices are there, each device is given once, gangs are whole."""
+    """Amounts and devices are there, shares of a device come to a whole at most, gangs are whole."""
     free = situation.nodes.free.copy()
-    given_out: set[tuple[int, int]] = set()
-    shapes = {claim.job: situation.shapes[claim.shape] for claim in situation.claims}
+    devices = situation.nodes.devices.copy()
+    shapes = {c.job: situation.shapes[line.shape] for line in situation.lines for c in line.claims}
     for placement in decisions.placements:
-        groups = {group.name: group for group in shapes[placement.job].groups}
-        assert sorted((t.group, t.index) for t in placement.tasks) == sorted(
-            (group.name, index) for group in groups.values() for index in range(group.count)
-        )
+        groups = shapes[placement.job].groups
+        if placement.action != "grow":
+            counts = [sum(t.group == g for t in placement.tasks) for g in range(len(groups))]
+            assert counts == [group.least for group in groups]
         for task in placement.tasks:
-            wanted = groups[task.group].amounts
-            free[task.node] -= wanted
-            assert len(task.devices) == wanted[2] // 1000
+            group = groups[task.group]
+            free[task.node] -= group.amounts
             assert shapes[placement.job].eligible[task.node]
             assert situation.nodes.accepts[task.node]
+            assert len(set(task.devices)) == group.devices
             for device in task.devices:
-                assert device in situation.nodes.free_devices[task.node]
-                assert (task.node, device) not in given_out
-                given_out.add((task.node, device))
+                if task.share == WHOLE:
+                    assert devices[task.node, device] == WHOLE
+                devices[task.node, device] -= task.share
     assert (free >= 0).all() or not decisions.placements
+    assert (devices >= -1).all()
+
+
+def claims_of(situation: Snapshot) -> dict[str, tuple[Line, Claim]]:
+    """Job to its line and claim of new elements."""
+    return {c.job: (line, c) for line in situation.lines for c in line.claims if not c.missing}
 
 
 def check_limits(situation: Snapshot, decisions: Decisions) -> None:
     """No start takes a queue or an ancestor over its limit."""
     used = situation.queues.allocated.copy()
-    claims = {claim.job: claim for claim in situation.claims}
+    lines = {claim.job: line for line in situation.lines for claim in line.claims}
     for placement in decisions.placements:
-        queue, asked = (
-            claims[placement.job].queue,
-            situation.shapes[claims[placement.job].shape].total,
-        )
+        queue = lines[placement.job].queue
+        groups = situation.shapes[lines[placement.job].shape].groups
+        asked = [sum(groups[t.group].amounts[r] for t in placement.tasks) for r in range(3)]
         while queue >= 0:
             used[queue] += asked
             for resource in range(3):
@@ -124,27 +139,32 @@ def check_limits(situation: Snapshot, decisions: Decisions) -> None:
 
 
 def check_evictions(situation: Snapshot, decisions: Decisions) -> None:
-    """Only evictable elements leave, once, for a claim of higher priority or another queue."""
+    """Only preemptible elements leave, once, for a claim of higher priority or another queue."""
     holdings = {(h.job, h.element): h for h in situation.holdings}
-    claims = {claim.job: claim for claim in situation.claims}
-    names = [(eviction.job, eviction.element) for eviction in decisions.evictions]
+    lines = {claim.job: line for line in situation.lines for claim in line.claims}
+    names = [(eviction.job, eviction.element, eviction.tasks) for eviction in decisions.evictions]
     assert len(names) == len(set(names))
     for eviction in decisions.evictions:
         victim = holdings[eviction.job, eviction.element]
-        assert victim.evictable
         assert not victim.leaving
-        claim = claims[eviction.for_job]
-        assert victim.queue != claim.queue or victim.priority < claim.priority
-        assert situations.code(decisions, claim.job) == "WaitingForEvictions"
+        if eviction.ground == "stale-gang":
+            continue
+        assert victim.preemptible or eviction.tasks
+        line = lines[eviction.for_job]
+        if eviction.ground != "consolidate":
+            assert victim.queue != line.queue or victim.priority < line.priority
+        assert decisions.promised[eviction.for_job]
 
 
 def check_reasons(situation: Snapshot, decisions: Decisions) -> None:
     """Every claim with elements left has reasons, and every funnel adds up to all nodes."""
     started = {(p.job, p.element) for p in decisions.placements}
-    for claim in situation.claims:
-        left = [element for element in claim.elements if (claim.job, element) not in started]
-        assert bool(left) == (claim.job in decisions.reason_of)
-    assert set(decisions.reason_of.values()) == set(decisions.reasons)
+    for index, line in enumerate(situation.lines):
+        for claim in line.claims:
+            left = [element for element in claim.elements if (claim.job, element) not in started]
+            if left and not claim.missing:
+                key = decisions.reason_of.get(claim.job) or decisions.reason_of_line[index]
+                assert decisions.reasons[key]
     for reasons in decisions.reasons.values():
         for reason in reasons:
             assert reason.unblocks
@@ -167,11 +187,16 @@ def test_every_decision_is_lawful(s: Situation) -> None:
 @given(clusters(), st.randoms(use_true_random=False))
 def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: random.Random) -> None:
     one = s.snapshot()
-    claims, holdings = list(one.claims), list(one.holdings)
-    rng.shuffle(claims)
+    lines, holdings = list(one.lines), list(one.holdings)
+    rng.shuffle(lines)
     rng.shuffle(holdings)
-    other = Snapshot(one.nodes, one.queues, one.shapes, tuple(claims), tuple(holdings))
-    assert scheduler.schedule(one) == scheduler.schedule(other)
+    other = dataclasses.replace(one, lines=tuple(lines), holdings=tuple(holdings))
+    first, second = scheduler.schedule(one), scheduler.schedule(other)
+    assert first.placements == second.placements
+    assert first.evictions == second.evictions
+    assert first.promised == second.promised
+    assert first.estimates == second.estimates
+    assert first.reasons == second.reasons
 
 
 @EXAMPLES
@@ -221,45 +246,50 @@ def test_no_victim_could_be_spared(s: Situation) -> None:
         others = [e for e in decisions.evictions if e is not eviction]
         if any(e.for_job != eviction.for_job for e in others) or decisions.placements:
             continue
+        if any(e.tasks for e in decisions.evictions) or eviction.ground == "stale-gang":
+            continue
         holdings = tuple(
             h
             for h in before.holdings
             if not any((e.job, e.element) == (h.job, h.element) for e in others)
         )
-        claims = tuple(c for c in before.claims if c.job == eviction.for_job)
-        if len(claims[0].elements) > 1:
+        lines = tuple(
+            dataclasses.replace(
+                line, claims=tuple(c for c in line.claims if c.job == eviction.for_job)
+            )
+            for line in before.lines
+        )
+        if any(len(c.elements) > 1 for line in lines for c in line.claims):
             continue
-        trial = _without(before, holdings, claims)
+        trial = _without(before, holdings, lines)
         assert eviction.for_job not in situations.started(scheduler.schedule(trial))
 
 
 def _without(
-    before: Snapshot, holdings: tuple[Holding, ...], claims: tuple[Claim, ...]
+    before: Snapshot, holdings: tuple[Holding, ...], lines: tuple[Line, ...]
 ) -> Snapshot:
-    """The situation with some holdings gone and some claims only."""
+    """The situation with some holdings gone and some claims only; nobody is evicted in it."""
     free = before.nodes.free.copy()
-    allocated = before.queues.allocated.copy()
-    devices = [list(indexes) for indexes in before.nodes.free_devices]
+    devices = before.nodes.devices.copy()
+    allocated, firm = before.queues.allocated.copy(), before.queues.firm.copy()
     for holding in before.holdings:
         if holding in holdings:
             continue
-        for node, vector, indexes in holding.tasks:
-            free[node] += vector
-            devices[node] = sorted([*devices[node], *indexes])
+        for task in holding.tasks:
+            free[task.node] += task.amounts
+            for device in task.devices:
+                devices[task.node, device] += task.share
             queue = holding.queue
             while queue >= 0:
-                allocated[queue] -= vector
+                allocated[queue] -= task.amounts
+                if not holding.preemptible and not task.spare:
+                    firm[queue] -= task.amounts
                 queue = int(before.queues.parent[queue])
-    nodes = dataclasses.replace(
-        before.nodes, free=free, free_devices=tuple(tuple(row) for row in devices)
-    )
-    queues = dataclasses.replace(before.queues, allocated=allocated)
+    nodes = dataclasses.replace(before.nodes, free=free, devices=devices)
+    queues = dataclasses.replace(before.queues, allocated=allocated, firm=firm)
+    policy = dataclasses.replace(before.policy, reclaim=False, preempt=False, consolidate=False)
     return dataclasses.replace(
-        before,
-        nodes=nodes,
-        queues=queues,
-        claims=claims,
-        holdings=holdings,
+        before, nodes=nodes, queues=queues, lines=lines, holdings=holdings, policy=policy
     )
 
 
@@ -294,7 +324,7 @@ def test_a_gang_starts_exactly_when_some_assignment_exists(
     decisions = s.decide()
     assert bool(decisions.placements) == possible
     if not possible:
-        assert situations.code(decisions, "gang") == "NeverFits"
+        assert situations.code(s, decisions, "gang") == "NeverFits"
 
 
 @EXAMPLES
@@ -304,52 +334,45 @@ def test_one_task_within_a_guarantee_starts_or_evicts_where_evictions_could_make
 ) -> None:
     situation = s.snapshot()
     decisions = scheduler.schedule(situation)
-    served = {p.job for p in decisions.placements} | {e.for_job for e in decisions.evictions}
-    if served:
+    if decisions.placements or decisions.evictions:
         return
-    for claim in situation.claims:
-        if situations.code(decisions, claim.job) == "InsufficientResources":
-            assert not _guarantee_denied(situation, claim.job)
+    for job, (line, claim) in claims_of(situation).items():
+        if job not in decisions.promised:
+            assert not _guarantee_denied(situation, line, claim)
 
 
-def _guarantee_denied(situation: Snapshot, job: str) -> bool:
-    """By brute force: evicting some others' borrowed elements would let one task start."""
-    claim = next(claim for claim in situation.claims if claim.job == job)
-    shape = situation.shapes[claim.shape]
-    asked = shape.total
-    queues = situation.queues
-    if any(queues.guaranteed[claim.queue][r] < asked[r] for r in (2,)) or not asked[2]:
-        return False
-    path = _path(situation, claim.queue)
-    own = claim.queue
-    if queues.allocated[own][2] + asked[2] > queues.guaranteed[own][2]:
-        return False
-    whole = all(
-        queues.allocated[queue][2] + asked[2] <= (queues.guaranteed[queue][2] or 10**9)
-        for queue in path
+def _guarantee_denied(situation: Snapshot, line: Line, claim: Claim) -> bool:
+    """By brute force: evicting some others' borrowed elements would let one element start."""
+    asked, queues = situation.shapes[line.shape].least, situation.queues
+    path = _path(situation, line.queue)
+    covered = all(
+        queues.allocated[queue][2] + asked[2] <= queues.guaranteed[queue][2] for queue in path
     )
-    flat = [
+    whole = situation.nodes.capacity[situation.nodes.accepts].sum(axis=0)[2]
+    roots = sum(int(g) for g, p in zip(queues.guaranteed[:, 2], queues.parent, strict=True) if p < 0)
+    if not covered or not asked[2] or roots > whole:
+        return False
+    lines = (dataclasses.replace(line, claims=(dataclasses.replace(claim, startable=1),)),)
+    borrowed = [
         h
         for h in situation.holdings
-        if h.evictable
-        and h.queue not in path
-        and len(_path(situation, h.queue)) == len(path)
-        and (whole or queues.parent[h.queue] == queues.parent[own] != -1)
-        and (len(path) == 1 or queues.parent[h.queue] == queues.parent[own])
+        if h.preemptible and not h.leaving and h.queue not in path and h.tasks
     ]
-    for size in range(1, len(flat) + 1):
-        for victims in itertools.combinations(flat, size):
+    for size in range(1, len(borrowed) + 1):
+        for victims in itertools.combinations(borrowed, size):
             taken: dict[int, int] = {}
             for victim in victims:
-                for _, vector, _ in victim.tasks:
-                    taken[victim.queue] = taken.get(victim.queue, 0) + vector[2]
+                for queue in _path(situation, victim.queue):
+                    gone = sum(task.amounts[2] for task in victim.tasks)
+                    taken[queue] = taken.get(queue, 0) + gone
             if any(
                 queues.allocated[q][2] - gone < queues.guaranteed[q][2] or not gone
                 for q, gone in taken.items()
+                if q not in path
             ):
                 continue
             rest = tuple(h for h in situation.holdings if h not in victims)
-            if scheduler.schedule(_without(situation, rest, (claim,))).placements:
+            if scheduler.schedule(_without(situation, rest, lines)).placements:
                 return True
     return False
 

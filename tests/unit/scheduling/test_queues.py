@@ -24,7 +24,7 @@ def test_later_work_of_the_same_shape_never_overtakes() -> None:
     s.job("runs", gpu=1, on=("n",)).job("first", gpu=4).job("second", gpu=4).job("small", gpu=1)
     decisions = s.decide()
     assert started(decisions) == ["small"]
-    assert decisions.reason_of["first"] == decisions.reason_of["second"]
+    assert situations.reasons_of(s, decisions, "first") == situations.reasons_of(s, decisions, "second")
 
 
 def test_what_is_guaranteed_goes_before_what_borrows() -> None:
@@ -76,7 +76,7 @@ def test_no_start_takes_a_parent_over_its_limit(
     decisions = s.decide()
     assert len(decisions.placements) == expected
     if limit is not None:
-        assert situations.code(decisions, "j") == "OverLimit"
+        assert situations.code(s, decisions, "j") == "OverLimit"
 
 
 def test_a_limit_stops_larger_work_only() -> None:
@@ -84,7 +84,7 @@ def test_a_limit_stops_larger_work_only() -> None:
     s.job("runs", gpu=2, on=("n",)).job("big", gpu=3).job("small", gpu=2)
     decisions = s.decide()
     assert started(decisions) == ["small"]
-    assert situations.message(decisions, "big") == (
+    assert situations.message(s, decisions, "big") == (
         "queue main is limited to 4 GPUs: 2 GPUs in use, 3 GPUs asked"
     )
 
@@ -96,7 +96,7 @@ def test_cpus_are_rationed_only_in_queues_that_name_them() -> None:
     s.job("b", "b", cpu=16, preemptible=False)
     decisions = s.decide()
     assert started(decisions) == ["a"]
-    assert situations.code(decisions, "b") == "NeverFits"
+    assert situations.code(s, decisions, "b") == "NeverFits"
 
 
 def test_work_that_is_not_preemptible_stays_within_every_guarantee_above() -> None:
@@ -108,8 +108,8 @@ def test_work_that_is_not_preemptible_stays_within_every_guarantee_above() -> No
     s.job("loose", "a", gpu=3)
     decisions = s.decide()
     assert started(decisions) == ["loose"]
-    assert situations.code(decisions, "firm") == "WaitingForQuota"
-    assert "queue top is guaranteed 3 GPUs" in situations.message(decisions, "firm")
+    assert situations.code(s, decisions, "firm") == "WaitingForQuota"
+    assert "queue top is guaranteed 3 GPUs" in situations.message(s, decisions, "firm")
 
 
 def test_without_any_guarantees_nothing_is_rationed() -> None:
@@ -121,7 +121,7 @@ def test_a_suspended_queue_starts_nothing_below_it() -> None:
     s = Situation().node("n", gpu=8).queue("top", suspended=True).queue("a", "top")
     decisions = s.job("j", "a", gpu=1).decide()
     assert started(decisions) == []
-    assert (situations.code(decisions, "j"), situations.message(decisions, "j")) == (
+    assert (situations.code(s, decisions, "j"), situations.message(s, decisions, "j")) == (
         "Held",
         "queue top is suspended",
     )

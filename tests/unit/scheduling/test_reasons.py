@@ -1,6 +1,7 @@
 """Why work waits: true codes, counts that add up, texts that stay the same."""
 
 from reconciler.model.reasons import FunnelStep
+from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, amounts, code, message
 
 
@@ -11,8 +12,8 @@ def test_the_funnel_counts_every_node_once() -> None:
         s.node(name, gpu=8).job(f"on-{name}", gpu=5, on=(name,))
     s.job("free-cpus", cpu=60, on=("z",)).job("j", gpu=8, pool="gpu")
     decisions = s.decide()
-    (reason,) = decisions.reasons[decisions.reason_of["j"]]
-    assert reason.code == "InsufficientResources"
+    (reason,) = situations.reasons_of(s, decisions, "j")
+    assert reason.code == "Fragmented"
     assert reason.funnel == (
         FunnelStep(1, "not in pool gpu"),
         FunnelStep(1, "not accepting work"),
@@ -29,26 +30,26 @@ def test_what_no_node_could_hold_is_told_apart_from_what_has_to_wait() -> None:
     s.job("runs", gpu=4, on=("n",)).job("wait", gpu=4).job("never", gpu=5)
     s.job("gang", gpu=4, tasks=2)
     decisions = s.decide()
-    assert [code(decisions, job) for job in ("wait", "never", "gang")] == [
+    assert [code(s, decisions, job) for job in ("wait", "never", "gang")] == [
         "InsufficientResources",
         "NeverFits",
         "NeverFits",
     ]
-    assert "the nodes would hold 1 of 2 such tasks" in message(decisions, "gang")
+    assert "the nodes would hold 1 of 2 such tasks" in message(s, decisions, "gang")
 
 
 def test_groups_that_do_not_fit_together_never_fit() -> None:
     s = Situation().node("n", gpu=4, cpu=4).queue("main")
     s.job("j", groups=(("a", 1, amounts(1, 3)), ("b", 1, amounts(1, 3))))
     decisions = s.decide()
-    assert code(decisions, "j") == "NeverFits"
-    assert "do not fit together" in message(decisions, "j")
+    assert code(s, decisions, "j") == "NeverFits"
+    assert "do not fit together" in message(s, decisions, "j")
 
 
 def test_a_limit_is_told_before_what_never_fits() -> None:
     s = Situation().node("n", gpu=4).queue("main", limit=2).job("j", gpu=8)
     decisions = s.decide()
-    reasons = decisions.reasons[decisions.reason_of["j"]]
+    reasons = situations.reasons_of(s, decisions, "j")
     assert [reason.code for reason in reasons] == ["OverLimit", "NeverFits"]
     assert "it can't start under this limit" in reasons[0].message
 
@@ -57,7 +58,7 @@ def test_who_goes_first_is_named() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     s.job("first", gpu=3, priority=90).job("second", gpu=2)
     decisions = s.decide()
-    assert (code(decisions, "second"), message(decisions, "second")) == (
+    assert (code(s, decisions, "second"), message(s, decisions, "second")) == (
         "Behind",
         "it would fit, but others go first: first",
     )
@@ -71,5 +72,6 @@ def test_texts_stay_the_same_while_nothing_happens() -> None:
 
 
 def test_no_nodes_at_all() -> None:
-    decisions = Situation().queue("main").job("j", gpu=1).decide()
-    assert code(decisions, "j") == "NeverFits"
+    s = Situation().queue("main").job("j", gpu=1)
+    decisions = s.decide()
+    assert code(s, decisions, "j") == "NeverFits"
