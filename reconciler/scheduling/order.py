@@ -60,6 +60,7 @@ class Line:
     blocked: set[int] = field(default_factory=set)
     progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
     explicit: bool = False
+    added: int = 0
 
     def head(self) -> Progress | None:
         """The next claim that may start something, or None."""
@@ -67,7 +68,7 @@ class Line:
         while self.places:
             place = self.places[0]
             index, position = place[3], place[4]
-            if index not in self.blocked:
+            if position < 0 or index not in self.blocked:
                 found = self.progress.get((index, position))
                 if found is None:
                     claim = lines[index].claims[position]
@@ -86,28 +87,27 @@ class Line:
     def _pass(self, place: Place) -> None:
         index, position = place[3], place[4] + 1
         claims = self.situation.lines[index].claims
-        if self.explicit or position >= len(claims):
+        if self.explicit or position <= 0 or position >= len(claims):
             heapq.heappop(self.places)
             return
         following = (place[0], place[1], claims[position].order, index, position)
         heapq.heapreplace(self.places, following)
 
-    def run_length(self) -> int:
-        """How many claims of the head's line come before any other line's, 1 at least."""
-        if self.explicit or not self.places:
-            return 1
-        place = self.places[0]
-        claims = self.situation.lines[place[3]].claims
-        rivals = self.places[1:3]
-        if not rivals:
-            return len(claims) - place[4]
-        bound = min(rivals)
-        count = 1
-        for claim in claims[place[4] + 1 :]:
-            if (place[0], place[1], claim.order, place[3], 0) >= bound:
-                break
-            count += 1
-        return count
+    def restore(self, lines: set[int]) -> None:
+        """Lines that were blocked are tried again from their first claim."""
+        self.blocked -= lines
+        self.places = [place for place in self.places if place[3] not in lines or place[4] < 0]
+        fresh = _places(self.situation, sorted(lines), explicit=self.explicit)
+        self.places.extend(fresh)
+        heapq.heapify(self.places)
+
+    def add(self, line: int, claim: snapshots.Claim) -> None:
+        """A claim that came up during the cycle: an element that started may grow."""
+        self.added += 1
+        position = -self.added
+        self.progress[line, position] = Progress(line, claim)
+        priority = self.situation.lines[line].priority
+        heapq.heappush(self.places, (True, -priority, claim.order, line, position))
 
 
 def lines_of(situation: snapshots.Snapshot) -> list[Line]:
@@ -123,17 +123,22 @@ def lines_of(situation: snapshots.Snapshot) -> list[Line]:
             for index in indexes
             for claim in situation.lines[index].claims
         )
-        if pressed:
-            found[queue].explicit = True
-            found[queue].places = _ranked(situation, indexes)
-        else:
-            for index in indexes:
-                line = situation.lines[index]
-                first = line.claims[0]
-                place = (bool(first.missing), -line.priority, first.order, index, 0)
-                found[queue].places.append(place)
-            heapq.heapify(found[queue].places)
+        found[queue].explicit = pressed
+        found[queue].places = _places(situation, indexes, explicit=pressed)
     return found
+
+
+def _places(situation: snapshots.Snapshot, indexes: list[int], *, explicit: bool) -> list[Place]:
+    """Where the lines of a queue begin, as a heap."""
+    if explicit:
+        return _ranked(situation, indexes)
+    places: list[Place] = []
+    for index in indexes:
+        line = situation.lines[index]
+        first = line.claims[0]
+        places.append((bool(first.missing), -line.priority, first.order, index, 0))
+    heapq.heapify(places)
+    return places
 
 
 def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
@@ -249,21 +254,3 @@ class Tree:
                 return child - self.count
             at = child
         return None
-
-    def alone(self, queue: int) -> bool:
-        """Whether no other queue waits for its turn."""
-        path = self.ledger.paths[queue]
-        if len(self._live(queue)) > 1:
-            return False
-        return all(
-            len(self._live(path[level + 1] if level + 1 < len(path) else -1)) <= 1
-            for level in range(len(path))
-        )
-
-    def _live(self, parent: int) -> set[int]:
-        heap = self.heaps[parent]
-        if len(heap) > 2 * self.count + 16:
-            heap = [entry for entry in heap if self.versions[entry[2]] == entry[1]]
-            heapq.heapify(heap)
-            self.heaps[parent] = heap
-        return {child for _, version, child in heap if self.versions[child] == version}

@@ -105,10 +105,40 @@ class Cycle:
         """Go through all claims once."""
         self._suspend()
         self._keep_promises()
+        over = self._over()
+        self._turns()
+        risen = self._over() - over
+        if risen and self.situation.policy.reclaim:
+            self._try_again(risen)
+            self._turns()
+        self._break_up()
+        return self._decisions()
+
+    def _over(self) -> set[int]:
+        """Queues that hold more than they may keep."""
+        ledger = self.ledger
+        return {q for q in range(len(ledger.paths)) if ledger.is_over(q, ledger.may_keep(q))}
+
+    def _try_again(self, risen: set[int]) -> None:
+        """Lines that were blocked before other queues rose above their share may reclaim now."""
+        self.evictor.failures.clear()
+        for queue, line in enumerate(self.queues):
+            if queue in risen or not line.blocked:
+                continue
+            retried = {
+                index
+                for index in line.blocked
+                if self.line_causes[index].kind in {"room", "reserved"}
+            }
+            line.restore(retried)
+            for index in retried:
+                del self.line_causes[index]
+
+    def _turns(self) -> None:
         for queue in range(len(self.queues)):
             self._put(queue)
         turns_max = 4 * sum(
-            len(line.claims) + sum(len(c.elements) + len(c.missing) for c in line.claims)
+            sum(1 + len(c.elements) * self._tasks(line) + len(c.missing) for c in line.claims)
             for line in self.situation.lines
         )
         for _ in range(turns_max + 16):
@@ -116,8 +146,9 @@ class Cycle:
             if queue is None:
                 break
             self._turn(queue)
-        self._break_up()
-        return self._decisions()
+
+    def _tasks(self, line: snapshots.Line) -> int:
+        return 1 + sum(g.count - g.least for g in self.situation.shapes[line.shape].groups)
 
     # Before the turns
 
@@ -312,9 +343,24 @@ class Cycle:
         else:
             element = claim.elements[progress.started]
             progress.started += 1
+            self._may_grow(ask, element)
         self.placements.append(Placement(ask.job, element, tasks, action))
         self.takers.append((ask.job, tuple(task.node for task in tasks)))
         return True
+
+    def _may_grow(self, ask: asking.Ask, element: int) -> None:
+        """An elastic element that starts with its minimum asks for the rest in the same cycle."""
+        groups = self.situation.shapes[ask.shape].groups
+        missing = tuple(
+            (number, index)
+            for number, group in enumerate(groups)
+            for index in range(group.least, group.count)
+        )
+        if missing:
+            claim = dataclasses.replace(
+                ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
+            )
+            self.queues[ask.queue].add(ask.progress.line, claim)
 
     def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         cpu = memory = gpu = 0
