@@ -260,7 +260,7 @@ class StateIndex:
             more = np.full(size - len(ranking.costs), UNKNOWN)
             ranking.costs = np.concatenate([ranking.costs, more])
         costs: Costs = np.add(ranking.costs, self.vacant, out=self._buffer)
-        if costs.min() < -NONE:
+        if costs[costs.argmin()] < -NONE:
             self._work_out(ranking, np.flatnonzero(costs < -NONE))
             costs = np.add(ranking.costs, self.vacant, out=self._buffer)
         if ranking.scores is not None:
