@@ -301,17 +301,15 @@ def _rows(
     occupied: Counts,
     exclusive: Counts,
 ) -> list[Row]:
-    return list(
-        map(
-            Row,
-            amounts[:, 0].tolist(),
-            amounts[:, 1].tolist(),
-            map(tuple, devices.tolist()),
-            map(tuple, instances.tolist()),
-            occupied.tolist(),
-            exclusive.tolist(),
-        )
+    columns = (
+        amounts[:, 0].tolist(),
+        amounts[:, 1].tolist(),
+        map(tuple, devices.tolist()),
+        map(tuple, instances.tolist()),
+        occupied.tolist(),
+        exclusive.tolist(),
     )
+    return list(map(Row._make, zip(*columns, strict=True)))
 
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:

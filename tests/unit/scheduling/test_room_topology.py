@@ -59,7 +59,16 @@ def test_domain_of_a_gang(
 
 @pytest.mark.parametrize(
     ("size", "count", "in_racks"),
-    [(4, 8, 1), (2, 12, 1), (8, 24, 2), (16, 17, 2), (3, 10, None), (8, 20, 2), (9, 9, 1)],
+    [
+        (4, 8, 1),
+        (2, 12, 1),
+        (8, 24, 2),
+        (16, 17, 2),
+        (3, 10, None),
+        (8, 20, 2),
+        (9, 9, 1),
+        (8, 36, 4),
+    ],
 )
 def test_slices_stay_in_one_rack(size: int, count: int, in_racks: int | None) -> None:
     """Each run of ``size`` indexes is in one rack, the shorter last one too."""
