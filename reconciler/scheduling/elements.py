@@ -123,7 +123,6 @@ class Planner:
             return Plan(())
         asked = self.situation.shapes[shape]
         counts, rules = self.counts(shape, group, within, own)
-        counts = np.minimum(counts, need)
         if int(counts.sum()) < need:
             return None
         choice = _Choice(self, shape, group, need, rules)

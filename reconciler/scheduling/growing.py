@@ -1,62 +1,53 @@
 """Tasks beyond the minimum: they join an element that runs, in the domains where it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from reconciler.scheduling import elements
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inventory import Task
 
-Take = Callable[[int, elements.Part, set[int]], tuple[TaskPlacement, ...]]
+Missing = Sequence[tuple[int, int]]
+
+
+def runs(asked: snapshots.Shape, missing: Missing) -> list[Missing]:
+    """Missing tasks by group and index, those that are bound to the same domains together."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for group, index in sorted(missing):
+        each = asked.groups[group]
+        part = index // each.slice_size if _has_slices(each) else 0
+        found.setdefault((group, part), []).append((group, index))
+    return list(found.values())
 
 
 def parts(
-    planner: elements.Planner,
-    shape: int,
-    present: Sequence[Task],
-    missing: Sequence[tuple[int, int]],
-    most: int,
-    take: Take,
-) -> list[TaskPlacement]:
-    """Take up to ``most`` missing tasks, in order of group and index; what was placed.
+    planner: elements.Planner, shape: int, there: Sequence[Task], bound: Missing
+) -> list[elements.Part]:
+    """A part for each of the tasks that has room, as many as can be, the first of ``bound`` first.
 
-    Tasks that have to share a domain with others of their element go where those are. A run of
-    tasks that are bound alike is placed together, as many of them as have room.
+    Args:
+        planner: where there is room.
+        shape: shape of the element.
+        there: tasks that it has.
+        bound: missing tasks of one group that are bound to the same domains.
     """
-    there: list[Task] = list(present)
-    placed: list[TaskPlacement] = []
-    for bound in _runs(planner, shape, sorted(missing)):
-        left = min(most - len(placed), len(bound))
-        if left <= 0:
-            break
-        group = bound[0][0]
-        mask = _bounds(planner, shape, bound[0], there)
-        own = tuple(sorted({task.node for task in there}))
-        plan = _most(planner, shape, group, left, mask, own)
-        if plan is None:
-            continue
-        indexes = iter(bound)
-        for part in plan.parts:
-            for _ in range(part.tasks):
-                one = part._replace(first=next(indexes)[1], tasks=1)
-                placed += take(shape, one, {task.node for task in there})
-                there.append(placed[-1])
-    return placed
+    if not bound:
+        return []
+    group = bound[0][0]
+    mask = _bounds(planner, shape, bound[0], there)
+    own = sorted({task.node for task in there})
+    plan = _most(planner, (shape, group), len(bound), mask, own)
+    nodes = [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
+    values = [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
+    return [
+        elements.Part(group, index, 1, node, value)
+        for (_, index), node, value in zip(bound, nodes, values, strict=False)
+    ]
 
 
-def _runs(
-    planner: elements.Planner, shape: int, missing: Sequence[tuple[int, int]]
-) -> list[list[tuple[int, int]]]:
-    """Missing tasks that are bound to the same domains, together."""
-    groups = planner.situation.shapes[shape].groups
-    runs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for group, index in missing:
-        size = groups[group].slice_size
-        part = index // size if size and groups[group].slice_level >= 0 else 0
-        runs.setdefault((group, part), []).append((group, index))
-    return list(runs.values())
+def _has_slices(group: snapshots.GroupShape) -> bool:
+    return group.slice_size > 0 and group.slice_level >= 0
 
 
 def _bounds(
@@ -64,18 +55,18 @@ def _bounds(
 ) -> snapshots.Mask | None:
     """(n,) nodes in the domains that a task has to share with those that are there."""
     asked = planner.situation.shapes[shape]
-    group = asked.groups[task[0]]
+    each = asked.groups[task[0]]
     mask: snapshots.Mask | None = None
-    slices = group.slice_size > 0 and group.slice_level >= 0
+    seen: set[tuple[int, int]] = set()
     for other in there:
-        levels = [asked.required_level]
+        level = asked.required_level
         if other.group == task[0]:
-            levels.append(group.required_level)
-            if slices and other.index // group.slice_size == task[1] // group.slice_size:
-                levels.append(group.slice_level)
-        level = max(levels)
-        if level < 0:
+            level = max(level, each.required_level)
+            if _has_slices(each) and other.index // each.slice_size == task[1] // each.slice_size:
+                level = max(level, each.slice_level)
+        if level < 0 or (level, other.node) in seen:
             continue
+        seen.add((level, other.node))
         inside = planner.network.within(level, other.node)
         mask = inside if mask is None else mask & inside
     return mask
@@ -83,20 +74,18 @@ def _bounds(
 
 def _most(
     planner: elements.Planner,
-    shape: int,
-    group: int,
+    which: tuple[int, int],
     most: int,
     mask: snapshots.Mask | None,
     own: Sequence[int],
 ) -> elements.Plan | None:
-    """A plan for as many tasks as fit, up to ``most``."""
-    counts, _ = planner.counts(shape, group, mask, own)
-    low, high = 0, int(np.minimum(counts, most).sum())
-    high = min(most, high)
+    """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving."""
+    counts, _ = planner.counts(*which, mask, own)
+    low, high = 0, min(most, int(np.minimum(counts, most).sum()))
     best: elements.Plan | None = None
     need = high
     while low < high:
-        plan = planner.group(shape, group, need, mask, own)
+        plan = planner.group(*which, need, mask, own)
         if plan is None:
             high = need - 1
         else:

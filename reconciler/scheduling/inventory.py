@@ -65,11 +65,11 @@ class Inventory:
     def __init__(
         self,
         rows: list[Row],
-        opened: snapshots.Mask,
+        opened: list[bool],
         presence: snapshots.Amounts | None,
     ) -> None:
         self.rows = rows
-        self.opened: list[bool] = opened.tolist()
+        self.opened = opened
         self.presence = presence
         self.log: list[tuple[int, Any]] = []
         self.changed: set[int] = set()
@@ -78,17 +78,8 @@ class Inventory:
 
     def copy(self) -> "Inventory":
         """An inventory of its own, with an empty log."""
-        twin = Inventory.__new__(Inventory)
-        twin.rows = self.rows.copy()
-        twin.opened = self.opened
-        twin.presence = None if self.presence is None else self.presence.copy()
-        twin.log = []
-        twin.changed = set(self.changed)
-        twin._stale = set(self._stale)
-        twin._columns = (
-            None if self._columns is None else Columns(*(c.copy() for c in self._columns))
-        )
-        return twin
+        presence = None if self.presence is None else self.presence.copy()
+        return Inventory(self.rows.copy(), self.opened, presence)
 
     def put(self, node: int, row: Row) -> None:
         """Replace a row and log what it was."""
@@ -170,8 +161,12 @@ class Inventory:
             np.minimum(found, _device_counts(columns.devices, ask), out=found)
         return np.maximum(found, 0)
 
-    def charge(self, ask: Ask, node: int, values: tuple[int, ...]) -> tuple[int, ...]:
+    def charge(
+        self, ask: Ask, node: int, values: tuple[int, ...], occupants: int = 0, owners: int = 0
+    ) -> tuple[int, ...]:
         """Take what one task asks; the indexes of the devices given.
+
+        ``occupants``, ``owners``: elements that it adds to ``Row.occupied`` and ``Row.exclusive``.
 
         Raises:
             ValueError: there is no such room.
@@ -182,18 +177,18 @@ class Inventory:
             given, free = device_choice.give(free, ask.devices, ask.share_on(node), values)
         if ask.instances:
             instances = _add(instances, ask.profile, -ask.instances)
+            lacking = instances[ask.profile] < 0
+        else:
+            lacking = False
         cpu -= ask.cpu
         memory -= ask.memory
-        if (
-            (cpu < 0 and ask.cpu)
-            or (memory < 0 and ask.memory)
-            or (instances and min(instances) < 0)
-        ):
+        if lacking or (cpu < 0 and ask.cpu) or (memory < 0 and ask.memory):
             raise ValueError(
                 f"node {node} has no room for {ask.amounts} (cpu, memory, gpu): "
                 "the plan is not of this room"
             )
-        self.put(node, Row(cpu, memory, free, instances, occupied, exclusive))
+        row = Row(cpu, memory, free, instances, occupied + occupants, exclusive + owners)
+        self.put(node, row)
         return given
 
     def occupy(self, nodes: Iterable[int], *, exclusive: bool) -> None:
@@ -267,6 +262,54 @@ class Inventory:
             )
             if least != mine:
                 self.put(node, least)
+
+
+def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> Inventory:
+    """What is free on nodes that accept work, only ``usable`` ones where given."""
+    nodes = situation.nodes
+    opened = nodes.accepts if usable is None else nodes.accepts & usable
+    rows = _rows(
+        nodes.free, nodes.devices, nodes.instances, nodes.occupied, nodes.exclusive.astype(np.int64)
+    )
+    for node in np.flatnonzero(~opened).tolist():
+        row = rows[node]
+        nothing = tuple(min(amount, 0) for amount in row.devices)
+        rows[node] = Row(0, 0, nothing, (0,) * len(row.instances), row.occupied, row.exclusive)
+    presence = None if situation.presence is None else situation.presence.copy()
+    return Inventory(rows, opened.tolist(), presence)
+
+
+def all_idle(situation: snapshots.Snapshot) -> Inventory:
+    """What there is on all nodes, as if nothing ran."""
+    nodes = situation.nodes
+    instances = nodes.instances.copy()
+    for holding in situation.holdings:
+        for task in holding.tasks:
+            if task.profile >= 0:
+                instances[task.node, task.profile] += task.instances
+    devices = np.where(nodes.devices >= 0, WHOLE, nodes.devices)
+    nobody = np.zeros_like(nodes.occupied)
+    rows = _rows(nodes.capacity, devices, instances, nobody, nobody)
+    presence = None if situation.presence is None else np.zeros_like(situation.presence)
+    return Inventory(rows, [True] * len(rows), presence)
+
+
+def _rows(
+    amounts: snapshots.Amounts,
+    devices: snapshots.Amounts,
+    instances: snapshots.Amounts,
+    occupied: Counts,
+    exclusive: Counts,
+) -> list[Row]:
+    columns = (
+        amounts[:, 0].tolist(),
+        amounts[:, 1].tolist(),
+        map(tuple, devices.tolist()),
+        map(tuple, instances.tolist()),
+        occupied.tolist(),
+        exclusive.tolist(),
+    )
+    return list(map(Row._make, zip(*columns, strict=True)))
 
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:

@@ -5,21 +5,43 @@ released; every change can be undone to a mark, at a cost that grows with what i
 depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
 from reconciler.scheduling import elements, funnels, growing, states, topology
-from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
-from reconciler.scheduling.inventory import Inventory, Row, Task
+from reconciler.scheduling.inventory import Inventory, Row, Task, all_idle, free_now
 from reconciler.scheduling.snapshot import WHOLE, Mask, Snapshot
 
 __all__ = ["Part", "Plan", "Room"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What follows from a snapshot and never changes with its room."""
+
+    asks: tuple[tuple[Ask, ...], ...]
+    singly: tuple[bool, ...]
+    network: topology.Topology
+    classes: states.Classes
+
+    @classmethod
+    def of(cls, situation: Snapshot) -> "_Fixed":
+        return cls(
+            tuple(
+                tuple(Ask(group, situation.nodes) for group in shape.groups)
+                for shape in situation.shapes
+            ),
+            tuple(states.is_singly(shape) for shape in situation.shapes),
+            topology.Topology(situation.nodes.domains),
+            states.Classes(situation),
+        )
 
 
 class Room:
@@ -28,76 +50,34 @@ class Room:
     Attributes:
         situation: the snapshot that it started from.
         idle: whether it is that of an idle cluster (``empty``).
+        stock: what each node has left.
         version: grows with each change, undoing included.
     """
 
-    def __init__(self, situation: Snapshot, *, usable: Mask | None = None) -> None:
-        """What is free now on nodes that accept work, only ``usable`` ones where given."""
-        nodes = situation.nodes
-        opened = nodes.accepts if usable is None else nodes.accepts & usable
-        columns = (nodes.free[:, 0], nodes.free[:, 1], nodes.devices, nodes.instances)
-        rows = list(
-            map(
-                Row,
-                *(column.tolist() for column in columns[:2]),
-                *(map(tuple, column.tolist()) for column in columns[2:]),
-                nodes.occupied.tolist(),
-                nodes.exclusive.astype(np.int64).tolist(),
-            )
-        )
-        presence = None if situation.presence is None else situation.presence.copy()
-        self._start(situation, rows, opened, presence, idle=False)
-
-    @classmethod
-    def empty(cls, situation: Snapshot) -> "Room":
-        """The room as if every node was idle and accepted work."""
-        nodes = situation.nodes
-        instances = nodes.instances.copy()
-        for holding in situation.holdings:
-            for task in holding.tasks:
-                if task.profile >= 0:
-                    instances[task.node, task.profile] += task.instances
-        devices = np.where(nodes.devices >= 0, WHOLE, nodes.devices)
-        rows = [
-            Row(cpu, memory, tuple(free), tuple(cut), 0, 0)
-            for (cpu, memory, _), free, cut in zip(
-                nodes.capacity.tolist(), devices.tolist(), instances.tolist(), strict=True
-            )
-        ]
-        presence = None if situation.presence is None else np.zeros_like(situation.presence)
-        room = cls.__new__(cls)
-        room._start(situation, rows, np.ones_like(nodes.accepts), presence, idle=True)
-        return room
-
-    def _start(
+    def __init__(
         self,
         situation: Snapshot,
-        rows: list[Row],
-        opened: Mask,
-        presence: snapshots.Amounts | None,
         *,
-        idle: bool,
+        usable: Mask | None = None,
+        stock: Inventory | None = None,
+        like: "Room | None" = None,
+        idle: bool = False,
     ) -> None:
-        for node in np.flatnonzero(~opened).tolist():
-            row = rows[node]
-            nothing = tuple(min(amount, 0) for amount in row.devices)
-            cut = (0,) * len(row.instances)
-            rows[node] = Row(0, 0, nothing, cut, row.occupied, row.exclusive)
+        """What is free now on nodes that accept work.
+
+        Args:
+            situation: the snapshot.
+            usable: (n,) only these of them.
+            stock: something else to give than what is free now.
+            like: a room of the same snapshot, to share what does not change.
+            idle: whether ``stock`` is that of an idle cluster.
+        """
         self.situation = situation
+        self.stock = free_now(situation, usable) if stock is None else stock
         self.idle = idle
         self.version = 0
-        self._stock = Inventory(rows, opened, presence)
-        self._asks = tuple(
-            tuple(Ask(group, situation.nodes) for group in shape.groups)
-            for shape in situation.shapes
-        )
-        self._singly = [states.is_singly(shape) for shape in situation.shapes]
-        self._network = topology.Topology(situation.nodes.domains)
-        self._classes = states.Classes(situation)
-        self._taken = 0
-        self._begin()
-
-    def _begin(self) -> None:
+        self._fixed: _Fixed = _Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        self._before = 0
         self._index_made: states.StateIndex | None = None
         self._planner_made: elements.Planner | None = None
         self._rankings: dict[int, states.Ranking] = {}
@@ -105,36 +85,46 @@ class Room:
         self._amounts: tuple[int, snapshots.Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
 
+    @classmethod
+    def empty(cls, situation: Snapshot) -> "Room":
+        """The room as if every node was idle and accepted work."""
+        return cls(situation, stock=all_idle(situation), idle=True)
+
     @property
     def _index(self) -> states.StateIndex:
         if self._index_made is None:
-            self._index_made = states.StateIndex(self.situation, self._classes, self._stock)
+            classes = self._fixed.classes
+            self._index_made = states.StateIndex(self.situation, classes, self.stock)
         return self._index_made
 
     @property
     def _planner(self) -> elements.Planner:
         if self._planner_made is None:
             self._planner_made = elements.Planner(
-                self.situation, self._stock, self._index, self._asks, self._network, idle=self.idle
+                self.situation,
+                self.stock,
+                self._index,
+                self._fixed.asks,
+                self._fixed.network,
+                idle=self.idle,
             )
         return self._planner_made
 
     def copy(self) -> "Room":
         """A room of its own with the same contents; marks of this one mean nothing to it."""
-        twin = Room.__new__(Room)
-        twin.__dict__.update(self.__dict__)
-        twin._stock = self._stock.copy()
-        twin._begin()
+        twin = Room(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
+        twin.version = self.version
+        twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
         return twin
 
     def mark(self) -> int:
         """A point to roll back to."""
-        return len(self._stock.log)
+        return len(self.stock.log)
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since a mark."""
-        if not self._stock.rollback(mark):
+        if not self.stock.rollback(mark):
             return
         self.version += 1
         self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
@@ -142,7 +132,7 @@ class Room:
     def _turned(self) -> int:
         """Turns the choice among equal nodes; along the network they stay in order."""
         turn = self.situation.turn
-        return turn if self._network.depth else turn + len(self._stock.log)
+        return turn if self._fixed.network.depth else turn + self._before + len(self.stock.log)
 
     def plan(self, shape: int, *, within: Mask | None = None) -> Plan | None:
         """Where the minimum of each group of one element goes; None: no room.
@@ -153,7 +143,7 @@ class Room:
         """
         if shape in self._unfit:
             return None
-        if self._singly[shape]:
+        if self._fixed.singly[shape]:
             plan = self._plan_single(shape, within)
         else:
             known = self._plans.get(shape)
@@ -163,7 +153,7 @@ class Room:
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
         if plan is None and within is None and not self._needs_company(shape):
-            self._unfit[shape] = len(self._stock.log)
+            self._unfit[shape] = len(self.stock.log)
         return plan
 
     def _plan_single(self, shape: int, within: Mask | None) -> Plan | None:
@@ -171,7 +161,7 @@ class Room:
         index.sync()
         ranking = self._rankings.get(shape)
         if ranking is None:
-            ranking = self._rankings[shape] = index.ranking(shape, 0, self._asks[shape][0])
+            ranking = self._rankings[shape] = index.ranking(shape, 0, self._fixed.asks[shape][0])
         node = index.best(ranking, self._turned(), within)
         if node < 0:
             return None
@@ -198,36 +188,40 @@ class Room:
         Raises:
             ValueError: there is no such room; nothing was taken then.
         """
-        mark = len(self._stock.log)
+        mark = len(self.stock.log)
         try:
             placed = self._charge(shape, plan.parts)
         except ValueError:
-            self._stock.rollback(mark)
+            self.stock.rollback(mark)
             raise
-        asked = self.situation.shapes[shape]
-        self._stock.occupy(
-            dict.fromkeys(part.node for part in plan.parts), exclusive=asked.exclusive
-        )
         self.version += 1
         return placed
 
-    def _charge(self, shape: int, parts: Sequence[Part]) -> tuple[TaskPlacement, ...]:
-        stock, asks = self._stock, self._asks[shape]
-        matches = self.situation.shapes[shape].matches
+    def _charge(
+        self, shape: int, parts: Sequence[Part], present: Container[int] = ()
+    ) -> tuple[TaskPlacement, ...]:
+        """``present``: nodes on which the element is already."""
+        stock, asks = self.stock, self._fixed.asks[shape]
+        asked = self.situation.shapes[shape]
+        matches, exclusive = asked.matches, asked.exclusive
         placed = []
-        for group, first, count, node, values in parts:
+        joined: set[int] = set()
+        for group, first, tasks, node, values in parts:
             ask = asks[group]
             share = ask.share_on(node) if ask.devices else WHOLE
             amounts = ask.charged(node)
-            for index in range(first, first + count):
-                given = stock.charge(ask, node, values)
+            joins = node not in joined and node not in present
+            joined.add(node)
+            for index in range(first, first + tasks):
+                given = stock.charge(ask, node, values, joins, joins and exclusive)
+                joins = False
                 placed.append(
                     TaskPlacement(
                         group, index, node, amounts, given, share, ask.profile, ask.instances
                     )
                 )
             if matches:
-                stock.appear(matches, node, count)
+                stock.appear(matches, node, tasks)
         if len(placed) > 1:
             placed.sort(key=lambda task: (task.group, task.index))
         return tuple(placed)
@@ -259,25 +253,22 @@ class Room:
             missing: (group, index) of the tasks that it could still have.
             most: how many to add at the most.
         """
-        parts = growing.parts(self._planner, shape, present, missing, most, self._take_one)
-        if not parts:
-            return ()
-        self.version += 1
-        return tuple(sorted(parts, key=lambda task: (task.group, task.index)))
-
-    def _take_one(self, shape: int, part: Part, present: set[int]) -> tuple[TaskPlacement, ...]:
-        """Charge a part of an element that is on the nodes ``present`` already."""
-        placed = self._charge(shape, (part,))
-        if part.node not in present:
-            exclusive = self.situation.shapes[shape].exclusive
-            self._stock.occupy((part.node,), exclusive=exclusive)
-        return placed
+        placed: list[TaskPlacement] = []
+        there: list[Task] = list(present)
+        for bound in growing.runs(self.situation.shapes[shape], missing):
+            parts = growing.parts(self._planner, shape, there, bound[: most - len(placed)])
+            for part in parts:
+                placed += self._charge(shape, (part,), {task.node for task in there})
+                there.append(placed[-1])
+        if placed:
+            self.version += 1
+        return tuple(sorted(placed, key=lambda task: (task.group, task.index)))
 
     @property
     def amounts(self) -> snapshots.Amounts:
         """(n, 3) CPU, memory and GPU that each node has left; changes do not show in it."""
         if self._amounts is None or self._amounts[0] != self.version:
-            rows = self._stock.rows
+            rows = self.stock.rows
             found = np.array(
                 [(row.cpu, row.memory, sum(d for d in row.devices if d > 0)) for row in rows],
                 dtype=np.int64,
@@ -302,11 +293,11 @@ class Room:
             partly: other tasks of the element are on the same nodes already.
         """
         tasks = tuple(tasks)
-        self._stock.shift(tasks, -1)
+        self.stock.shift(tasks, -1)
         if not partly:
-            self._stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+            self.stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
-            self._stock.appear(matches, task.node, 1)
+            self.stock.appear(matches, task.node, 1)
         self.version += 1
 
     def release(
@@ -322,17 +313,17 @@ class Room:
         ``partly``: other tasks of the element stay on the same nodes.
         """
         tasks = tuple(tasks)
-        self._stock.shift(tasks, 1)
+        self.stock.shift(tasks, 1)
         if not partly:
-            self._stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+            self.stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
-            self._stock.appear(matches, task.node, -1)
+            self.stock.appear(matches, task.node, -1)
         self.version += 1
         self._unfit.clear()
 
     def clamp(self, other: "Room") -> None:
         """Keep of each node the lesser of what this room and another have free."""
-        self._stock.clamp(other._stock)
+        self.stock.clamp(other.stock)
         self.version += 1
 
     def counts(self, shape: int, group: int, *, within: Mask | None = None) -> NDArray[np.int64]:
@@ -349,4 +340,4 @@ class Room:
 
     def __iter__(self) -> Iterator[Row]:
         """What each node has left."""
-        return iter(self._stock.rows)
+        return iter(self.stock.rows)

@@ -8,6 +8,7 @@ are not as many states as nodes; devices are exact, and so is what fits.
 """
 
 from bisect import bisect_left, insort
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
 
+#: (class, CPU and memory in steps, free devices ascending, idle MIG instances).
+Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
 Costs = NDArray[np.float64]
 States = NDArray[np.intp]
 
@@ -46,21 +49,16 @@ class Classes:
         nodes = situation.nodes
         count = len(nodes.names)
         codes = np.zeros(count, dtype=np.int64)
-        columns: dict[bytes, NDArray[np.int64]] = {}
-        for mask in (
-            *(shape.eligible for shape in situation.shapes),
-            *(entry.eligible for entry in situation.mix),
-            nodes.shareable,
-        ):
-            columns.setdefault(mask.tobytes(), mask.astype(np.int64))
-        for scores in (shape.scores for shape in situation.shapes):
-            if scores is not None:
-                ranks = np.unique(scores, return_inverse=True)[1]
-                columns.setdefault(scores.tobytes(), ranks)
-        memory = np.unique(nodes.device_memory, return_inverse=True)[1]
-        for column in (*columns.values(), memory):
-            codes = codes * (int(column.max(initial=0)) + 1) + column
-            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        masks = [shape.eligible for shape in situation.shapes]
+        masks += [entry.eligible for entry in situation.mix]
+        scores = [shape.scores for shape in situation.shapes if shape.scores is not None]
+        columns: dict[bytes, NDArray[Any]] = {}
+        for column in (*masks, *scores, nodes.shareable, nodes.device_memory):
+            columns.setdefault(column.tobytes(), column)
+        for column in columns.values():
+            values, ranks = np.unique(column, return_inverse=True)
+            if len(values) > 1:
+                codes = np.unique(codes * len(values) + ranks, return_inverse=True)[1]
         _, first = np.unique(codes, return_index=True)
         self.of: list[int] = codes.tolist()
         self.column = codes
@@ -137,7 +135,7 @@ class StateIndex:
         count = len(self.stock.rows)
         self.of_node = [-1] * count
         self.members: list[list[int]] = []
-        self._numbers: dict[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], int] = {}
+        self._numbers: dict[Key, int] = {}
         self._vectors: list[tuple[int, ...]] = []
         size = 64
         self._class = np.zeros(size, dtype=np.int64)
@@ -152,9 +150,26 @@ class StateIndex:
         for ranking in self._rankings.values():
             ranking.costs = np.full(64, UNKNOWN)
             ranking.values = {}
-        self.stock.changed.update(range(count))
-        self._place(range(count))
+        of_node, members, numbers = self.of_node, self.members, self._numbers
+        for node, (row, node_class, opened) in enumerate(
+            zip(self.stock.rows, self.classes.of, self.stock.opened, strict=True)
+        ):
+            if not row.exclusive and opened:
+                key = self._key(row, node_class)
+                state = numbers.get(key)
+                if state is None:
+                    state = self._new(key)
+                    self.vacant[state] = 0.0
+                members[state].append(node)
+                of_node[node] = state
         self.stock.changed.clear()
+
+    def _key(self, row: Row, node_class: int) -> Key:
+        cpu, memory, devices, instances, _, _ = row
+        vector = self._ascending.get(devices)
+        if vector is None:
+            vector = self._ascending[devices] = tuple(sorted(devices))
+        return (node_class, cpu // self.cpu_step, memory // self.memory_step, vector, instances)
 
     def sync(self) -> None:
         """Take note of the nodes that changed."""
@@ -167,22 +182,13 @@ class StateIndex:
         self._place(changed if len(changed) == 1 else sorted(changed))
         changed.clear()
 
-    def _place(self, nodes: "range | set[int] | list[int]") -> None:
+    def _place(self, nodes: "set[int] | list[int]") -> None:
         rows, of_node, members = self.stock.rows, self.of_node, self.members
         for node in nodes:
             row = rows[node]
             state = -1
             if not row.exclusive and self.stock.opened[node]:
-                vector = self._ascending.get(row.devices)
-                if vector is None:
-                    vector = self._ascending[row.devices] = tuple(sorted(row.devices))
-                key = (
-                    self.classes.of[node],
-                    row.cpu // self.cpu_step,
-                    row.memory // self.memory_step,
-                    vector,
-                    row.instances,
-                )
+                key = self._key(row, self.classes.of[node])
                 found = self._numbers.get(key)
                 state = self._new(key) if found is None else found
             before = of_node[node]
@@ -200,7 +206,7 @@ class StateIndex:
                 insort(there, node)
             of_node[node] = state
 
-    def _new(self, key: tuple[int, int, int, tuple[int, ...], tuple[int, ...]]) -> int:
+    def _new(self, key: Key) -> int:
         node_class, cpu, memory, vector, instances = key
         state = self._numbers[key] = len(self.members)
         self.members.append([])
@@ -260,7 +266,7 @@ class StateIndex:
             more = np.full(size - len(ranking.costs), UNKNOWN)
             ranking.costs = np.concatenate([ranking.costs, more])
         costs: Costs = np.add(ranking.costs, self.vacant, out=self._buffer)
-        if costs.min() < -NONE:
+        if costs[costs.argmin()] < -NONE:
             self._work_out(ranking, np.flatnonzero(costs < -NONE))
             costs = np.add(ranking.costs, self.vacant, out=self._buffer)
         if ranking.scores is not None:

@@ -53,14 +53,14 @@ class Topology:
     def fitting(
         self, counts: Counts, need: int, level: int, slices: "Slices | None" = None
     ) -> list[int]:
-        """The domains of a level that have room, the least room first."""
+        """The domains of a level that have room, the least room first, then the fewest nodes."""
         rows = np.flatnonzero((counts > 0) & (self.domains[:, level] >= 0))
         if not rows.size:
             return []
         ids, places = np.unique(self.domains[rows, level], return_inverse=True)
         room = np.bincount(places, weights=counts[rows]).astype(np.int64)
         enough = room >= need
-        order = np.lexsort((ids, room))
+        order = np.lexsort((ids, np.bincount(places), room))
         found = [int(ids[at]) for at in order if enough[at]]
         if slices is None:
             return found
