@@ -17,7 +17,7 @@ from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
 from reconciler.scheduling.inventory import Inventory, Row, Task, all_idle, free_now
-from reconciler.scheduling.snapshot import WHOLE, Mask, Snapshot
+from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
 
 __all__ = ["Part", "Plan", "Room"]
 
@@ -82,7 +82,7 @@ class Room:
         self._planner_made: elements.Planner | None = None
         self._rankings: dict[int, states.Ranking] = {}
         self._unfit: dict[int, int] = {}
-        self._amounts: tuple[int, snapshots.Amounts] | None = None
+        self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
 
     @classmethod
@@ -265,7 +265,7 @@ class Room:
         return tuple(sorted(placed, key=lambda task: (task.group, task.index)))
 
     @property
-    def amounts(self) -> snapshots.Amounts:
+    def amounts(self) -> Amounts:
         """(n, 3) CPU, memory and GPU that each node has left; changes do not show in it."""
         if self._amounts is None or self._amounts[0] != self.version:
             rows = self.stock.rows
