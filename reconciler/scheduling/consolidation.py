@@ -74,6 +74,8 @@ class Mover:
         if not policy.consolidate or self.searches <= 0 or ask.shape in self._failed:
             return None
         if ask.missing or not self._enough(ask):
+            # What is free does not grow within a cycle but by evictions, which are for others.
+            self._failed.add(ask.shape)
             return None
         self.searches -= 1
         ranked = self._ranked(ask)

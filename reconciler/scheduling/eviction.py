@@ -14,8 +14,6 @@ that it takes from.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from reconciler.scheduling import asking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -109,8 +107,10 @@ class Evictor:
         """Queues that may lose something to an ask as things stand."""
         return [
             queue
-            for queue, units in enumerate(self.pool.by_queue)
-            if units and queue != ask.queue and self._may_lose(ask, queue)
+            for queue in range(len(self.ledger.paths))
+            if queue != ask.queue
+            and self._may_lose(ask, queue)
+            and not self.pool.is_empty(queue)
         ]
 
     def _may_lose(self, ask: asking.Ask, loser: int) -> bool:
@@ -266,7 +266,7 @@ class _Attempt:
 
     def _add(self, unit: pools.Unit) -> None:
         holding = unit.holding
-        self.chosen[unit.index, unit.rank[6]] = unit
+        self.chosen[unit.key] = unit
         self.evictor.ledger.release(holding.queue, unit.total)
         self.evictor.later.release(
             unit.tasks,
@@ -277,7 +277,7 @@ class _Attempt:
 
     def _drop(self, unit: pools.Unit) -> None:
         holding = unit.holding
-        del self.chosen[unit.index, unit.rank[6]]
+        del self.chosen[unit.key]
         self.evictor.ledger.release(holding.queue, unit.total, -1)
         self.evictor.later.hold(
             unit.tasks,
@@ -350,24 +350,27 @@ def _by_node(
     for node, members in gains.items():
         if not shape.eligible[node]:
             continue
-        have = np.array(free[node])
-        need = np.array(group.amounts)
-        cost, amount, priority, used = 0.0, 0, -(10**9), []
+        lacks_cpu, lacks_memory, lacks_gpu = (
+            amount - int(have) for amount, have in zip(group.amounts, free[node], strict=True)
+        )
+        cost, amount, priority, used = 0.0, 0, -(10**9), 0
         for unit in members:
-            if (have >= need).all() and used:
+            if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:
                 break
-            used.append(unit)
+            used += 1
             cost += unit.rank[2]
             amount += unit.total[ledgers.GPU]
             priority = max(priority, unit.holding.priority)
             for task in unit.tasks:
                 if task.node == node:
-                    have += np.array(task.amounts)
-        reached = bool((have >= need).all())
-        ranked.append((not reached, priority, cost, amount, len(used), node))
+                    lacks_cpu -= task.amounts[0]
+                    lacks_memory -= task.amounts[1]
+                    lacks_gpu -= task.amounts[2]
+        short = lacks_cpu > 0 or lacks_memory > 0 or lacks_gpu > 0
+        ranked.append((short, priority, cost, amount, used, node))
     ranked.sort()
     ordered: dict[tuple[int, int], pools.Unit] = {}
     for *_, node in ranked:
         for unit in gains[node]:
-            ordered.setdefault((unit.index, unit.rank[6]), unit)
+            ordered.setdefault(unit.key, unit)
     return list(ordered.values())

@@ -247,9 +247,10 @@ class Inventory:
                 ),
             )
 
-    def clamp(self, other: "Inventory") -> None:
-        """Of each node keep the lesser of what both have free."""
-        for node, (mine, theirs) in enumerate(zip(self.rows, other.rows, strict=True)):
+    def clamp(self, other: "Inventory", nodes: Iterable[int] | None = None) -> None:
+        """Of each node, or of some, keep the lesser of what both have free."""
+        for node in range(len(self.rows)) if nodes is None else nodes:
+            mine, theirs = self.rows[node], other.rows[node]
             if mine == theirs:
                 continue
             least = Row(

@@ -321,9 +321,9 @@ class Room:
         self.version += 1
         self._unfit.clear()
 
-    def clamp(self, other: "Room") -> None:
-        """Keep of each node the lesser of what this room and another have free."""
-        self.stock.clamp(other.stock)
+    def clamp(self, other: "Room", nodes: Iterable[int] | None = None) -> None:
+        """Keep of each node, or of some, the lesser of what this room and another have free."""
+        self.stock.clamp(other.stock, nodes)
         self.version += 1
 
     def counts(self, shape: int, group: int, *, within: Mask | None = None) -> NDArray[np.int64]:

@@ -396,7 +396,7 @@ class Cycle:
 
     def _clamp(self, tasks: tuple[TaskPlacement, ...]) -> None:
         """What was promised of what is free now can't be taken by others."""
-        self.now.clamp(self.later)
+        self.now.clamp(self.later, {task.node for task in tasks})
         self.calendar.promised(tasks)
 
     def _split(self) -> None:

@@ -33,6 +33,11 @@ class Unit:
     rank: Rank
 
     @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from all other units."""
+        return (self.index, self.rank[6])
+
+    @property
     def name(self) -> str:
         """``job[element]``."""
         return f"{self.holding.job}[{self.holding.element}]"
@@ -75,14 +80,41 @@ def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
     return units
 
 
+class _Shelf:
+    """Units of one queue and kind in order, with those taken passed over at next to no cost."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.first = 0
+        self.gone: set[tuple[int, int]] = set()
+
+    def take(self, unit: Unit) -> None:
+        """A unit is gone."""
+        self.gone.add(unit.key)
+        if 2 * len(self.gone) > len(self.units) - self.first:
+            self.units = list(self)
+            self.first = 0
+            self.gone.clear()
+        while self.first < len(self.units) and self.units[self.first].key in self.gone:
+            self.gone.discard(self.units[self.first].key)
+            self.first += 1
+
+    def __iter__(self) -> Iterator[Unit]:
+        gone = self.gone
+        for position in range(self.first, len(self.units)):
+            unit = self.units[position]
+            if unit.key not in gone:
+                yield unit
+
+
 class Pool:
     """The units of one cycle that have not been taken yet."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self.by_queue: list[list[Unit]] = [[] for _ in situation.queues.names]
+        self.spare = [_Shelf() for _ in situation.queues.names]
+        self.whole = [_Shelf() for _ in situation.queues.names]
         self.wake_at = float("inf")
-        self.gone: set[tuple[int, int]] = set()
         now = situation.now
         for index, holding in enumerate(situation.holdings):
             if holding.leaving or holding.doubtful or holding.queue < 0:
@@ -91,28 +123,32 @@ class Pool:
                 if holding.preemptible:
                     self.wake_at = min(self.wake_at, holding.protected_until)
                 continue
-            units = units_of(index, holding, now)
-            if not holding.preemptible:
-                units = [unit for unit in units if unit.spare]
-            self.by_queue[holding.queue].extend(units)
-        for units in self.by_queue:
-            units.sort(key=lambda unit: unit.rank)
+            for unit in units_of(index, holding, now):
+                if unit.spare:
+                    self.spare[holding.queue].units.append(unit)
+                elif holding.preemptible:
+                    self.whole[holding.queue].units.append(unit)
+        for shelf in (*self.spare, *self.whole):
+            shelf.units.sort(key=lambda unit: unit.rank)
 
     def remaining(self, queue: int) -> Iterator[Unit]:
         """Units of a queue that are still there, cheapest first."""
-        gone = self.gone
-        return (unit for unit in self.by_queue[queue] if (unit.index, unit.rank[6]) not in gone)
+        yield from self.spare[queue]
+        yield from self.whole[queue]
 
     def take(self, unit: Unit) -> None:
         """A unit was told to leave."""
-        self.gone.add((unit.index, unit.rank[6]))
-        queue = unit.holding.queue
-        if len(self.gone) > 64 and len(self.gone) * 2 > len(self.by_queue[queue]):
-            self.by_queue[queue] = list(self.remaining(queue))
+        shelves = self.spare if unit.spare else self.whole
+        shelves[unit.holding.queue].take(unit)
 
     def lowest_priority(self, queue: int) -> int | None:
         """The lowest priority among a queue's units."""
-        return min((unit.holding.priority for unit in self.remaining(queue)), default=None)
+        first = [next(iter(shelf), None) for shelf in (self.spare[queue], self.whole[queue])]
+        return min((unit.holding.priority for unit in first if unit is not None), default=None)
+
+    def is_empty(self, queue: int) -> bool:
+        """Whether a queue has nothing that could leave."""
+        return next(self.remaining(queue), None) is None
 
     def by_saturation(self, ledger: ledgers.Ledger, queues: list[int]) -> Iterator[Unit]:
         """Units of several queues, always from the queue furthest above its share at the moment.
@@ -120,6 +156,7 @@ class Pool:
         The order follows the ledger as it changes between two units.
         """
         sources = {queue: self.remaining(queue) for queue in queues}
+        version = ledger.version
         heap: list[tuple[tuple[float, ...], int, Unit]] = []
         for queue, units in sources.items():
             first = next(units, None)
@@ -128,16 +165,19 @@ class Pool:
         heapq.heapify(heap)
         while heap:
             standing, negated, unit = heap[0]
-            now = _standing(ledger, -negated)
-            if now != standing:
-                heapq.heapreplace(heap, (now, negated, unit))
-                continue
+            if ledger.version != version:
+                version = ledger.version
+                now = _standing(ledger, -negated)
+                if now != standing:
+                    heapq.heapreplace(heap, (now, negated, unit))
+                    version = -1
+                    continue
             yield unit
             following = next(sources[-negated], None)
             if following is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (_standing(ledger, -negated), negated, following))
+                heapq.heapreplace(heap, (standing, negated, following))
 
 
 def _standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:
