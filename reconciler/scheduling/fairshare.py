@@ -157,19 +157,8 @@ def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[flo
 
 
 def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Vector]:
-    """What each queue is guaranteed; a parent that names nothing has the sum of its children."""
-    stated = [tuple(int(a) for a in row) for row in queues.guaranteed]
-    found: list[snapshots.Vector] = [(r[0], r[1], r[2]) for r in stated]
-    sums = [[0, 0, 0] for _ in found]
-    for queue in reversed(range(len(found))):
-        filled = [found[queue][r] or sums[queue][r] for r in RESOURCES]
-        bounded = [min(amount, snapshots.UNLIMITED) for amount in filled]
-        found[queue] = (bounded[0], bounded[1], bounded[2])
-        parent = int(queues.parent[queue])
-        if parent >= 0:
-            for resource in RESOURCES:
-                sums[parent][resource] += bounded[resource]
-    return found
+    """What each queue is guaranteed."""
+    return [(int(row[0]), int(row[1]), int(row[2])) for row in queues.guaranteed]
 
 
 def shares(

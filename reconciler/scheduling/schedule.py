@@ -372,8 +372,8 @@ class Cycle:
 
     def _promise(self, ask: asking.Ask) -> bool:
         """Keep room that is coming free, and what is free beside it, for who can start with it."""
-        if self.later is self.now:
-            return False
+        if self.later is self.now or ask.fits(self.now):
+            return False  # what fits now waits for a reservation, not for room
         tasks = ask.place(self.later)
         if tasks is None:
             return False

@@ -72,7 +72,8 @@ class QueueColumns:
     Attributes:
         names: q names.
         parent: (q,) index of the parent, -1 for a root.
-        guaranteed: (q, 3) amounts; 0 where nothing is guaranteed, ``UNLIMITED`` for no bound.
+        guaranteed: (q, 3) amounts; 0 where nothing is guaranteed, ``UNLIMITED`` for no bound. A
+            parent that names nothing has the sum of its children here.
         firm_limit: (q, 3) what work that is not preemptible may hold: what is guaranteed, and
             ``UNLIMITED`` for a resource in which nothing is guaranteed to anyone.
         rationed: (q, 3) whether the queue's share of a resource is measured (DESIGN section 4).

@@ -77,6 +77,7 @@ class Queue:
     priority: int = 0
     lending: int = UNLIMITED
     unbound: bool = False
+    explicit: bool = False
 
 
 @dataclasses.dataclass
@@ -414,18 +415,21 @@ class Situation:
             [(UNLIMITED,) * 3 if q.unbound else q.guaranteed for q in self.queue_list],
             dtype=np.int64,
         ).reshape(-1, 3)
+        for row in range(len(names) - 1, -1, -1):
+            above = parent[row]
+            if above >= 0 and not self.queue_list[above].explicit:
+                own = np.array(self.queue_list[above].guaranteed)
+                if not own.any():
+                    total = guaranteed[above] + guaranteed[row]
+                    guaranteed[above] = np.minimum(total, UNLIMITED)
         named = guaranteed > 0
         rationed = named & (guaranteed < UNLIMITED)
         rationed[:, 2] = guaranteed[:, 2] < UNLIMITED
-        sums = guaranteed.copy()
         for row in range(len(names) - 1, -1, -1):
             if parent[row] >= 0:
                 named[parent[row]] |= named[row]
         given = named.any(axis=0)
-        for row in range(len(names) - 1, -1, -1):
-            if parent[row] >= 0 and not guaranteed[parent[row]].any():
-                sums[parent[row]] = np.minimum(sums[parent[row]] + sums[row], UNLIMITED)
-        firm_limit = np.where(given[None, :] & rationed, sums, UNLIMITED)
+        firm_limit = np.where(given[None, :] & rationed, guaranteed, UNLIMITED)
         count = len(names)
         return QueueColumns(
             names=tuple(names),

@@ -20,7 +20,8 @@ def test_the_funnel_counts_every_node_once() -> None:
         FunnelStep(3, "lack GPUs (8 asked, at most 3 free)"),
     )
     assert reason.message == (
-        "8 GPUs, 1 CPU, 1Gi memory asked; 5 nodes: 1 not in pool gpu, 1 not accepting work, "
+        "enough is free, but not together: 8 GPUs, 1 CPU, 1Gi memory asked; "
+        "5 nodes: 1 not in pool gpu, 1 not accepting work, "
         "3 lack GPUs (8 asked, at most 3 free)"
     )
 
