@@ -62,6 +62,7 @@ class JournalInput(msgspec.Struct, frozen=True):
     reports: tuple[records.NodeReport, ...]
     answered: dict[str, float]
     leader_since: float = 0.0
+    asked: tuple[records.OverrideRequest, ...] = ()
 
 
 class Inbox:
@@ -271,6 +272,9 @@ class Loop:
                 return False
             case link.Adopt():
                 return self._adopt(message)
+            case link.OverrideAsked(request=request):
+                self._memory.ask(request)
+                return True
 
     def _adopt(self, choice: link.Adopt) -> bool:
         """Somebody says which jobs are new: the others count as done."""
@@ -306,7 +310,7 @@ class Loop:
             self._snapshot = zlib.compress(self._memory.snapshot(), 1)
             self._snapshot_due = False
         reports, answered = self._memory.take_input()
-        observed = self._memory.observed(reports, answered)
+        observed = self._memory.observed(reports, answered, self._memory.take_asked())
         result = reconcile.reconcile(wanted, observed, now)
         decided = time.perf_counter()
         self._uncommitted.append(
@@ -318,6 +322,7 @@ class Loop:
                 reports=reports,
                 answered=dict(answered),
                 leader_since=observed.leader_since,
+                asked=observed.asked,
             )
         )
         if self._adopted_runs:
@@ -343,6 +348,8 @@ class Loop:
         for node in sorted(self._fresh - {update.node for update in updates}):
             self._link.send(self._engine.update(node, structure, self._memory))
         self._fresh.clear()
+        for identity, refused in result.answers.items():
+            self._link.send(link.OverrideAnswered(identity, refused))
 
     def _mind_clock(self, now: float) -> None:
         """Start all silence anew when somebody has set the wall clock.
@@ -366,6 +373,7 @@ class Loop:
             or result.reasons
             or result.actions
             or result.drift != self._memory.drift
+            or result.overrides != self._memory.overrides
             or result.desired_generation != self._memory.desired_generation
             or self._incumbents is not None
             or (self._desired and self._in_force(self._desired).status != self._shown)

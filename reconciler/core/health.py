@@ -7,7 +7,7 @@ answer that could have renewed the lease (DESIGN section 5).
 
 from reconciler.core import ingest
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
@@ -38,6 +38,7 @@ def _renew_state(
     work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     drain = pool.drains.get(node.name) if pool else None
+    drain = drain or work.override_drains.get(node.name)
     state, message = _state_of(work, node, pool, drain)
     return work.renew_node(
         node, state=state, message=message, drain=drain, pool=pool.name if pool else ""
@@ -71,8 +72,9 @@ def _state_of(
         return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"
     if drain is not None:
         who = f" ({drain.owner})" if drain.owner else ""
+        until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
         state = NodeState.DRAINING if busy else NodeState.DRAINED
-        return state, f"{drain.reason}{who}"
+        return state, f"{drain.reason}{who}{until}"
     return NodeState.READY, ""
 
 

@@ -14,6 +14,8 @@ from reconciler.model.states import AttemptState
 
 #: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
 REPORTS_MAX = 100_000
+#: How many overrides may be asked for in one cycle; who gets no answer asks again.
+ASKED_MAX = 1000
 
 
 class Memory:
@@ -37,11 +39,22 @@ class Memory:
         self.leader_since = leader_since
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
+        self.asked: list[records.OverrideRequest] = []
 
     def add_report(self, report: records.NodeReport) -> None:
         """Keep what a node said for the next cycle."""
         if len(self.reports) < REPORTS_MAX:
             self.reports.append(report)
+
+    def ask(self, request: records.OverrideRequest) -> None:
+        """Keep what somebody asked for until the next cycle."""
+        if len(self.asked) < ASKED_MAX:
+            self.asked.append(request)
+
+    def take_asked(self) -> tuple[records.OverrideRequest, ...]:
+        """The overrides that were asked for since the last cycle; they are not handed out twice."""
+        asked, self.asked = tuple(self.asked), []
+        return asked
 
     def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
         """What came in since the last cycle; it is not handed out twice."""
@@ -50,7 +63,10 @@ class Memory:
         return reports, answered
 
     def observed(
-        self, reports: tuple[records.NodeReport, ...], answered: Mapping[str, float]
+        self,
+        reports: tuple[records.NodeReport, ...],
+        answered: Mapping[str, float],
+        asked: tuple[records.OverrideRequest, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
         return records.Observed(
@@ -63,6 +79,7 @@ class Memory:
             reasons=self.reasons,
             reports=reports,
             answered=answered,
+            asked=asked,
             overrides=self.overrides,
             drift=self.drift,
             promised=self.promised,
@@ -94,6 +111,7 @@ class Memory:
             else:
                 self.reasons.pop(key, None)
         self.drift = result.drift
+        self.overrides = result.overrides
         self.promised = result.promised
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order

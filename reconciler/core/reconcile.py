@@ -5,7 +5,16 @@ and the next moment at which time alone changes something. It reads no clock, dr
 number, and gives the same answer for the same input on any machine.
 """
 
-from reconciler.core import admission, drifts, health, ingest, lifecycle, placing, snapshots
+from reconciler.core import (
+    admission,
+    drifts,
+    health,
+    ingest,
+    lifecycle,
+    overrides,
+    placing,
+    snapshots,
+)
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import AttemptState
@@ -24,6 +33,7 @@ def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -
     work = desk.Work(wanted, observed, now)
     ingest.apply_reports(work)
     admission.admit(work)
+    overrides.apply(work)
     health.watch(work)
     lifecycle.progress(work)
     admission.admit_successors(work)
@@ -54,6 +64,8 @@ def _outcome(
         actions=tuple(work.actions),
         events=tuple(work.events),
         drift=drifts.find(work, known),
+        overrides=work.overrides,
+        answers=work.answers,
         queues=_queue_usage(work, situation),
         promised=dict(promised),
         next_order=work.next_order,

@@ -100,6 +100,12 @@ class Work:
         self.replaced: list[records.JobRecord] = []
         self.reasons: dict[str, tuple[Reason, ...]] = {}
         self.finished_now: list[str] = []
+        self.overrides: tuple[records.Override, ...] = observed.overrides
+        self.answers: dict[str, str] = {}
+        #: Drains that are in force though git does not say them, by node.
+        self.override_drains: dict[str, desired.Drain] = {}
+        #: Keys of runs that somebody cancelled before they could begin.
+        self.barred: set[str] = set()
         self.next_order = observed.next_order
         self.wake_at: float | None = None
         self._by_job: dict[str, dict[int, dict[str, None]]] | None = None
@@ -116,6 +122,10 @@ class Work:
             if record.name == name:
                 return record
         return self.observed.jobs.get(name)
+
+    def has_been(self, key: str) -> bool:
+        """Whether a run of this key began before, or may never begin."""
+        return key in self.observed.past_runs or key in self.barred
 
     def job_state(self, name: str) -> JobState | None:
         """The state of a job as this cycle has it so far."""

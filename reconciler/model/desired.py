@@ -116,10 +116,11 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Who took a node out of service and why."""
+    """Who took a node out of service and why; ``until`` when, for an override that expires."""
 
     reason: str
     owner: str = ""
+    until: float | None = None
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 from reconciler.model.drift import Drift
 from reconciler.model.events import Event
 from reconciler.model.reasons import Reason
-from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord
+from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord, Override
 
 
 class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
@@ -60,8 +60,9 @@ class Outcome(msgspec.Struct, frozen=True):
     ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
     ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
-    list. ``promised`` is the room kept for what waits for others to leave, by job. ``wake_at`` is
-    the next moment at which time alone changes something.
+    list, and so is ``overrides``. ``answers`` says of each of ``Observed.asked``, by its id, why
+    it was refused; empty where it was not. ``promised`` is the room kept for what waits for
+    others to leave, by job. ``wake_at`` is the next moment at which time alone changes something.
     """
 
     now: float
@@ -74,6 +75,8 @@ class Outcome(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     drift: tuple[Drift, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    answers: dict[str, str] = {}
     queues: tuple[QueueUsage, ...] = ()
     promised: dict[str, int] = {}
     next_order: int = 1

@@ -6,6 +6,7 @@ loads them and goes on where its predecessor was killed.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import Literal
 
 import msgspec
 
@@ -205,15 +206,50 @@ class NodeRecord(msgspec.Struct, frozen=True):
     unwanted: tuple[str, ...] = ()
 
 
-class Override(msgspec.Struct, frozen=True):
-    """A cancel or drain that could not be committed; it expires and counts as drift."""
+OverrideVerb = Literal["cancel", "drain"]
 
-    verb: str
+
+class Override(msgspec.Struct, frozen=True):
+    """A cancel or drain that could not be committed; it expires and counts as drift.
+
+    ``subject`` is the job or the node. ``run_key`` is the key of the run that a cancel is of: it
+    is filled in when the override is first applied, and no other run is touched.
+    """
+
+    verb: OverrideVerb
     subject: str
     reason: str
     owner: str
     made_at: float
     expires_at: float
+    run_key: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """There is at most one override of a verb and subject."""
+        return (self.verb, self.subject)
+
+
+class PutOverride(msgspec.Struct, frozen=True, tag="put"):
+    """Somebody asks for an override; it replaces one of the same verb and subject.
+
+    ``id`` is how the answer is told apart from others.
+    """
+
+    id: str
+    override: Override
+
+
+class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
+    """``owner`` asks for an override to end before its time."""
+
+    id: str
+    verb: OverrideVerb
+    subject: str
+    owner: str
+
+
+OverrideRequest = PutOverride | ClearOverride
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -229,6 +265,8 @@ class Observed(msgspec.Struct, frozen=True):
         reasons: why work waits, by the key that job records carry.
         reports: what nodes said since the last cycle, oldest first.
         answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
+        asked: overrides that people asked for or ended since the last cycle, oldest first.
+        overrides: those in force.
         drift: the differences found by the last cycle.
         promised: elements of jobs for which the last cycle kept room while others leave.
         leader_since: when this controller began to lead; leases granted before by another
@@ -244,6 +282,7 @@ class Observed(msgspec.Struct, frozen=True):
     reasons: Mapping[str, tuple[Reason, ...]] = {}
     reports: tuple["NodeReport", ...] = ()
     answered: Mapping[str, float] = {}
+    asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
     drift: tuple[Drift, ...] = ()
     promised: Mapping[str, int] = {}

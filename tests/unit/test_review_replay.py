@@ -81,7 +81,7 @@ def _replayed(folder: Path, wanted: dict[int, desired.Desired], skip: int) -> re
         )
         for one in inputs:
             memory.leader_since = one.leader_since
-            observed = memory.observed(one.reports, one.answered)
+            observed = memory.observed(one.reports, one.answered, one.asked)
             memory.absorb(reconcile.reconcile(wanted[one.desired_generation], observed, one.now))
     return memory.observed((), {})
 
@@ -114,6 +114,11 @@ def test_replay_comes_to_what_the_store_holds(
             for name in list(node.attempts):
                 if choose.random() < 0.2:
                     node.end(name, leader.now, exit_code=choose.choice([0, 1]))
+        if step % 10 == 5:
+            drain = records.Override(
+                "drain", "n0", "smoke", "alice", leader.now, leader.now + choose.choice([5, 50])
+            )
+            leader.loop._memory.ask(records.PutOverride(str(step), drain))
         leader.cycle(speaking)
         leader.now += choose.choice([0, 1, 20])
         if step == 30:
@@ -129,3 +134,4 @@ def test_replay_comes_to_what_the_store_holds(
         assert again.attempts == held.attempts
         assert again.nodes == held.nodes
         assert (again.reasons, again.promised) == (held.reasons, held.promised)
+        assert again.overrides == held.overrides

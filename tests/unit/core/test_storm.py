@@ -176,6 +176,7 @@ class Story:
         )
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 1
+        self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.number = 0
         self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
         self.epoch = 1
@@ -206,6 +207,9 @@ class Story:
             (self.undeclare, 1),
             (self.change_settings, 1),
             (self.change_leader, 1),
+            (self.override, 2),
+            (self.clear, 1),
+            (self.lose_sight, 1),
         ]
         actions, weights = zip(*happenings, strict=True)
         for action in self.random.choices(actions, weights, k=self.random.choice([1, 1, 2, 4])):
@@ -352,6 +356,31 @@ class Story:
         self.structure = msgspec.structs.replace(self.structure, queues=queues, settings=settings)
         self.generation += 1
 
+    def override(self) -> None:
+        """Somebody cancels or drains behind git, sensibly or not."""
+        verb: records.OverrideVerb = self.random.choice(["cancel", "drain"])
+        names = self.nodes if verb == "drain" else self.memory.jobs
+        one = records.Override(
+            verb=verb,
+            subject=self.random.choice([*names, "nobody"]),
+            reason="smoke",
+            owner="alice",
+            made_at=self.now,
+            expires_at=self.now + self.random.choice([0, 5, 60, 1000]),
+        )
+        self.memory.ask(records.PutOverride(str(self.now), one))
+
+    def clear(self) -> None:
+        """Somebody ends an override, or what is none."""
+        verb, subject = self.random.choice(
+            [("drain", "n0"), *(one.key for one in self.memory.overrides)]
+        )
+        self.memory.ask(records.ClearOverride(str(self.now), verb, subject, "bob"))  # type: ignore[arg-type]
+
+    def lose_sight(self) -> None:
+        """The repository can't be read any more, or can again."""
+        self.sync = self.random.choice(["Synced", "Unknown"])
+
     def change_leader(self) -> None:
         """Another controller goes on from what the store holds."""
         held = self.memory.observed((), {})
@@ -404,9 +433,9 @@ class Story:
             generation=self.generation,
             structure=self.structure,
             jobs=dict(self.jobs),
-            status=desired.SyncStatus(sync="Synced"),
+            status=desired.SyncStatus(sync=self.sync),
         )
-        observed = self.memory.observed(*self.memory.take_input())
+        observed = self.memory.observed(*self.memory.take_input(), self.memory.take_asked())
         packed = msgspec.msgpack.encode((wanted, observed)) if self.replay else b""
         result = reconcile.reconcile(wanted, observed, self.now)
         if self.replay:
@@ -417,7 +446,7 @@ class Story:
             assert update.payload is not None
             self.payloads[update.node] = update.payload
             self.acknowledged[update.node] += update.acknowledged
-        self.check(result, live_before)
+        self.check(result, live_before, observed)
         return result
 
     def _again(self, packed: bytes, result: outcome.Outcome) -> None:
@@ -429,13 +458,19 @@ class Story:
 
     # -- what must hold
 
-    def check(self, result: outcome.Outcome, live_before: dict[str, list[int]]) -> None:
+    def check(
+        self,
+        result: outcome.Outcome,
+        live_before: dict[str, list[int]],
+        observed: records.Observed,
+    ) -> None:
         """All of it, after each cycle."""
         assert result.wake_at is None or result.wake_at > self.now, "it would wake for ever"
         self._check_rooms()
         self._check_gangs()
         self._check_limits(result, live_before)
         self._check_jobs()
+        self._check_overrides(result, observed)
         self._check_reality()
         index = {
             (a.node, a.id)
@@ -514,6 +549,32 @@ class Story:
                 used.add(record.reason_key)
         assert used == set(self.memory.reasons), "reasons are left behind"
 
+    def _check_overrides(self, result: outcome.Outcome, observed: records.Observed) -> None:
+        """Each is done, is drift, has an end ahead, and ends by an event of its own only."""
+        in_force = {one.key: one for one in result.overrides}
+        kinds = {"cancel": "job-cancelled-by-override", "drain": "node-drained-by-override"}
+        shown = {(d.kind, d.subject) for d in result.drift if "override" in d.kind}
+        assert shown == {(kinds[verb], subject) for verb, subject in in_force}
+        for one in in_force.values():
+            assert one.expires_at > self.now
+            assert result.wake_at is not None
+            assert result.wake_at <= one.expires_at
+            if one.verb == "drain":
+                node = self.memory.nodes.get(one.subject)
+                assert node is None or node.state is not NodeState.READY
+            else:
+                record = self.memory.jobs[one.subject]
+                assert record.key == one.run_key
+                assert record.removed or record.finished
+        told = Counter(
+            event.job or event.node
+            for event in result.events
+            if event.kind in {"OverrideExpired", "OverrideCleared", "OverrideCommitted"}
+        )
+        for one in observed.overrides:
+            assert one.key in in_force or told[one.subject], f"{one} ended without a word"
+        assert set(result.answers) == {request.id for request in observed.asked}
+
     def _check_reality(self) -> None:
         """Among processes, not records: one of a task, one to a device, a gang of one try."""
         running: Counter[str] = Counter()
@@ -541,6 +602,8 @@ class Story:
         )
         for node in self.nodes.values():
             node.connected = True
+        for one in self.memory.overrides:
+            self.memory.ask(records.ClearOverride("end", one.verb, one.subject, "bob"))
         quiet = 0
         for _ in range(600):
             self.talk()

@@ -300,8 +300,14 @@ def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
 def test_overrides_are_loaded(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     drain = records.Override("drain", "n1", "smoke", "alice@example.org", 1.0, 2.0)
-    opened.put_overrides(epoch, (drain,), 60.0)
-    assert opened.load().overrides == (drain,)
+    cancel = records.Override(
+        "cancel", "train", "runs away", "bob@example.org", 1.5, 3.0, run_key="train.1.0123"
+    )
+    commit(opened, epoch, 1, samples.cycle(overrides=(drain, cancel)))
+    assert opened.load().overrides == (drain, cancel)
+    assert opened.overrides() == (drain, cancel)
+    commit(opened, epoch, 2, samples.cycle(overrides=(cancel,)))
+    assert opened.load().overrides == (cancel,)
 
 
 def test_what_is_too_old_goes_in_bounded_batches(
