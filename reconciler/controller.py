@@ -36,6 +36,8 @@ SNAPSHOT_CYCLES = 1000
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
 SLEEP_S_MAX = 60.0
+#: Times and usage of nodes are committed this often, whatever else there is to commit.
+NODES_COMMIT_EVERY_S = 60.0
 #: Old events and journal entries are pruned this often.
 PRUNE_EVERY_S = 600.0
 #: The next look while there is more to prune than one look takes.
@@ -160,6 +162,8 @@ class Loop:
         self._cycle = store.cycle
         self._wake_at: float | None = None
         self._uncommitted: list[JournalInput] = []
+        self._unsaved_nodes: dict[str, records.NodeRecord] = {}
+        self._committed_at = 0.0
         # a leader begins with less than the one before remembered: it starts a journal of its own
         self._snapshot_due = True
         self._snapshot: bytes | None = None
@@ -328,6 +332,7 @@ class Loop:
         if self._adopted_runs:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + self._adopted_runs)
             self._adopted_runs = ()
+        self._unsaved_nodes |= {node.name: node for node in result.nodes}
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
@@ -378,6 +383,7 @@ class Loop:
             or self._incumbents is not None
             or (self._desired and self._in_force(self._desired).status != self._shown)
             or len(self._uncommitted) >= SNAPSHOT_CYCLES
+            or (self._unsaved_nodes and result.now - self._committed_at >= NODES_COMMIT_EVERY_S)
         )
 
     def _commit(self, result: outcome.Outcome) -> None:
@@ -385,16 +391,19 @@ class Loop:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None and len(snapshot) > SNAPSHOT_BYTES_MAX:
             snapshot = None
+        nodes = tuple(self._unsaved_nodes.values())
         self._store.commit(
             self._epoch,
             self._cycle,
-            result,
+            msgspec.structs.replace(result, nodes=nodes),
             journal=zlib.compress(self._encoder.encode(self._uncommitted), 1),
             snapshot=snapshot,
             views=self._views(result),
             incumbents=self._incumbents,
         )
         self._uncommitted = []
+        self._unsaved_nodes = {}
+        self._committed_at = result.now
         self._snapshot_due = self._cycle % SNAPSHOT_CYCLES == 0
         self._incumbents = None
         self._shown = self._in_force(self._desired).status if self._desired else None

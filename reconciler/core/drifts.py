@@ -20,7 +20,7 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         pool = structure.pools.get(declared.get(name, ""))
         if pool is not None and node.state is NodeState.UNKNOWN:
             found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
-        elif pool is not None:
+        elif pool is not None and node.state is not NodeState.GONE:
             missing = health.lacks(node.inventory, pool)
             if missing:
                 found.append(_drift(work, "node-inventory", name, missing))

@@ -560,6 +560,12 @@ TABLE: dict[str, Case] = {
         (["Drained", "fan"], ["Ready", ""]),
         (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
     ),
+    "NodePool.spec.overrides[].gone": Case(
+        (False, True),
+        silent(600),
+        (["Unknown", 0], ["Gone", 0]),
+        (pool(count=1, overrides=[{"hosts": "p-0", "reason": "burnt"}]), job()),
+    ),
     "NodePool.spec.overrides[].owner": Case(
         ("ada", "bob"),
         node_of("p-0"),
