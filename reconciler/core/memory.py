@@ -5,8 +5,7 @@ those held here; it reads them and changes none.
 """
 
 from collections.abc import Mapping
-
-import msgspec
+from typing import Self
 
 from reconciler.model import outcome, records
 from reconciler.model.reasons import Reason
@@ -40,6 +39,13 @@ class Memory:
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
+
+    @classmethod
+    def as_of(cls, observed: records.Observed) -> Self:
+        """The memory that hands out ``observed``, but for what came in."""
+        memory = cls(observed, observed.leader_since)
+        memory.desired_generation = observed.desired_generation
+        return memory
 
     def add_report(self, report: records.NodeReport) -> None:
         """Keep what a node said for the next cycle."""
@@ -115,10 +121,6 @@ class Memory:
         self.promised = result.promised
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
-
-    def snapshot(self) -> bytes:
-        """Everything remembered, for the journal."""
-        return msgspec.msgpack.encode(self.observed((), {}))
 
     def _index(self, attempt: records.AttemptRecord) -> None:
         if attempt.state is AttemptState.ENDED:

@@ -157,10 +157,11 @@ class Store(Reader):
             put.drift(connection, outcome.drift)
             put.overrides(connection, outcome.overrides)
             put.views(connection, shown)
-            entry = (epoch, cycle, outcome.now, len(journal), journal)
+            written_as = schema.JOURNAL_FORMAT
+            entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
             writer.many(connection, writer.UPSERT["journal"], [entry])
             if snapshot is not None:
-                row = (epoch, cycle, snapshot)
+                row = (epoch, cycle, len(snapshot), written_as, snapshot)
                 writer.many(connection, writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
         self._cycle = cycle
