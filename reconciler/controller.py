@@ -290,7 +290,7 @@ class Loop:
         now = self._clock()
         self._mind_clock(now)
         wanted = self._in_force(self._desired)
-        self._journal.begin(wanted, self._memory.observed((), {}))
+        self._journal.begin(wanted, self._memory.observed((), {}), now)
         observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
         result = reconcile.reconcile(wanted, observed, now)
         decided = time.perf_counter()

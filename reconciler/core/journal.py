@@ -18,9 +18,11 @@ from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
 
 #: A snapshot is due after so many calls of ``reconcile``, or after so many bytes of their inputs:
-#: no replay has more to do than this.
+#: no replay has more to do than this. It is due after a time, too, since what begins with a
+#: snapshot is kept or pruned as a whole.
 SNAPSHOT_CALLS = 1000
 SNAPSHOT_INPUT_BYTES = 64 * 2**20
+SNAPSHOT_EVERY_S = 6 * 3600.0
 #: A larger snapshot is not kept.
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 #: Inputs that led to nothing worth a commit are written after so many reports of nodes.
@@ -233,6 +235,7 @@ class Recorder:
         self._due = True
         self._calls = 0
         self._bytes = 0
+        self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
 
@@ -241,16 +244,18 @@ class Recorder:
         """Whether what waits has to be committed, even if nothing else does."""
         return len(self._waiting) >= SNAPSHOT_CALLS or self._reports >= WAITING_REPORTS_MAX
 
-    def begin(self, wanted: desired.Desired, observed: records.Observed) -> None:
+    def begin(self, wanted: desired.Desired, observed: records.Observed, now: float) -> None:
         """Before a call of ``reconcile``, without reports: time for a snapshot, where one is due.
 
         ``observed`` is only read where it is.
         """
-        if not self._due or self._waiting:
+        due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
+        if not due or self._waiting:
             return
         self._snapshot = pack_snapshot(self._muster, wanted, observed)
         self._wanted = wanted
         self._due = False
+        self._since = now
         self._calls = self._bytes = 0
 
     def add(
