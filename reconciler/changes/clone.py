@@ -21,7 +21,14 @@ ATTEMPTS_MAX = 5
 
 
 class CloneError(RuntimeError):
-    """The change was not made, or was made and not pushed; the message says which."""
+    """The change was not made, or was made and not pushed; the message says which.
+
+    ``unreachable``: it was the remote repository that did not take it.
+    """
+
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -201,7 +208,9 @@ class Clone:
             try:
                 why = pushing.push(self.root, remote, "HEAD", f"refs/heads/{branch}")
             except GitError as error:
-                raise CloneError(f"committed in {self.root}, and not pushed: {error}") from error
+                raise CloneError(
+                    f"committed in {self.root}, and not pushed: {error}", unreachable=True
+                ) from error
             if not why:
                 return
             self._rebase(remote, branch)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, overriding, terminal
 from reconciler.operations import authoring
 from reconciler.operations import changing as operations
 
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
-    for command in (drain, undrain):
+    for command in (cancel, drain, undrain):
         app.command()(command)
 
 
@@ -52,7 +52,14 @@ def carry_out(changes: list[operations.Change], to: operations.Target) -> list[o
         done = operations.carry_out(changes, to)
     except operations.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
-        terminal.fail(str(error), code, error.problems)
+        hints = [
+            overriding.hint(change.verb, [change.name], change.reason)
+            for change in changes
+            if error.unreachable
+            and isinstance(change, operations.Act)
+            and change.verb in overriding.DONE
+        ]
+        terminal.fail(str(error), code, (*error.problems, *hints))
     return done
 
 
@@ -166,11 +173,30 @@ def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
     return act
 
 
-JOB_VERBS: dict[operations.Verb, str] = {
-    "cancel": """Cancel jobs: their documents leave the repository.
+def cancel(
+    names: Names,
+    reason: Reason = "",
+    *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Cancel jobs: their documents leave the repository.
 
     Example: muster cancel train
-    """,
+    Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
+    """
+    overriding.refuse_stray(override=override, lasts=lasts)
+    if override and not dry_run:
+        overriding.put("cancel", names, reason, lasts, (server, token_file))
+        return
+    _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+JOB_VERBS: dict[operations.Verb, str] = {
     "hold": """Hold jobs: what runs is stopped, what waits stays.
 
     Example: muster hold train --reason "data is being repaired"
@@ -190,6 +216,8 @@ def drain(
     nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
     reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
     *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,
@@ -198,7 +226,12 @@ def drain(
     """Take nodes out of service; what runs goes on.
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
+    Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
+    overriding.refuse_stray(override=override, lasts=lasts)
+    if override and not dry_run:
+        overriding.put("drain", nodes, reason, lasts, (server, token_file))
+        return
     _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
 
 

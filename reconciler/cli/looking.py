@@ -2,13 +2,12 @@
 
 import sys
 import time
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.model import desired, times
+from reconciler.model import desired
 
 Json = Any
 
@@ -21,20 +20,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     for command in (jobs, job, nodes, queues, events, logs, explain, drift, status):
         app.command()(command)
-
-
-def _seconds(text: str | None) -> float | None:
-    return times.parse_time(text) if text else None
-
-
-def _clock(text: str | None) -> str:
-    """A time of today as a clock, else with its date; in the reader's own zone."""
-    seconds = _seconds(text)
-    if seconds is None:
-        return "-"
-    moment = datetime.fromtimestamp(seconds).astimezone()
-    now = datetime.now().astimezone()
-    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
 
 
 def _reason(item: Json) -> str:
@@ -90,8 +75,8 @@ def _elements(item: Json) -> str:
 
 def _age(item: Json, now: float) -> str:
     """How long it has run, or how long it waits where it does not."""
-    start = _seconds(item.get("started")) or _seconds(item.get("submitted"))
-    end = _seconds(item.get("ended"))
+    start = terminal.seconds(item.get("started")) or terminal.seconds(item.get("submitted"))
+    end = terminal.seconds(item.get("ended"))
     return terminal.duration(None if start is None else max(0.0, (end or now) - start))
 
 
@@ -157,7 +142,10 @@ def _task(attempt: Json) -> str:
 
 
 def _attempt_row(attempt: Json) -> list[str]:
-    started, ended = _seconds(attempt.get("started")), _seconds(attempt.get("ended"))
+    started, ended = (
+        terminal.seconds(attempt.get("started")),
+        terminal.seconds(attempt.get("ended")),
+    )
     took = None if started is None else (ended or time.time()) - started
     status = "-"
     if attempt.get("signal"):
@@ -175,7 +163,7 @@ def _attempt_row(attempt: Json) -> list[str]:
         ",".join(map(str, attempt.get("devices") or [])) or "-",
         state,
         status,
-        _clock(attempt.get("started")),
+        terminal.clock(attempt.get("started")),
         terminal.duration(took),
     ]
 
@@ -301,7 +289,7 @@ def _print_event(item: Json, output: terminal.Output) -> None:
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
     terminal.out.print(
-        f"{_clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
+        f"{terminal.clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
         markup=False,
         soft_wrap=True,
     )
@@ -404,7 +392,13 @@ def drift(
         terminal.document(page, output)
     else:
         rows = [
-            [i["kind"], i["subject"], i["severity"], _clock(i.get("firstSeen")), i["message"]]
+            [
+                i["kind"],
+                i["subject"],
+                i["severity"],
+                terminal.clock(i.get("firstSeen")),
+                i["message"],
+            ]
             for i in page["items"]
         ]
         if rows:
@@ -429,8 +423,11 @@ def status(
         sync = sync["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
+        overridden = api.get("/v1/overrides")["items"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"sync": sync, "nodes": len(nodes_found)}, output)
+        terminal.document(
+            {"sync": sync, "nodes": len(nodes_found), "overrides": overridden}, output
+        )
         return
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
@@ -440,6 +437,13 @@ def status(
         terminal.out.print(f"       {problem_text(problem)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    for one in overridden:
+        terminal.out.print(
+            f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
+            f"by {one['owner']}: {one['reason']}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def problem_text(problem: Json) -> str:

@@ -8,7 +8,16 @@ import sys
 
 import typer
 
-from reconciler.cli import changing, keeping, looking, reviewing, running, serving, terminal
+from reconciler.cli import (
+    changing,
+    keeping,
+    looking,
+    overriding,
+    reviewing,
+    running,
+    serving,
+    terminal,
+)
 
 app = typer.Typer(
     name="muster",
@@ -18,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
 )
-for group in (serving, changing, running, looking, reviewing, keeping):
+for group in (serving, changing, overriding, running, looking, reviewing, keeping):
     group.register(app)
 
 

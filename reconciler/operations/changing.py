@@ -34,12 +34,19 @@ class ChangeError(Exception):
     Attributes:
         refused: whether safety, policy or access said no.
         problems: what is wrong with what was written, one text each.
+        unreachable: whether it was git that did not take it.
     """
 
     def __init__(
-        self, message: str, *, refused: bool = False, problems: tuple[str, ...] = ()
+        self,
+        message: str,
+        *,
+        refused: bool = False,
+        problems: tuple[str, ...] = (),
+        unreachable: bool = False,
     ) -> None:
         super().__init__(message)
+        self.unreachable = unreachable
         self.refused = refused
         self.problems = problems
 
@@ -136,7 +143,12 @@ def carry_out(changes: list[Change], to: Target) -> list[Done]:
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
     except clients.ApiError as error:
-        raise ChangeError(str(error), refused=error.refused, problems=error.problems) from error
+        raise ChangeError(
+            str(error),
+            refused=error.refused,
+            problems=error.problems,
+            unreachable=error.status == 503,
+        ) from error
 
 
 def _at_controller(change: Change, api: clients.Client) -> list[Done]:
@@ -168,7 +180,8 @@ def _in_clone(change: Change, clone: clones.Clone) -> list[Done]:
         problems = tuple(problem.text() for problem in error.problems)
         raise ChangeError(str(error), problems=problems) from error
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
-        raise ChangeError(str(error)) from error
+        unreachable = isinstance(error, clones.CloneError) and error.unreachable
+        raise ChangeError(str(error), unreachable=unreachable) from error
 
 
 def _act(change: Act, clone: clones.Clone) -> clones.Outcome:

@@ -11,7 +11,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.server import api, changes, failures, health, logs, services, sync
+from reconciler.server import api, changes, failures, health, logs, overrides, services, sync
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.
@@ -41,6 +41,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *health.HANDLERS,
             *api.HANDLERS,
             *changes.HANDLERS,
+            *overrides.HANDLERS,
             *logs.HANDLERS,
         ],
         lifespan=[linked],

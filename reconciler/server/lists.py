@@ -49,6 +49,12 @@ class Drifts(Envelope, frozen=True, kw_only=True):
     items: list[views.DriftView]
 
 
+class Overrides(Envelope, frozen=True, kw_only=True):
+    """Overrides in force, oldest first."""
+
+    items: list[views.OverrideView]
+
+
 class Events(Envelope, frozen=True, kw_only=True):
     """Events in order; ``next`` is what to give as ``after`` to go on."""
 
