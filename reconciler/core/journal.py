@@ -135,7 +135,7 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
         of.drift,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
         of.queues,
-        (of.now, of.desired_generation, of.promised, of.next_order, of.wake_at),
+        (of.now, of.desired_generation, of.promised, of.standing, of.next_order, of.wake_at),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
 

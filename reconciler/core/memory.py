@@ -23,6 +23,7 @@ class Memory:
     def __init__(self, loaded: records.Observed, leader_since: float) -> None:
         self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
         self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
+        self.watched: set[str] = {name for name in self.active if self.jobs[name].is_watched}
         self.past_runs: set[str] = set(loaded.past_runs)
         self.attempts: dict[str, records.AttemptRecord] = dict(loaded.attempts)
         self.attempts_by_node: dict[str, dict[str, None]] = {}
@@ -32,7 +33,8 @@ class Memory:
         self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
         self.overrides = loaded.overrides
         self.drift = loaded.drift
-        self.promised: dict[str, int] = dict(loaded.promised)
+        self.promised: Mapping[str, int] = dict(loaded.promised)
+        self.standing = loaded.standing
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
@@ -79,6 +81,7 @@ class Memory:
             desired_generation=self.desired_generation,
             jobs=self.jobs,
             active=self.active,
+            watched=self.watched,
             past_runs=self.past_runs,
             attempts=self.attempts,
             nodes=self.nodes,
@@ -89,6 +92,7 @@ class Memory:
             overrides=self.overrides,
             drift=self.drift,
             promised=self.promised,
+            standing=self.standing,
             leader_since=self.leader_since,
             next_order=self.next_order,
         )
@@ -101,6 +105,10 @@ class Memory:
                 self.active.discard(job.name)
             else:
                 self.active.add(job.name)
+            if job.is_watched:
+                self.watched.add(job.name)
+            else:
+                self.watched.discard(job.name)
         self.past_runs.update(result.new_runs)
         for attempt in result.attempts:
             if attempt.concluded:
@@ -119,6 +127,7 @@ class Memory:
         self.drift = result.drift
         self.overrides = result.overrides
         self.promised = result.promised
+        self.standing = result.standing
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
 

@@ -5,6 +5,8 @@ and the next moment at which time alone changes something. It reads no clock, dr
 number, and gives the same answer for the same input on any machine.
 """
 
+from collections.abc import Mapping
+
 from reconciler.core import (
     admission,
     drifts,
@@ -14,6 +16,7 @@ from reconciler.core import (
     overrides,
     placing,
     snapshots,
+    standing,
 )
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
@@ -22,13 +25,21 @@ from reconciler.scheduling import schedule
 from reconciler.scheduling import snapshot as columns
 
 
-def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -> outcome.Outcome:
+def reconcile(
+    wanted: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    always_schedule: bool = False,
+) -> outcome.Outcome:
     """Decide one cycle.
 
     Args:
         wanted: what git asks for.
         observed: every record, and what nodes said since the last cycle.
         now: seconds since the epoch.
+        always_schedule: make the schedule also where the last one still stands; what comes out
+            is the same (see ``standing``).
     """
     work = desk.Work(wanted, observed, now)
     ingest.apply_reports(work)
@@ -38,15 +49,27 @@ def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -
     lifecycle.progress(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
-    situation = snapshots.build(work)
+    last = standing.find(work)
+    if last is not None and not always_schedule:
+        return _outcome(work, last, None, observed.promised)
+    at = now if last is None else last.at
+    situation = snapshots.build(work, at)
     decided = schedule.schedule(situation.snapshot)
     placing.apply(work, situation, decided)
-    return _outcome(work, situation, decided.promised)
+    new = standing.made(work, at, situation.snapshot, decided)
+    if new is None and work.schedule_at is not None:
+        work.wake(work.schedule_at)
+    return _outcome(work, new, _queue_usage(work, situation), decided.promised)
 
 
 def _outcome(
-    work: desk.Work, situation: snapshots.Situation, promised: dict[str, int]
+    work: desk.Work,
+    stands: records.Standing | None,
+    queues: tuple[outcome.QueueUsage, ...] | None,
+    promised: Mapping[str, int],
 ) -> outcome.Outcome:
+    if stands is not None and stands.wake_at is not None:
+        work.wake(stands.wake_at)
     jobs = list(work.replaced)
     for draft in work.drafts.values():
         record = draft.record()
@@ -66,8 +89,9 @@ def _outcome(
         drift=drifts.find(work, known),
         overrides=work.overrides,
         answers=work.answers,
-        queues=_queue_usage(work, situation),
-        promised=dict(promised),
+        queues=queues,
+        promised=promised,
+        standing=stands,
         next_order=work.next_order,
         wake_at=work.wake_at,
     )

@@ -77,6 +77,14 @@ class JobRecord(msgspec.Struct, frozen=True):
         """Whether nothing more can happen to it."""
         return self.state in FINISHED_JOB_STATES
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether time, a removal or a hold may change it in a cycle that brings no news of it."""
+        if self.finished:
+            return False
+        held = self.state is JobState.HELD
+        return self.removed or self.spec.deadline is not None or self.spec.suspend is not held
+
     def element_state_counts(self) -> dict[JobState, int]:
         """State to number of elements, without zeros."""
         counts = {state: self.elements.count(code) for state, code in ELEMENT_CODE.items()}
@@ -252,6 +260,24 @@ class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
 OverrideRequest = PutOverride | ClearOverride
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What the last schedule was made from besides the records; it stands until that changes.
+
+    Attributes:
+        at: the moment by which it reckoned what time changes steadily.
+        generation: the ``Desired.generation`` that it went by.
+        wake_at: when something that waits for a moment no longer does; None: nothing waits so.
+        stale_at: from then on it is made anew at the next occasion, since what time changes
+            steadily has changed by much; None: nothing waits to start, so that it makes no
+            difference.
+    """
+
+    at: float
+    generation: int
+    wake_at: float | None = None
+    stale_at: float | None = None
+
+
 class Observed(msgspec.Struct, frozen=True):
     """Everything ``core`` knows besides what git asks for.
 
@@ -259,6 +285,7 @@ class Observed(msgspec.Struct, frozen=True):
         desired_generation: the ``Desired.generation`` that was admitted last.
         jobs: the newest run of each job by name, finished ones included.
         active: names of those that are not finished.
+        watched: names of the active ones for which ``JobRecord.is_watched`` holds.
         past_runs: keys of every run that there ever was; none of them starts again.
         attempts: attempts of tries that are not concluded, by id.
         nodes: nodes by name.
@@ -269,6 +296,7 @@ class Observed(msgspec.Struct, frozen=True):
         overrides: those in force.
         drift: the differences found by the last cycle.
         promised: elements of jobs for which the last cycle kept room while others leave.
+        standing: what the last schedule was made from; None: it has to be made anew.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
@@ -276,6 +304,7 @@ class Observed(msgspec.Struct, frozen=True):
     desired_generation: int = -1
     jobs: Mapping[str, JobRecord] = {}
     active: AbstractSet[str] = frozenset()
+    watched: AbstractSet[str] = frozenset()
     past_runs: AbstractSet[str] = frozenset()
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
@@ -286,6 +315,7 @@ class Observed(msgspec.Struct, frozen=True):
     overrides: tuple[Override, ...] = ()
     drift: tuple[Drift, ...] = ()
     promised: Mapping[str, int] = {}
+    standing: Standing | None = None
     leader_since: float = 0.0
     next_order: int = 1
 

@@ -30,8 +30,8 @@ REFUSED = "refused"
 
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
-    """What to store for showing after a cycle."""
-    return {QUEUES: msgspec.msgpack.encode(decided.queues)}
+    """What to store for showing after a cycle, where it may be other than before."""
+    return {} if decided.queues is None else {QUEUES: msgspec.msgpack.encode(decided.queues)}
 
 
 def desired_views(wanted: desired.Desired) -> dict[str, bytes]:

@@ -92,6 +92,7 @@ class Reader:
             return records.Observed(
                 jobs={job.name: job for job in found},
                 active=frozenset(job.name for job in found if not job.finished),
+                watched=frozenset(job.name for job in found if job.is_watched),
                 past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
                 attempts={attempt.id: attempt for attempt in unconcluded},
                 nodes={node.name: node for node in self.nodes()},

@@ -379,7 +379,10 @@ def kept(field: str) -> Callable[[Run, Path], Json]:
 def usage(field: str, name: str) -> Callable[[Run, Path], Json]:
     """What a queue is accounted for."""
     return lambda run, _: next(
-        getattr(one, field) for one in run.outcomes[-1].queues if one.name == name
+        getattr(one, field)
+        for decided in reversed(run.outcomes)
+        for one in decided.queues or ()
+        if one.name == name
     )
 
 
