@@ -16,6 +16,7 @@ from reconciler.cli import (
     reviewing,
     running,
     serving,
+    simulating,
     terminal,
 )
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
 )
-for group in (serving, changing, overriding, running, looking, reviewing, keeping):
+for group in (serving, changing, overriding, running, looking, reviewing, simulating, keeping):
     group.register(app)
 
 
