@@ -14,7 +14,7 @@ from reconciler.operations import changing as operations
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be written and change nothing.")
+    bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
 ]
 Clone = Annotated[
     Path | None,
@@ -46,10 +46,12 @@ def target(clone: Path | None, server: str | None, token_file: str | None) -> op
         terminal.fail(str(error))
 
 
-def carry_out(changes: list[operations.Change], to: operations.Target) -> list[operations.Done]:
+def carry_out(
+    changes: list[operations.Change], to: operations.Target, *, dry_run: bool = False
+) -> list[operations.Done]:
     """Make the changes; leaves the command with the right exit code when one is refused."""
     try:
-        done = operations.carry_out(changes, to)
+        done = operations.carry_out(changes, to, dry_run=dry_run)
     except operations.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         hints = [
@@ -139,15 +141,11 @@ def _change_jobs(
     *,
     dry_run: bool,
 ) -> None:
-    if dry_run:
-        for name in names:
-            terminal.out.print(operations.describe(verb, name), markup=False)
-        return
     to = target(*place)
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in names
     ]
-    for done in carry_out(changes, to):
+    for done in carry_out(changes, to, dry_run=dry_run):
         terminal.out.print(f"{done.name}: {done.message}", markup=False)
 
 
@@ -189,8 +187,8 @@ def cancel(
     Example: muster cancel train
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
-    overriding.refuse_stray(override=override, lasts=lasts)
-    if override and not dry_run:
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    if override:
         overriding.put("cancel", names, reason, lasts, (server, token_file))
         return
     _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
@@ -228,8 +226,8 @@ def drain(
     Example: muster drain gpu003 --reason "fan 3 is noisy"
     Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
-    overriding.refuse_stray(override=override, lasts=lasts)
-    if override and not dry_run:
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    if override:
         overriding.put("drain", nodes, reason, lasts, (server, token_file))
         return
     _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)

@@ -68,8 +68,10 @@ def put(
         terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
 
 
-def refuse_stray(*, override: bool, lasts: str | None) -> None:
-    """``--for`` says something of overrides only."""
+def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:
+    """Refuse options that make no sense together."""
+    if override and dry_run:
+        terminal.fail("--override can't be tried out: leave --dry-run or it away", terminal.USAGE)
     if lasts is not None and not override:
         terminal.fail("--for says how long an --override lasts; name both", terminal.USAGE)
 

@@ -32,11 +32,15 @@ class Results(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them."""
+    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them.
+
+    ``dry_run``: nothing is written; the answer is what it would be, without a commit.
+    """
 
     verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
     names: list[str]
     reason: str = ""
+    dry_run: bool = False
 
 
 def _results(found: list[submission.Result]) -> Results:
@@ -112,7 +116,9 @@ async def change(
     if not 1 <= len(data.names) <= SUBJECTS_MAX:
         raise failures.Failure(400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}")
     changes = [
-        submission.SubmittedDocument(data.verb, identity, name, reason=data.reason)
+        submission.SubmittedDocument(
+            data.verb, identity, name, reason=data.reason, dry_run=data.dry_run
+        )
         for name in data.names
     ]
     return await _push(state, changes)

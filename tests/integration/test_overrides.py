@@ -123,6 +123,27 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     assert bed.job("big")["state"] == "Cancelled"
 
 
+def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
+    bed.commit({"jobs/quick.yaml": beds.job("quick", "  command: ['true']")})
+    bed.until_state("quick", "Succeeded")
+    before = bed.git("rev-parse", "main", folder=bed.folder / "repository.git")
+    for clone in ((), ("--clone", str(bed.clone))):
+        _, told = muster(bed, "cancel", "quikc", *clone, code=1)
+        assert "did you mean quick?" in told
+        _, told = muster(bed, "hold", "quick", *clone, code=1)
+        assert "run 1 of it is Succeeded already, and can't be held" in told
+        for verb in ("cancel", "hold", "rerun", "release"):
+            muster(bed, verb, "quikc", "--dry-run", *clone, code=1)
+        printed, _ = muster(bed, "rerun", "quick", "--dry-run", *clone)
+        assert printed == "quick: would run once more\n"
+        printed, _ = muster(bed, "drain", "virtual-0", "-m", "fan", "--dry-run", *clone)
+        assert printed == "virtual-0: would be drained\n"
+        _, told = muster(bed, "drain", "virtual-7", "-m", "fan", "--dry-run", *clone, code=1)
+        assert "did you mean virtual-" in told
+    assert bed.git("rev-parse", "main", folder=bed.folder / "repository.git") == before
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == before
+
+
 def test_an_override_expires_by_itself_and_git_is_preferred(bed: beds.Bed) -> None:
     printed, _ = muster(bed, "drain", "virtual-1", "--override", "-m", "fan")
     assert printed == "virtual-1: drained; git could be reached, so it is committed\n"
