@@ -60,7 +60,7 @@ def test_who_has_no_name_in_git_has_one_at_the_controller(
 def test_a_clone_tells_what_is_like_a_name_it_does_not_have(work: Path) -> None:
     target = find(work)
     for verb in ("cancel", "hold", "release", "rerun"):
-        act = changing.Act(verb, "trian")  # type: ignore[arg-type]
+        act = changing.Act(verb, "trian")
         with pytest.raises(changing.ChangeError, match=r"there is no Job/trian .*; did you mean"):
             changing.carry_out([act], target)
     (done,) = changing.carry_out([changing.Act("cancel", "train")], target, dry_run=True)
