@@ -297,7 +297,7 @@ class Loop:
         adopted, self._adopted_runs = self._adopted_runs, ()
         if adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
-        self._journal.add(wanted, observed, result, adopted)
+        self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decided - started)
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         if self._must_commit(result):
             self._commit(result)

@@ -18,7 +18,7 @@ FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (jobs, job, nodes, queues, events, logs, explain, drift, status):
+    for command in (jobs, job, nodes, queues, events, logs, drift, status):
         app.command()(command)
 
 
@@ -234,12 +234,12 @@ def queues(
         [
             item["name"],
             item.get("parent") or "-",
-            _amount(item, "allocated", "gpu"),
-            _amount(item, "guaranteed", "gpu"),
-            _amount(item, "limit", "gpu"),
-            _amount(item, "allocated", "cpu"),
-            _amount(item, "guaranteed", "cpu"),
-            _amount(item, "limit", "cpu"),
+            amount(item, "allocated", "gpu"),
+            amount(item, "guaranteed", "gpu"),
+            amount(item, "limit", "gpu"),
+            amount(item, "allocated", "cpu"),
+            amount(item, "guaranteed", "cpu"),
+            amount(item, "limit", "cpu"),
             str(item["running"]),
             str(item["pending"]),
         ]
@@ -249,7 +249,8 @@ def queues(
     terminal.table(headings, rows, right="GPUS GUAR LIMIT CPUS RUN WAIT")
 
 
-def _amount(item: Json, kind: str, resource: str) -> str:
+def amount(item: Json, kind: str, resource: str) -> str:
+    """An amount of a queue as text, a dash where nothing is said."""
     amount = (item.get(kind) or {}).get(resource)
     return "-" if amount is None else f"{amount:g}"
 
@@ -330,48 +331,6 @@ def logs(
                 sys.stdout.buffer.flush()
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-
-
-def explain(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
-    *,
-    output: context.Form = terminal.Output.TABLE,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Say why a job waits and what would end that.
-
-    Example: muster explain train
-    """
-    with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}/explain")
-        found = api.get("/v1/queues")["items"]
-    queue = next((q for q in found if q["name"] == item["job"]["queue"]), None)
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(item, output)
-        return
-    terminal.out.print(f"{name} is {item['job']['state']}.", markup=False)
-    for reason in item.get("reasons") or []:
-        terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
-        for step in reason.get("funnel") or []:
-            terminal.out.print(f"  {step['count']:>5} nodes: {step['why']}", markup=False)
-        if reason.get("unblocks"):
-            terminal.out.print(f"  It would end with: {reason['unblocks']}.", markup=False)
-    _explain_queue(queue)
-    if item["job"]["place"]:
-        terminal.out.print(f"Place in its queue: {item['job']['place']}.", markup=False)
-
-
-def _explain_queue(queue: Json) -> None:
-    if queue is None:
-        return
-    terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
-    for resource in ("gpu", "cpu", "memory"):
-        parts = [
-            f"{kind} {_amount(queue, kind, resource)}"
-            for kind in ("allocated", "guaranteed", "limit")
-        ]
-        terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
 
 
 def drift(

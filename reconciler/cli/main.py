@@ -10,6 +10,7 @@ import typer
 
 from reconciler.cli import (
     changing,
+    explaining,
     keeping,
     looking,
     overriding,
@@ -28,7 +29,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
 )
-for group in (serving, changing, overriding, running, looking, reviewing, simulating, keeping):
+for group in (
+    serving,
+    changing,
+    overriding,
+    running,
+    looking,
+    explaining,
+    reviewing,
+    simulating,
+    keeping,
+):
     group.register(app)
 
 

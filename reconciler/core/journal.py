@@ -7,6 +7,8 @@ snapshot and the inputs behind it to each ``Cycle`` as it was. Bytes go out and 
 store keeps them.
 """
 
+import itertools
+import operator
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -17,10 +19,11 @@ from reconciler.core import memory as memories
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
 
-#: A snapshot is due after so many calls of ``reconcile``, or after so many bytes of their inputs:
-#: no replay has more to do than this. It is due after a time, too, since what begins with a
-#: snapshot is kept or pruned as a whole.
+#: A snapshot is due after so many calls of ``reconcile``, or when they took so long together, or
+#: after so many bytes of their inputs: no replay has more to do than this. It is due after a time,
+#: too, since what begins with a snapshot is kept or pruned as a whole.
 SNAPSHOT_CALLS = 1000
+SNAPSHOT_DECIDE_S = 20.0
 SNAPSHOT_INPUT_BYTES = 64 * 2**20
 SNAPSHOT_EVERY_S = 6 * 3600.0
 #: A larger snapshot is not kept.
@@ -146,6 +149,15 @@ def _changes(
     """What is new or other in ``after``, what is gone, and the order where it is not as before."""
     if before is after:
         return {}, (), None
+    count = len(before)
+    if list(before) == list(itertools.islice(after, count)):
+        # mostly a copy with some values replaced and some keys added at its end: no step of
+        # Python for each of many thousand names
+        others = map(operator.is_not, after.values(), before.values())
+        changed = itertools.chain(
+            itertools.compress(after.items(), others), itertools.islice(after.items(), count, None)
+        )
+        return {n: v for n, v in changed if n not in before or before[n] != v}, (), None
     put = {
         name: value
         for name, value in after.items()
@@ -235,6 +247,7 @@ class Recorder:
         self._due = True
         self._calls = 0
         self._bytes = 0
+        self._decide_s = 0.0
         self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
@@ -257,15 +270,21 @@ class Recorder:
         self._due = False
         self._since = now
         self._calls = self._bytes = 0
+        self._decide_s = 0.0
 
     def add(
         self,
         wanted: desired.Desired,
         observed: records.Observed,
         result: outcome.Outcome,
+        *,
         adopted: tuple[str, ...] = (),
+        decide_s: float = 0.0,
     ) -> None:
-        """A call of ``reconcile`` with what came of it, before the outcome is absorbed."""
+        """A call of ``reconcile`` with what came of it, before the outcome is absorbed.
+
+        ``decide_s`` is how long it took.
+        """
         self._waiting.append(
             Input(
                 now=result.now,
@@ -281,6 +300,7 @@ class Recorder:
         self._wanted = wanted
         self._reports += len(observed.reports)
         self._calls += 1
+        self._decide_s += decide_s
 
     def take(self) -> Written:
         """What waits, for a commit; a commit that fails ends the leader and the journal with it."""
@@ -289,7 +309,11 @@ class Recorder:
         self._waiting = []
         self._reports = 0
         self._bytes += len(inputs)
-        self._due = self._calls >= SNAPSHOT_CALLS or self._bytes >= SNAPSHOT_INPUT_BYTES
+        self._due = (
+            self._calls >= SNAPSHOT_CALLS
+            or self._decide_s >= SNAPSHOT_DECIDE_S
+            or self._bytes >= SNAPSHOT_INPUT_BYTES
+        )
         return Written(inputs, snapshot)
 
 

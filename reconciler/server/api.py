@@ -148,25 +148,6 @@ def job(
     return lists.Job(job=shown, **lists.head(service))
 
 
-@get(
-    "/v1/jobs/{name:str}/explain",
-    sync_to_thread=True,
-    responses=_NOT_FOUND,
-    summary="Why a job is as it is",
-)
-def explain(name: Name, state: State, limit: Limit = 100) -> lists.Explanation:
-    """Reasons in order of precedence, and the newest events."""
-    service: services.Services = state.services
-    found = job_or_404(service, name, None)
-    (shown,) = show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
-    return lists.Explanation(
-        job=shown,
-        reasons=shown.reasons,
-        events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
-        **lists.head(service),
-    )
-
-
 def show_nodes(service: services.Services) -> list[views.NodeView]:
     """All nodes with what runs there."""
     by_node: dict[str, list[records.AttemptRecord]] = {}
@@ -350,7 +331,6 @@ def plan(
 HANDLERS = [
     jobs,
     job,
-    explain,
     nodes,
     queues,
     pools,

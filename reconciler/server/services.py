@@ -44,7 +44,7 @@ class Services:
         self._asked: dict[str, asyncio.Future[str]] = {}
         #: The repository in force, where it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
-        self._store_url = store_url
+        self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S
 
@@ -88,7 +88,7 @@ class Services:
             StoreError: it can't be opened now.
         """
         if self._reader is None:
-            self._reader = Reader.open(self._store_url)
+            self._reader = Reader.open(self.store_url)
         return self._reader
 
     async def wait_any(self, changed: asyncio.Event, timeout_s: float) -> None:
