@@ -37,7 +37,7 @@ def explain(
     With --at the cycle of that moment is decided again, from what the controller journalled. It
     exits with 1 when that comes to anything else than was decided then.
 
-    Examples: muster explain train; muster explain train --at 8h
+    Example: muster explain train --at 8h
     """
     moment = None if at is None else _moment(at)
     with context.controller(server, token_file) as api:
