@@ -76,8 +76,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the
-    version that decided.
+    are other than the spec in their record, which is most of the bytes saved. ``queues`` is the
+    arithmetic that the last outcome with any had. ``muster`` is the version that decided.
     """
 
     muster: str
@@ -85,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     specs: dict[str, desired.Job]
     observed: records.Observed
+    queues: tuple[outcome.QueueUsage, ...] = ()
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -214,7 +215,12 @@ def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
     )
 
 
-def pack_snapshot(muster: str, wanted: desired.Desired, observed: records.Observed) -> bytes:
+def pack_snapshot(
+    muster: str,
+    wanted: desired.Desired,
+    observed: records.Observed,
+    queues: tuple[outcome.QueueUsage, ...],
+) -> bytes:
     """A snapshot in few bytes."""
     known = observed.jobs
     specs = {
@@ -228,6 +234,7 @@ def pack_snapshot(muster: str, wanted: desired.Desired, observed: records.Observ
         names=tuple(wanted.jobs),
         specs=specs,
         observed=observed,
+        queues=queues,
     )
     return zlib.compress(_encode(snapshot), _LEVEL)
 
@@ -251,6 +258,7 @@ class Recorder:
         self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
+        self._queues: tuple[outcome.QueueUsage, ...] = ()
 
     @property
     def full(self) -> bool:
@@ -265,7 +273,7 @@ class Recorder:
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:
             return
-        self._snapshot = pack_snapshot(self._muster, wanted, observed)
+        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._queues)
         self._wanted = wanted
         self._due = False
         self._since = now
@@ -298,6 +306,8 @@ class Recorder:
             )
         )
         self._wanted = wanted
+        if result.queues is not None:
+            self._queues = result.queues
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
@@ -321,8 +331,9 @@ class Cycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``disagreements`` are the parts of the outcome that came out otherwise
-    than they were recorded.
+    next one is asked for. ``queues`` is the queues' arithmetic after the call, also where the
+    outcome says nothing new of it. ``disagreements`` are the parts of the outcome that came out
+    otherwise than they were recorded.
     """
 
     wanted: desired.Desired
@@ -330,6 +341,7 @@ class Cycle(msgspec.Struct, frozen=True):
     now: float
     adopted: tuple[str, ...]
     result: outcome.Outcome
+    queues: tuple[outcome.QueueUsage, ...]
     disagreements: tuple[str, ...]
 
 
@@ -353,6 +365,7 @@ class Replay:
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
         self._memory = memories.Memory.as_of(start.observed)
+        self._queues = start.queues
 
     def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:
         """Each call in turn; its outcome is absorbed when the next one is asked for."""
@@ -371,6 +384,8 @@ class Replay:
         result = reconcile.reconcile(self._wanted, observed, one.now)
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
+        if result.queues is not None:
+            self._queues = result.queues
         found = checksums(result)
         return Cycle(
             wanted=self._wanted,
@@ -378,6 +393,7 @@ class Replay:
             now=one.now,
             adopted=one.adopted,
             result=result,
+            queues=self._queues,
             disagreements=tuple(
                 part
                 for part, then, now in zip(PARTS, one.checks, found, strict=True)

@@ -82,7 +82,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
             f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
-    queues = {usage.name: usage for usage in call.result.queues}
+    queues = {usage.name: usage for usage in call.queues}
     queue = queues.get(shown.queue)
     happened = reader.events(job=name, until=call.now, limit=limit)
     return Explained(

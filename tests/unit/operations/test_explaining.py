@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.core import journal
 from reconciler.model import desired
 from reconciler.operations import explaining, replaying, views
 from reconciler.store import Reader
@@ -25,7 +26,10 @@ def _live(reader: Reader, name: str) -> views.JobView | None:
     )
 
 
-def test_every_moment_is_told_as_it_was_shown(tmp_path: Path) -> None:
+def test_every_moment_is_told_as_it_was_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_CALLS", 3)
     world = World(nodes=2, cpu=2)
     nodes = list(world.nodes.values())
     specs = [
@@ -36,7 +40,7 @@ def test_every_moment_is_told_as_it_was_shown(tmp_path: Path) -> None:
     ]
     leader = Leader(tmp_path, world.now)
     jobs: dict[str, desired.Job] = {}
-    shown: list[tuple[float, dict[str, views.JobView | None]]] = []
+    shown: list[tuple[float, dict[str, views.JobView | None], list[views.QueueView]]] = []
     for step in range(24):
         if step % 5 == 0 and specs:
             spec = specs.pop(0)
@@ -56,11 +60,13 @@ def test_every_moment_is_told_as_it_was_shown(tmp_path: Path) -> None:
             assert update.payload is not None
             node.take(update.payload, done, leader.now)
         names = ("first", "second", "third", "never")
-        shown.append((leader.now, {name: _live(leader.store, name) for name in names}))
+        usage = views.stored_queues(leader.store.view(views.QUEUES))
+        told_live = {name: _live(leader.store, name) for name in names}
+        shown.append((leader.now, told_live, [views.queue_view(one) for one in usage]))
         leader.now += 10
     leader.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        for at, views_then in shown:
+        for at, views_then, queues in shown:
             for name, view in views_then.items():
                 if view is None:
                     with pytest.raises(explaining.UnknownJobError, match=f"job {name} was not"):
@@ -68,6 +74,7 @@ def test_every_moment_is_told_as_it_was_shown(tmp_path: Path) -> None:
                 else:
                     told = explaining.explain(reader, name, at + 1)
                     assert told.job == view
+                    assert [told.queue] == queues
                     assert told.replayed.disagreements == []
                     assert all(event.at <= told.replayed.decided for event in told.events)
         told = explaining.explain(reader, "bad", leader.now)
@@ -75,5 +82,5 @@ def test_every_moment_is_told_as_it_was_shown(tmp_path: Path) -> None:
         assert told.replayed.revision == f"{23:040x}"
         with pytest.raises(replaying.ReplayError, match="before everything"):
             explaining.explain(reader, "first", world.now - 1)
-    states = {view.state for _, then in shown for view in then.values() if view is not None}
+    states = {view.state for _, then, _ in shown for view in then.values() if view is not None}
     assert len(states) > 2, "the story is too dull to tell anything"
