@@ -10,15 +10,15 @@ import os
 import selectors
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+import reconciler
 from reconciler import crashpoints, link_server, metrics
+from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
-from reconciler.core import reconcile
 from reconciler.engines import agents as agents_engine
 from reconciler.model import desired, link, outcome, records
 from reconciler.operations import views as shown
@@ -30,12 +30,10 @@ log = logging.getLogger("muster.loop")
 GATHER_S = 0.004
 #: After so long without a cycle the first input is decided at once: a burst would have come before.
 QUIET_S = 0.05
-#: A whole snapshot of the memory is journalled by a new leader and every so many cycles, if it is
-#: not larger than ``SNAPSHOT_BYTES_MAX``; between them the inputs alone.
-SNAPSHOT_CYCLES = 1000
-SNAPSHOT_BYTES_MAX = 64 * 2**20
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
 SLEEP_S_MAX = 60.0
+#: Times and usage of nodes are committed this often, whatever else there is to commit.
+NODES_COMMIT_EVERY_S = 60.0
 #: Old events and journal entries are pruned this often.
 PRUNE_EVERY_S = 600.0
 #: The next look while there is more to prune than one look takes.
@@ -50,18 +48,6 @@ ADOPT = (
 )
 #: The stored view that remembers over a restart that this is not said yet.
 ADOPTION = "adoption"
-
-
-class JournalInput(msgspec.Struct, frozen=True):
-    """What one call of ``reconcile`` was given besides the memory: enough to call it again."""
-
-    now: float
-    desired_generation: int
-    structure_revision: str | None
-    jobs_revision: str | None
-    reports: tuple[records.NodeReport, ...]
-    answered: dict[str, float]
-    leader_since: float = 0.0
 
 
 class Inbox:
@@ -158,10 +144,9 @@ class Loop:
         self._shown: desired.SyncStatus | None = None
         self._cycle = store.cycle
         self._wake_at: float | None = None
-        self._uncommitted: list[JournalInput] = []
-        # a leader begins with less than the one before remembered: it starts a journal of its own
-        self._snapshot_due = True
-        self._snapshot: bytes | None = None
+        self._journal = journal.Recorder(reconciler.__version__)
+        self._unsaved_nodes: dict[str, records.NodeRecord] = {}
+        self._committed_at = 0.0
         self._fresh: set[str] = set()
         self._counters = metrics.Counters()
         self._page = b""
@@ -271,6 +256,9 @@ class Loop:
                 return False
             case link.Adopt():
                 return self._adopt(message)
+            case link.OverrideAsked(request=request):
+                self._memory.ask(request)
+                return True
 
     def _adopt(self, choice: link.Adopt) -> bool:
         """Somebody says which jobs are new: the others count as done."""
@@ -294,35 +282,23 @@ class Loop:
             wanted, generation=ADOPTING_GENERATION, jobs={}, refused=refused, status=status
         )
 
-    def cycle(self) -> None:
-        """One cycle, if there is a desired state to go by."""
+    def cycle(self) -> outcome.Outcome | None:
+        """One cycle, if there is a desired state to go by, and what came of it."""
         if self._desired is None:
-            return
+            return None
         started = time.perf_counter()
         now = self._clock()
         self._mind_clock(now)
         wanted = self._in_force(self._desired)
-        if self._snapshot_due and not self._uncommitted:
-            self._snapshot = zlib.compress(self._memory.snapshot(), 1)
-            self._snapshot_due = False
-        reports, answered = self._memory.take_input()
-        observed = self._memory.observed(reports, answered)
+        self._journal.begin(wanted, self._memory.observed((), {}), now)
+        observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
         result = reconcile.reconcile(wanted, observed, now)
         decided = time.perf_counter()
-        self._uncommitted.append(
-            JournalInput(
-                now=now,
-                desired_generation=wanted.generation,
-                structure_revision=wanted.status.structure_revision,
-                jobs_revision=wanted.status.jobs_revision,
-                reports=reports,
-                answered=dict(answered),
-                leader_since=observed.leader_since,
-            )
-        )
-        if self._adopted_runs:
-            result = msgspec.structs.replace(result, new_runs=result.new_runs + self._adopted_runs)
-            self._adopted_runs = ()
+        adopted, self._adopted_runs = self._adopted_runs, ()
+        if adopted:
+            result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
+        self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decided - started)
+        self._unsaved_nodes |= {node.name: node for node in result.nodes}
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
@@ -333,6 +309,7 @@ class Loop:
         self._tell(result)
         self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
         self._publish()
+        return result
 
     def _tell(self, result: outcome.Outcome) -> None:
         """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
@@ -343,6 +320,8 @@ class Loop:
         for node in sorted(self._fresh - {update.node for update in updates}):
             self._link.send(self._engine.update(node, structure, self._memory))
         self._fresh.clear()
+        for identity, refused in result.answers.items():
+            self._link.send(link.OverrideAnswered(identity, refused))
 
     def _mind_clock(self, now: float) -> None:
         """Start all silence anew when somebody has set the wall clock.
@@ -366,28 +345,38 @@ class Loop:
             or result.reasons
             or result.actions
             or result.drift != self._memory.drift
+            or result.overrides != self._memory.overrides
             or result.desired_generation != self._memory.desired_generation
             or self._incumbents is not None
             or (self._desired and self._in_force(self._desired).status != self._shown)
-            or len(self._uncommitted) >= SNAPSHOT_CYCLES
+            or self._journal.full
+            or (self._unsaved_nodes and result.now - self._committed_at >= NODES_COMMIT_EVERY_S)
         )
 
     def _commit(self, result: outcome.Outcome) -> None:
         self._cycle += 1
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None and len(snapshot) > SNAPSHOT_BYTES_MAX:
+        written = self._journal.take()
+        snapshot = written.snapshot
+        if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
+            log.warning(
+                "the journal's snapshot has %d bytes and is not kept, at most %d are: what is "
+                "decided from here on can't be replayed",
+                len(snapshot),
+                journal.SNAPSHOT_BYTES_MAX,
+            )
             snapshot = None
+        nodes = tuple(self._unsaved_nodes.values())
         self._store.commit(
             self._epoch,
             self._cycle,
-            result,
-            journal=zlib.compress(self._encoder.encode(self._uncommitted), 1),
+            msgspec.structs.replace(result, nodes=nodes),
+            journal=written.inputs,
             snapshot=snapshot,
             views=self._views(result),
             incumbents=self._incumbents,
         )
-        self._uncommitted = []
-        self._snapshot_due = self._cycle % SNAPSHOT_CYCLES == 0
+        self._unsaved_nodes = {}
+        self._committed_at = result.now
         self._incumbents = None
         self._shown = self._in_force(self._desired).status if self._desired else None
 

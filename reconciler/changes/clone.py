@@ -5,7 +5,7 @@ meant is staged and committed; whatever else is changed or staged in the clone s
 Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,22 +15,31 @@ import msgspec
 from reconciler.changes import edit, pushing
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
+from reconciler.model import nearest
 
 #: How often a push is tried again after taking up what others pushed.
 ATTEMPTS_MAX = 5
 
 
 class CloneError(RuntimeError):
-    """The change was not made, or was made and not pushed; the message says which."""
+    """The change was not made, or was made and not pushed; the message says which.
+
+    ``unreachable``: it was the remote repository that did not take it.
+    """
+
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """What was done: the commit, the file below the clone, and whether it was pushed.
 
-    ``local`` means that the branch follows no remote one, so that there is nowhere to push.
+    ``local`` means that the branch follows no remote one, so that there is nowhere to push;
+    ``rehearsed`` that it would be done, and was not.
     """
 
-    status: Literal["pushed", "local", "unchanged"]
+    status: Literal["pushed", "local", "unchanged", "rehearsed"]
     path: str
     commit: str | None = None
 
@@ -71,18 +80,22 @@ class Clone:
 
     def find(self, kind: str, name: str) -> str | None:
         """The file, relative to the clone, in which an object stands as things are on disk."""
+        # Most files can be left out without parsing them.
+        for path, document in self._documents(name.encode()):
+            if document.kind == kind and document.name == name:
+                return str(path.relative_to(self.root.resolve()))
+        return None
+
+    def _documents(self, holding: bytes) -> Iterator[tuple[Path, documents.Document]]:
+        """Every document of the files that hold these bytes."""
         for path in sorted([*self.state.rglob("*.yaml"), *self.state.rglob("*.yml")]):
             below = path.relative_to(self.state)
             if any(part.startswith(".") for part in below.parts) or path.is_symlink():
                 continue
             data = path.read_bytes()
-            # Most files can be left out without parsing them.
-            if name.encode() not in data:
-                continue
-            for document in documents.read(data).documents:
-                if document.kind == kind and document.name == name:
-                    return str(path.relative_to(self.root.resolve()))
-        return None
+            if holding in data:
+                for document in documents.read(data).documents:
+                    yield path, document
 
     # --- changing ---------------------------------------------------------------------------
 
@@ -112,6 +125,7 @@ class Clone:
         *,
         message: str,
         push: bool = True,
+        dry_run: bool = False,
     ) -> Outcome:
         """Set fields of an object, or take them away (``edit.REMOVED``)."""
 
@@ -124,9 +138,11 @@ class Clone:
             return after
 
         path = self._path_of(kind, name)
-        return self.change(path, changed, message, push=push)
+        return self.change(path, changed, message, push=push, dry_run=dry_run)
 
-    def remove(self, kind: str, name: str, *, message: str = "", push: bool = True) -> Outcome:
+    def remove(
+        self, kind: str, name: str, *, message: str = "", push: bool = True, dry_run: bool = False
+    ) -> Outcome:
         """Take an object out, and its file where nothing else stands in it."""
         path = self._path_of(kind, name)
         return self.change(
@@ -134,19 +150,28 @@ class Clone:
             lambda before: edit.remove_document(before or "", kind, name),
             message or f"Remove {kind}/{name}",
             push=push,
+            dry_run=dry_run,
         )
 
     def _path_of(self, kind: str, name: str) -> str:
         path = self.find(kind, name)
         if path is None:
-            raise CloneError(f"there is no {kind}/{name} in {self.state}")
+            raise self.missing(kind, name)
         return path
+
+    def missing(self, kind: str, name: str) -> CloneError:
+        """The error that there is no such object, with names that are like it."""
+        names = (one.name for _, one in self._documents(b"") if one.kind == kind)
+        hint = nearest.hint(name, names)
+        return CloneError(f"there is no {kind}/{name} in {self.state}{hint}")
 
     def _read(self, path: str) -> str | None:
         file = self.root / path
         return file.read_text(encoding="utf-8") if file.exists() else None
 
-    def change(self, path: str, change: Change, message: str, *, push: bool = True) -> Outcome:
+    def change(
+        self, path: str, change: Change, message: str, *, push: bool = True, dry_run: bool = False
+    ) -> Outcome:
         """Change one file, commit it alone and push.
 
         Raises:
@@ -163,6 +188,8 @@ class Clone:
             raise CloneError(f"{path}: {error}") from error
         if after == before:
             return Outcome("unchanged", path)
+        if dry_run:
+            return Outcome("rehearsed", path)
         try:
             self._commit(path, before, after, message)
         except GitError as error:
@@ -201,7 +228,9 @@ class Clone:
             try:
                 why = pushing.push(self.root, remote, "HEAD", f"refs/heads/{branch}")
             except GitError as error:
-                raise CloneError(f"committed in {self.root}, and not pushed: {error}") from error
+                raise CloneError(
+                    f"committed in {self.root}, and not pushed: {error}", unreachable=True
+                ) from error
             if not why:
                 return
             self._rebase(remote, branch)

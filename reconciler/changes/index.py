@@ -74,6 +74,10 @@ class Index:
         """The file in which an object stands."""
         return self._paths.get((kind, name))
 
+    def names(self, kind: str) -> list[str]:
+        """The names of all objects of a kind."""
+        return [name for known, name in self._paths if known == kind]
+
     def has_file(self, path: str) -> bool:
         """Whether there is such a file."""
         return path in self._files

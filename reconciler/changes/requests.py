@@ -1,10 +1,14 @@
 """What can be asked of the desired repository, and what became of it."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from reconciler.desired.yamlreader import Path
+
+#: Where in a document, and what is to stand there; ``edit.REMOVED`` takes a field away.
+Fields = tuple[tuple[Path, Any], ...]
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -40,7 +44,31 @@ class EditObject(msgspec.Struct, frozen=True):
 
     kind: str
     name: str
-    fields: tuple[tuple[Path, Any], ...]
+    fields: Fields
+    author: Person
+    reason: str = ""
+    subject: str = ""
+
+
+class MissingError(LookupError):
+    """What a revision is about is not in the document."""
+
+
+class ConflictError(ValueError):
+    """A revision makes no sense as things are; says why."""
+
+
+class ReviseObject(msgspec.Struct, frozen=True):
+    """Set fields of an object that depend on what it says now: run numbers, lists.
+
+    ``revise`` gets the document as it stands below whatever is committed in the end, however
+    often that is tried, and returns the fields to set. It raises ``MissingError`` or
+    ``ConflictError`` where there is nothing to be done.
+    """
+
+    kind: str
+    name: str
+    revise: Callable[[Mapping[str, Any]], Fields]
     author: Person
     reason: str = ""
     subject: str = ""
@@ -56,17 +84,18 @@ class RemoveObject(msgspec.Struct, frozen=True):
     subject: str = ""
 
 
-Request = AddJob | EditObject | RemoveObject
+Request = AddJob | EditObject | ReviseObject | RemoveObject
 
 
 class Result(msgspec.Struct, frozen=True):
     """What became of a request.
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
-    ``refused``: ``message`` says why. ``failed``: nothing was changed, try again later.
+    ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
+    because of how it stands. ``failed``: nothing was changed, try again later.
     """
 
-    status: Literal["accepted", "unchanged", "refused", "failed"]
+    status: Literal["accepted", "unchanged", "refused", "missing", "conflict", "failed"]
     path: str = ""
     commit: str | None = None
     message: str = ""

@@ -9,11 +9,21 @@ acknowledged request is in the branch; each one that is not says why.
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from reconciler.changes import edit, index, pushing, requests
-from reconciler.changes.requests import MUSTER, AddJob, EditObject, Person, Request, Result
+from reconciler.changes.requests import (
+    MUSTER,
+    AddJob,
+    EditObject,
+    Person,
+    Request,
+    Result,
+    ReviseObject,
+)
 from reconciler.desired import documents, gitobjects, source
 from reconciler.desired.gitobjects import GitError
+from reconciler.model import nearest
 
 #: How often a batch is built again because somebody else's push came first.
 ATTEMPTS_MAX = 8
@@ -48,10 +58,14 @@ class _Batch:
         try:
             if isinstance(request, AddJob):
                 result = self._add(request)
-            elif isinstance(request, EditObject):
+            elif isinstance(request, EditObject | ReviseObject):
                 result = self._edit(request)
             else:
                 result = self._remove(request)
+        except requests.MissingError as error:
+            result = Result("missing", message=str(error))
+        except requests.ConflictError as error:
+            result = Result("conflict", message=str(error))
         except (edit.EditError, UnicodeDecodeError) as error:
             result = Result("refused", message=str(error))
         self.results.append(result)
@@ -88,12 +102,16 @@ class _Batch:
         self._added["Job", request.name] = path
         return self._change(path, data, request.author, f"Submit Job/{request.name}")
 
-    def _edit(self, request: EditObject) -> Result:
+    def _edit(self, request: EditObject | ReviseObject) -> Result:
         path = self._path_of(request.kind, request.name)
         if path is None:
-            return _missing(request.kind, request.name)
+            return self._missing(request.kind, request.name)
         before = self._text(path)
-        after = edit.set_fields(before, request.kind, request.name, request.fields)
+        if isinstance(request, ReviseObject):
+            fields = request.revise(_document(before, request.kind, request.name))
+        else:
+            fields = request.fields
+        after = edit.set_fields(before, request.kind, request.name, fields)
         if after == before:
             return Result("unchanged", path, self._index.head, "it is so already")
         problems = documents.validate(path, after.encode())
@@ -101,7 +119,7 @@ class _Batch:
         mine = [problem for problem in problems if problem.object == label]
         if mine:
             return Result("refused", path, message="\n".join(p.text() for p in mine))
-        what = ", ".join(str(step[-1]) for step, _ in request.fields)
+        what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
         subject += f": {request.reason}" if request.reason else ""
         return self._change(path, after.encode(), request.author, subject)
@@ -109,11 +127,7 @@ class _Batch:
     def _remove(self, request: requests.RemoveObject) -> Result:
         path = self._path_of(request.kind, request.name)
         if path is None:
-            return Result(
-                "unchanged",
-                commit=self._index.head,
-                message=f"there is no {request.kind}/{request.name} in the repository",
-            )
+            return self._missing(request.kind, request.name)
         after = edit.remove_document(self._text(path), request.kind, request.name)
         self._added[request.kind, request.name] = None
         subject = request.subject or f"Remove {request.kind}/{request.name}"
@@ -121,9 +135,19 @@ class _Batch:
         data = None if after is None else after.encode()
         return self._change(path, data, request.author, subject)
 
+    def _missing(self, kind: str, name: str) -> Result:
+        hint = nearest.hint(name, self._index.names(kind))
+        return Result("missing", message=f"there is no {kind}/{name} in the repository{hint}")
 
-def _missing(kind: str, name: str) -> Result:
-    return Result("refused", message=f"there is no {kind}/{name} in the repository")
+
+def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
+    """One document of a file."""
+    for document in edit.documents(text):
+        metadata = document.get("metadata") if isinstance(document, dict) else None
+        if isinstance(metadata, dict) and (document["kind"], metadata.get("name")) == (kind, name):
+            found: Mapping[str, Any] = document
+            return found
+    raise edit.EditError(f"{kind}/{name} can't be read")
 
 
 class Writer:
@@ -151,11 +175,12 @@ class Writer:
         """End the processes that it holds."""
         self._source.close()
 
-    def write(self, batch: Sequence[Request], *, now: int) -> list[Result]:
+    def write(self, batch: Sequence[Request], *, now: int, dry_run: bool = False) -> list[Result]:
         """Put requests into the branch; one result each, in their order.
 
         Args:
             now: seconds since the epoch, for the commits.
+            dry_run: only tell; what would be accepted has no commit.
 
         Never raises for what git says: such requests are ``failed``.
         """
@@ -163,13 +188,13 @@ class Writer:
         for start in range(0, len(batch), BATCH_MAX):
             part = batch[start : start + BATCH_MAX]
             try:
-                results += self._write(part, now)
+                results += self._write(part, now, dry_run=dry_run)
             except (GitError, OSError) as error:
                 self._index.head = None
                 results += [Result("failed", message=str(error)) for _ in part]
         return results
 
-    def _write(self, part: Sequence[Request], now: int) -> list[Result]:
+    def _write(self, part: Sequence[Request], now: int, *, dry_run: bool) -> list[Result]:
         why = ""
         for _ in range(self._attempts_max):
             self._source.fetch()
@@ -183,7 +208,7 @@ class Writer:
             judged = _Batch(self._index, self._source.sub_path)
             for request in part:
                 judged.judge(request)
-            if not judged.steps:
+            if dry_run or not judged.steps:
                 return judged.results
             commit = self._commit(head, judged, now)
             why = self._publish(head, commit)

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, overriding, terminal
 from reconciler.operations import authoring
 from reconciler.operations import changing as operations
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be written and change nothing.")
+    bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
 ]
 Clone = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
-    for command in (drain, undrain):
+    for command in (cancel, drain, undrain):
         app.command()(command)
 
 
@@ -46,13 +46,22 @@ def target(clone: Path | None, server: str | None, token_file: str | None) -> op
         terminal.fail(str(error))
 
 
-def carry_out(changes: list[operations.Change], to: operations.Target) -> list[operations.Done]:
+def carry_out(
+    changes: list[operations.Change], to: operations.Target, *, dry_run: bool = False
+) -> list[operations.Done]:
     """Make the changes; leaves the command with the right exit code when one is refused."""
     try:
-        done = operations.carry_out(changes, to)
+        done = operations.carry_out(changes, to, dry_run=dry_run)
     except operations.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
-        terminal.fail(str(error), code, error.problems)
+        hints = [
+            overriding.hint(change.verb, [change.name], change.reason)
+            for change in changes
+            if error.unreachable
+            and isinstance(change, operations.Act)
+            and change.verb in overriding.DONE
+        ]
+        terminal.fail(str(error), code, (*error.problems, *hints))
     return done
 
 
@@ -132,15 +141,11 @@ def _change_jobs(
     *,
     dry_run: bool,
 ) -> None:
-    if dry_run:
-        for name in names:
-            terminal.out.print(operations.describe(verb, name), markup=False)
-        return
     to = target(*place)
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in names
     ]
-    for done in carry_out(changes, to):
+    for done in carry_out(changes, to, dry_run=dry_run):
         terminal.out.print(f"{done.name}: {done.message}", markup=False)
 
 
@@ -166,11 +171,30 @@ def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
     return act
 
 
-JOB_VERBS: dict[operations.Verb, str] = {
-    "cancel": """Cancel jobs: their documents leave the repository.
+def cancel(
+    names: Names,
+    reason: Reason = "",
+    *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Cancel jobs: their documents leave the repository.
 
     Example: muster cancel train
-    """,
+    Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
+    """
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    if override:
+        overriding.put("cancel", names, reason, lasts, (server, token_file))
+        return
+    _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+JOB_VERBS: dict[operations.Verb, str] = {
     "hold": """Hold jobs: what runs is stopped, what waits stays.
 
     Example: muster hold train --reason "data is being repaired"
@@ -190,6 +214,8 @@ def drain(
     nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
     reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
     *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,
@@ -198,7 +224,12 @@ def drain(
     """Take nodes out of service; what runs goes on.
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
+    Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    if override:
+        overriding.put("drain", nodes, reason, lasts, (server, token_file))
+        return
     _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
 
 

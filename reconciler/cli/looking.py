@@ -2,13 +2,12 @@
 
 import sys
 import time
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.model import desired, times
+from reconciler.model import desired
 
 Json = Any
 
@@ -19,22 +18,8 @@ FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (jobs, job, nodes, queues, events, logs, explain, drift, status):
+    for command in (jobs, job, nodes, queues, events, logs, drift, status):
         app.command()(command)
-
-
-def _seconds(text: str | None) -> float | None:
-    return times.parse_time(text) if text else None
-
-
-def _clock(text: str | None) -> str:
-    """A time of today as a clock, else with its date; in the reader's own zone."""
-    seconds = _seconds(text)
-    if seconds is None:
-        return "-"
-    moment = datetime.fromtimestamp(seconds).astimezone()
-    now = datetime.now().astimezone()
-    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
 
 
 def _reason(item: Json) -> str:
@@ -90,8 +75,8 @@ def _elements(item: Json) -> str:
 
 def _age(item: Json, now: float) -> str:
     """How long it has run, or how long it waits where it does not."""
-    start = _seconds(item.get("started")) or _seconds(item.get("submitted"))
-    end = _seconds(item.get("ended"))
+    start = terminal.seconds(item.get("started")) or terminal.seconds(item.get("submitted"))
+    end = terminal.seconds(item.get("ended"))
     return terminal.duration(None if start is None else max(0.0, (end or now) - start))
 
 
@@ -157,7 +142,10 @@ def _task(attempt: Json) -> str:
 
 
 def _attempt_row(attempt: Json) -> list[str]:
-    started, ended = _seconds(attempt.get("started")), _seconds(attempt.get("ended"))
+    started, ended = (
+        terminal.seconds(attempt.get("started")),
+        terminal.seconds(attempt.get("ended")),
+    )
     took = None if started is None else (ended or time.time()) - started
     status = "-"
     if attempt.get("signal"):
@@ -175,7 +163,7 @@ def _attempt_row(attempt: Json) -> list[str]:
         ",".join(map(str, attempt.get("devices") or [])) or "-",
         state,
         status,
-        _clock(attempt.get("started")),
+        terminal.clock(attempt.get("started")),
         terminal.duration(took),
     ]
 
@@ -246,12 +234,12 @@ def queues(
         [
             item["name"],
             item.get("parent") or "-",
-            _amount(item, "allocated", "gpu"),
-            _amount(item, "guaranteed", "gpu"),
-            _amount(item, "limit", "gpu"),
-            _amount(item, "allocated", "cpu"),
-            _amount(item, "guaranteed", "cpu"),
-            _amount(item, "limit", "cpu"),
+            amount(item, "allocated", "gpu"),
+            amount(item, "guaranteed", "gpu"),
+            amount(item, "limit", "gpu"),
+            amount(item, "allocated", "cpu"),
+            amount(item, "guaranteed", "cpu"),
+            amount(item, "limit", "cpu"),
             str(item["running"]),
             str(item["pending"]),
         ]
@@ -261,7 +249,8 @@ def queues(
     terminal.table(headings, rows, right="GPUS GUAR LIMIT CPUS RUN WAIT")
 
 
-def _amount(item: Json, kind: str, resource: str) -> str:
+def amount(item: Json, kind: str, resource: str) -> str:
+    """An amount of a queue as text, a dash where nothing is said."""
     amount = (item.get(kind) or {}).get(resource)
     return "-" if amount is None else f"{amount:g}"
 
@@ -301,7 +290,7 @@ def _print_event(item: Json, output: terminal.Output) -> None:
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
     terminal.out.print(
-        f"{_clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
+        f"{terminal.clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
         markup=False,
         soft_wrap=True,
     )
@@ -344,48 +333,6 @@ def logs(
             raise typer.Exit(130) from None
 
 
-def explain(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
-    *,
-    output: context.Form = terminal.Output.TABLE,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Say why a job waits and what would end that.
-
-    Example: muster explain train
-    """
-    with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}/explain")
-        found = api.get("/v1/queues")["items"]
-    queue = next((q for q in found if q["name"] == item["job"]["queue"]), None)
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(item, output)
-        return
-    terminal.out.print(f"{name} is {item['job']['state']}.", markup=False)
-    for reason in item.get("reasons") or []:
-        terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
-        for step in reason.get("funnel") or []:
-            terminal.out.print(f"  {step['count']:>5} nodes: {step['why']}", markup=False)
-        if reason.get("unblocks"):
-            terminal.out.print(f"  It would end with: {reason['unblocks']}.", markup=False)
-    _explain_queue(queue)
-    if item["job"]["place"]:
-        terminal.out.print(f"Place in its queue: {item['job']['place']}.", markup=False)
-
-
-def _explain_queue(queue: Json) -> None:
-    if queue is None:
-        return
-    terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
-    for resource in ("gpu", "cpu", "memory"):
-        parts = [
-            f"{kind} {_amount(queue, kind, resource)}"
-            for kind in ("allocated", "guaranteed", "limit")
-        ]
-        terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
-
-
 def drift(
     *,
     output: context.Form = terminal.Output.TABLE,
@@ -404,7 +351,13 @@ def drift(
         terminal.document(page, output)
     else:
         rows = [
-            [i["kind"], i["subject"], i["severity"], _clock(i.get("firstSeen")), i["message"]]
+            [
+                i["kind"],
+                i["subject"],
+                i["severity"],
+                terminal.clock(i.get("firstSeen")),
+                i["message"],
+            ]
             for i in page["items"]
         ]
         if rows:
@@ -429,8 +382,11 @@ def status(
         sync = sync["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
+        overridden = api.get("/v1/overrides")["items"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"sync": sync, "nodes": len(nodes_found)}, output)
+        terminal.document(
+            {"sync": sync, "nodes": len(nodes_found), "overrides": overridden}, output
+        )
         return
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
@@ -440,6 +396,13 @@ def status(
         terminal.out.print(f"       {problem_text(problem)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    for one in overridden:
+        terminal.out.print(
+            f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
+            f"by {one['owner']}: {one['reason']}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def problem_text(problem: Json) -> str:

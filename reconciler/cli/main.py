@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from reconciler.cli import changing, keeping, looking, reviewing, running, serving, terminal
+from reconciler.cli import (
+    changing,
+    explaining,
+    keeping,
+    looking,
+    overriding,
+    reviewing,
+    running,
+    serving,
+    simulating,
+    terminal,
+)
 
 app = typer.Typer(
     name="muster",
@@ -18,7 +29,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
 )
-for group in (serving, changing, running, looking, reviewing, keeping):
+for group in (
+    serving,
+    changing,
+    overriding,
+    running,
+    looking,
+    explaining,
+    reviewing,
+    simulating,
+    keeping,
+):
     group.register(app)
 
 

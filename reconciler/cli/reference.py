@@ -191,7 +191,7 @@ def cli_page() -> str:
         "controller": daemon.parser,
         "agent": settings.parser,
     }
-    for name, command in group.commands.items():
+    for name, command in _commands(group):
         lines = [f"## muster {name}\n", f"{_help(command.help)}\n"]
         rows = (
             list(_parser_rows(parsers[name]()))
@@ -204,6 +204,14 @@ def cli_page() -> str:
             lines.append("")
         parts.append("\n".join(lines))
     return "\n".join(parts)
+
+
+def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its words, those of a group behind it."""
+    for name, command in group.commands.items():
+        yield above + name, command
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{above}{name} ")
 
 
 def _help(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -9,6 +10,8 @@ import msgspec
 import rich.console
 import rich.text
 import typer
+
+from reconciler.model import times
 
 out = rich.console.Console(highlight=False, soft_wrap=False)
 err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
@@ -108,13 +111,28 @@ def fit(widths: list[int], total: int) -> list[int]:
     return widths
 
 
-def duration(seconds: float | None) -> str:
-    """A span for a narrow column: ``-``, ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
-    if seconds is None:
+def seconds(text: str | None) -> float | None:
+    """A time of the API in seconds since the epoch."""
+    return times.parse_time(text) if text else None
+
+
+def clock(text: str | None) -> str:
+    """A time of today as a clock, else with its date; in the reader's own zone."""
+    at = seconds(text)
+    if at is None:
         return "-"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
+    moment = datetime.fromtimestamp(at).astimezone()
+    now = datetime.now().astimezone()
+    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
+
+
+def duration(span_s: float | None) -> str:
+    """A span for a narrow column: ``-``, ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    if span_s is None:
+        return "-"
+    if span_s < 10:
+        return f"{span_s:.1f}s"
+    whole = int(span_s)
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

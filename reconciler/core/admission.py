@@ -29,7 +29,7 @@ def admit_successors(work: desk.Work) -> None:
     for name in work.finished_now:
         spec = work.desired.jobs.get(name)
         draft = work.drafts.get(name)
-        if spec is None or draft is None or spec.key in work.observed.past_runs:
+        if spec is None or draft is None or work.has_been(spec.key):
             continue
         if draft.spec.key != spec.key:
             work.archive_finished(name)
@@ -40,14 +40,14 @@ def admit_job(work: desk.Work, spec: desired.Job) -> None:
     """Begin, renew or replace one job's run."""
     record = work.job(spec.name)
     if record is None:
-        if spec.key not in work.observed.past_runs:
+        if not work.has_been(spec.key):
             work.add_job(spec)
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
             _take_over(work, spec)
         return
-    if spec.key in work.observed.past_runs:
+    if work.has_been(spec.key):
         return
     if record.finished:
         work.add_job(spec)

@@ -1,6 +1,6 @@
 """Last phase: what is observed and not what git says, as a list that lives as long as it lasts."""
 
-from reconciler.core import health
+from reconciler.core import health, overrides
 from reconciler.core import work as desk
 from reconciler.model.drift import Drift
 from reconciler.model.states import NodeState
@@ -20,7 +20,7 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         pool = structure.pools.get(declared.get(name, ""))
         if pool is not None and node.state is NodeState.UNKNOWN:
             found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
-        elif pool is not None:
+        elif pool is not None and node.state is not NodeState.GONE:
             missing = health.lacks(node.inventory, pool)
             if missing:
                 found.append(_drift(work, "node-inventory", name, missing))
@@ -29,6 +29,10 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         for name in sorted(declared)
         if work.node(name) is None
     )
+    for one in work.overrides:
+        kind = "job-cancelled-by-override" if one.verb == "cancel" else "node-drained-by-override"
+        message = f"{overrides.describe(one)}; to commit it: {overrides.commit_command(one)}"
+        found.append(_drift(work, kind, one.subject, message))
     status = work.desired.status
     if status.sync == "OutOfSync":
         subject = status.attempted_revision or "head"

@@ -2,12 +2,14 @@
 
 A node that is not heard of is ``Unknown`` at once and loses nothing yet: its tasks may well run.
 They are given up only when their lease, their grace and a margin have passed since the last
-answer that could have renewed the lease (DESIGN section 5).
+answer that could have renewed the lease (DESIGN section 5), or when somebody who knows says that
+the node is gone. That git declares it no longer says nothing of the machine: a node that left its
+pool is ``Gone`` only when nothing of its work can be running there any more.
 """
 
 from reconciler.core import ingest
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
@@ -24,9 +26,12 @@ def watch(work: desk.Work) -> None:
             continue
         pool = structure.pools.get(pool_of_node.get(name, ""))
         node = _renew_state(work, node, pool)
-        if node.state in (NodeState.UNKNOWN, NodeState.GONE):
+        if node.state is NodeState.UNKNOWN:
             _doubt_attempts(work, node)
-        _expire_leases(work, node)
+            if _expire_leases(work, node):
+                _renew_state(work, node, pool)
+        elif node.state is NodeState.GONE:
+            _give_up(work, node)
 
 
 def last_contact(node: records.NodeRecord) -> float:
@@ -38,6 +43,7 @@ def _renew_state(
     work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     drain = pool.drains.get(node.name) if pool else None
+    drain = drain or work.override_drains.get(node.name)
     state, message = _state_of(work, node, pool, drain)
     return work.renew_node(
         node, state=state, message=message, drain=drain, pool=pool.name if pool else ""
@@ -53,14 +59,17 @@ def _state_of(
     silence_s = work.desired.structure.settings.node_silence_s
     heard_at = max(last_contact(node), work.observed.leader_since)
     never_heard = node.last_report_at == 0.0
+    busy = bool(work.attempts_of_node(node.name))
     if never_heard or heard_at + silence_s <= work.now:
+        if drain is not None and drain.gone:
+            return NodeState.GONE, f"{drain.reason}{_who(drain)}"
         if pool is None:
-            return NodeState.GONE, "silent, and no pool declares it"
+            return _undeclared(work, node)
         return NodeState.UNKNOWN, "not heard of"
     work.wake(heard_at + silence_s)
-    if node.state is NodeState.UNKNOWN and last_contact(node) + silence_s <= work.now:
-        return NodeState.UNKNOWN, node.message  # only a report ends it, no change of leader does
-    busy = bool(work.attempts_of_node(node.name))
+    away = node.state in (NodeState.UNKNOWN, NodeState.GONE)
+    if away and last_contact(node) + silence_s <= work.now:
+        return node.state, node.message  # only a report ends it, no change of leader does
     if pool is None:
         return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
     missing = lacks(node.inventory, pool)
@@ -70,10 +79,29 @@ def _state_of(
         first = node.unwanted[0]
         return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"
     if drain is not None:
-        who = f" ({drain.owner})" if drain.owner else ""
         state = NodeState.DRAINING if busy else NodeState.DRAINED
-        return state, f"{drain.reason}{who}"
+        until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
+        return state, f"{drain.reason}{_who(drain)}{until}"
     return NodeState.READY, ""
+
+
+def _who(drain: desired.Drain) -> str:
+    return f" ({drain.owner})" if drain.owner else ""
+
+
+def _undeclared(work: desk.Work, node: records.NodeRecord) -> tuple[NodeState, str]:
+    """A silent node in no pool: gone once nothing can be running there."""
+    attempts = work.attempts_of_node(node.name)
+    if not attempts:
+        return NodeState.GONE, "silent, and no pool declares it"
+    message = "not heard of, and no pool declares it"
+    endless = sum(attempt.lease_s is None for attempt in attempts)
+    if endless:
+        message += (
+            f"; {endless} tasks without a lease wait for it: an override with `gone: true` in a "
+            "pool that has it gives them up"
+        )
+    return NodeState.UNKNOWN, message
 
 
 def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
@@ -102,14 +130,16 @@ def _doubt_attempts(work: desk.Work, node: records.NodeRecord) -> None:
             work.renew_attempt(attempt, state=AttemptState.UNKNOWN)
 
 
-def _expire_leases(work: desk.Work, node: records.NodeRecord) -> None:
-    if node.state is NodeState.GONE:
-        for attempt in work.attempts_of_node(node.name):
-            ingest.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
-        return
-    if node.state is not NodeState.UNKNOWN:
-        return
+def _give_up(work: desk.Work, node: records.NodeRecord) -> None:
+    """Nothing is running on a node that is known to be gone."""
+    for attempt in work.attempts_of_node(node.name):
+        ingest.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
+
+
+def _expire_leases(work: desk.Work, node: records.NodeRecord) -> bool:
+    """Give up what no lease holds any longer on a silent node; whether there was any."""
     renewed_at = max(last_contact(node), work.observed.leader_since)
+    lost = False
     for attempt in work.attempts_of_node(node.name):
         if attempt.lease_s is None:
             continue
@@ -118,5 +148,7 @@ def _expire_leases(work: desk.Work, node: records.NodeRecord) -> None:
         if given_up_at <= work.now:
             message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
             ingest.lose(work, attempt, EndReason.NODE_LOST, message)
+            lost = True
         else:
             work.wake(given_up_at)
+    return lost

@@ -51,15 +51,14 @@ def progress(work: desk.Work) -> None:
         for element in work.elements_with_attempts(name):
             _judge(work, draft, element)
         settle(work, draft)
-    for name in work.active_names():
+    for name in sorted(work.observed.watched | work.drafts.keys()):
         record = work.job(name)
-        if record is None:
+        if record is None or (name not in work.drafts and not _needs_attention(work, record)):
             continue
-        if _needs_attention(work, record):
-            draft = work.draft(name)
-            if draft is not None and not draft.finished:
-                _enforce(work, draft)
-                settle(work, draft)
+        draft = work.draft(name)
+        if draft is not None and not draft.finished:
+            _enforce(work, draft)
+            settle(work, draft)
 
 
 def progress_successors(work: desk.Work) -> None:
@@ -72,16 +71,13 @@ def progress_successors(work: desk.Work) -> None:
 
 
 def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
-    """Whether anything but its attempts can change the job now: cheap, for it is asked of all."""
-    draft = work.drafts.get(record.name)
-    if draft is not None:
-        return True
+    """Whether time, a removal or a hold changes a watched job of which there is no news."""
     spec = record.spec
     if spec.deadline is not None:
         if spec.deadline <= work.now:
             return True
         work.wake(spec.deadline)
-    return record.removed or spec.suspend != (record.state is JobState.HELD)
+    return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
 def _enforce(work: desk.Work, draft: desk.JobDraft) -> None:

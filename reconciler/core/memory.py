@@ -5,8 +5,7 @@ those held here; it reads them and changes none.
 """
 
 from collections.abc import Mapping
-
-import msgspec
+from typing import Self
 
 from reconciler.model import outcome, records
 from reconciler.model.reasons import Reason
@@ -14,6 +13,8 @@ from reconciler.model.states import AttemptState
 
 #: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
 REPORTS_MAX = 100_000
+#: How many overrides may be asked for in one cycle; who gets no answer asks again.
+ASKED_MAX = 1000
 
 
 class Memory:
@@ -22,6 +23,7 @@ class Memory:
     def __init__(self, loaded: records.Observed, leader_since: float) -> None:
         self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
         self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
+        self.watched: set[str] = {name for name in self.active if self.jobs[name].is_watched}
         self.past_runs: set[str] = set(loaded.past_runs)
         self.attempts: dict[str, records.AttemptRecord] = dict(loaded.attempts)
         self.attempts_by_node: dict[str, dict[str, None]] = {}
@@ -31,17 +33,36 @@ class Memory:
         self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
         self.overrides = loaded.overrides
         self.drift = loaded.drift
-        self.promised: dict[str, int] = dict(loaded.promised)
+        self.promised: Mapping[str, int] = dict(loaded.promised)
+        self.standing = loaded.standing
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
+        self.asked: list[records.OverrideRequest] = []
+
+    @classmethod
+    def as_of(cls, observed: records.Observed) -> Self:
+        """The memory that hands out ``observed``, but for what came in."""
+        memory = cls(observed, observed.leader_since)
+        memory.desired_generation = observed.desired_generation
+        return memory
 
     def add_report(self, report: records.NodeReport) -> None:
         """Keep what a node said for the next cycle."""
         if len(self.reports) < REPORTS_MAX:
             self.reports.append(report)
+
+    def ask(self, request: records.OverrideRequest) -> None:
+        """Keep what somebody asked for until the next cycle."""
+        if len(self.asked) < ASKED_MAX:
+            self.asked.append(request)
+
+    def take_asked(self) -> tuple[records.OverrideRequest, ...]:
+        """The overrides that were asked for since the last cycle; they are not handed out twice."""
+        asked, self.asked = tuple(self.asked), []
+        return asked
 
     def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
         """What came in since the last cycle; it is not handed out twice."""
@@ -50,22 +71,28 @@ class Memory:
         return reports, answered
 
     def observed(
-        self, reports: tuple[records.NodeReport, ...], answered: Mapping[str, float]
+        self,
+        reports: tuple[records.NodeReport, ...],
+        answered: Mapping[str, float],
+        asked: tuple[records.OverrideRequest, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
         return records.Observed(
             desired_generation=self.desired_generation,
             jobs=self.jobs,
             active=self.active,
+            watched=self.watched,
             past_runs=self.past_runs,
             attempts=self.attempts,
             nodes=self.nodes,
             reasons=self.reasons,
             reports=reports,
             answered=answered,
+            asked=asked,
             overrides=self.overrides,
             drift=self.drift,
             promised=self.promised,
+            standing=self.standing,
             leader_since=self.leader_since,
             next_order=self.next_order,
         )
@@ -78,6 +105,10 @@ class Memory:
                 self.active.discard(job.name)
             else:
                 self.active.add(job.name)
+            if job.is_watched:
+                self.watched.add(job.name)
+            else:
+                self.watched.discard(job.name)
         self.past_runs.update(result.new_runs)
         for attempt in result.attempts:
             if attempt.concluded:
@@ -94,13 +125,11 @@ class Memory:
             else:
                 self.reasons.pop(key, None)
         self.drift = result.drift
+        self.overrides = result.overrides
         self.promised = result.promised
+        self.standing = result.standing
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
-
-    def snapshot(self) -> bytes:
-        """Everything remembered, for the journal."""
-        return msgspec.msgpack.encode(self.observed((), {}))
 
     def _index(self, attempt: records.AttemptRecord) -> None:
         if attempt.state is AttemptState.ENDED:

@@ -145,7 +145,7 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
             draft = work.draft(name)
             if draft is not None:
                 draft.reason_key = key
-    used = set(reason_of.values())
+    used = dict.fromkeys(reason_of.values())  # a set has another order in each process
     for key in used:
         if work.observed.reasons.get(key) != reasons[key]:
             work.reasons[key] = reasons[key]

@@ -5,7 +5,19 @@ and the next moment at which time alone changes something. It reads no clock, dr
 number, and gives the same answer for the same input on any machine.
 """
 
-from reconciler.core import admission, drifts, health, ingest, lifecycle, placing, snapshots
+from collections.abc import Mapping
+
+from reconciler.core import (
+    admission,
+    drifts,
+    health,
+    ingest,
+    lifecycle,
+    overrides,
+    placing,
+    snapshots,
+    standing,
+)
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import AttemptState
@@ -13,30 +25,51 @@ from reconciler.scheduling import schedule
 from reconciler.scheduling import snapshot as columns
 
 
-def reconcile(wanted: desired.Desired, observed: records.Observed, now: float) -> outcome.Outcome:
+def reconcile(
+    wanted: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    always_schedule: bool = False,
+) -> outcome.Outcome:
     """Decide one cycle.
 
     Args:
         wanted: what git asks for.
         observed: every record, and what nodes said since the last cycle.
         now: seconds since the epoch.
+        always_schedule: make the schedule also where the last one still stands; what comes out
+            is the same (see ``standing``).
     """
     work = desk.Work(wanted, observed, now)
     ingest.apply_reports(work)
     admission.admit(work)
+    overrides.apply(work)
     health.watch(work)
     lifecycle.progress(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
-    situation = snapshots.build(work)
+    last = standing.find(work)
+    if last is not None and not always_schedule:
+        return _outcome(work, last, None, observed.promised)
+    at = now if last is None else last.at
+    situation = snapshots.build(work, at)
     decided = schedule.schedule(situation.snapshot)
     placing.apply(work, situation, decided)
-    return _outcome(work, situation, decided.promised)
+    new = standing.made(work, at, situation.snapshot, decided)
+    if new is None and work.schedule_at is not None:
+        work.wake(work.schedule_at)
+    return _outcome(work, new, _queue_usage(work, situation), decided.promised)
 
 
 def _outcome(
-    work: desk.Work, situation: snapshots.Situation, promised: dict[str, int]
+    work: desk.Work,
+    stands: records.Standing | None,
+    queues: tuple[outcome.QueueUsage, ...] | None,
+    promised: Mapping[str, int],
 ) -> outcome.Outcome:
+    if stands is not None and stands.wake_at is not None:
+        work.wake(stands.wake_at)
     jobs = list(work.replaced)
     for draft in work.drafts.values():
         record = draft.record()
@@ -54,8 +87,11 @@ def _outcome(
         actions=tuple(work.actions),
         events=tuple(work.events),
         drift=drifts.find(work, known),
-        queues=_queue_usage(work, situation),
-        promised=dict(promised),
+        overrides=work.overrides,
+        answers=work.answers,
+        queues=queues,
+        promised=promised,
+        standing=stands,
         next_order=work.next_order,
         wake_at=work.wake_at,
     )

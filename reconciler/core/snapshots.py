@@ -18,20 +18,27 @@ from reconciler.scheduling import snapshot as columns
 
 @dataclass
 class Situation:
-    """A snapshot with what is needed to read the decisions, and who is not in it and why."""
+    """A snapshot with what is needed to read the decisions, and who is not in it and why.
+
+    ``at``: the moment by which what time changes steadily was reckoned.
+    """
 
     snapshot: columns.Snapshot
     node_names: tuple[str, ...]
+    at: float
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     running_jobs: dict[str, int] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
 
 
-def build(work: desk.Work) -> Situation:
-    """The situation as the earlier phases of this cycle left it."""
+def build(work: desk.Work, at: float) -> Situation:
+    """The situation as the earlier phases of this cycle left it.
+
+    ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
+    """
     nodes, index_of_node = _nodes(work)
-    holdings, used_by_queue = _holdings(work, index_of_node)
+    holdings, used_by_queue = _holdings(work, index_of_node, at)
     queues, index_of_queue = _queues(work, used_by_queue)
     holdings = tuple(h for h in holdings if h.queue >= 0)
     situation = Situation(
@@ -39,6 +46,7 @@ def build(work: desk.Work) -> Situation:
             nodes=nodes, queues=queues, shapes=(), claims=(), holdings=holdings
         ),
         node_names=nodes.names,
+        at=at,
     )
     shapes = _Shapes(work, nodes.names)
     claims = []
@@ -84,7 +92,7 @@ def _claim(
         return None
     slack_s = float("inf")
     if spec.deadline is not None:
-        slack_s = spec.deadline - work.now - (spec.time_limit_s or 0)
+        slack_s = spec.deadline - situation.at - (spec.time_limit_s or 0)
     return columns.Claim(
         job=name,
         elements=ready.elements,
@@ -219,7 +227,7 @@ def _nodes(work: desk.Work) -> tuple[columns.NodeColumns, dict[str, int]]:
 
 
 def _holdings(
-    work: desk.Work, index_of_node: dict[str, int]
+    work: desk.Work, index_of_node: dict[str, int], at: float
 ) -> tuple[tuple[columns.Holding, ...], dict[str, np.ndarray]]:
     index_of_queue = {name: row for row, name in enumerate(work.desired.structure.queues)}
     used: dict[str, np.ndarray] = {}
@@ -252,7 +260,7 @@ def _holdings(
                     if a.node in index_of_node
                 ),
                 evictable=spec.preemptible and not stops and not doubtful,
-                cost_s=_cost_s(work, attempts),
+                cost_s=_cost_s(attempts, at),
                 leaving=bool(stops),
                 leaving_for=evicted_for,
             )
@@ -260,13 +268,13 @@ def _holdings(
     return tuple(holdings), used
 
 
-def _cost_s(work: desk.Work, attempts: list[records.AttemptRecord]) -> float:
-    """GPU-seconds (CPU-seconds where there is no GPU) that an eviction now would throw away."""
+def _cost_s(attempts: list[records.AttemptRecord], at: float) -> float:
+    """GPU-seconds (CPU-seconds where there is no GPU) that an eviction would throw away."""
     started = [a.started_at for a in attempts if a.started_at is not None]
     if not started:
         return 0.0
     weight = sum(a.resources.gpu_milli or a.resources.cpu_milli / 1000 for a in attempts)
-    return max(0.0, work.now - min(started)) * weight / 1000
+    return max(0.0, at - min(started)) * weight / 1000
 
 
 def _queues(

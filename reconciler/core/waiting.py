@@ -30,10 +30,13 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
     blocked = _blocked_whole(work, record)
     if blocked is not None:
         return blocked
-    waiting = np.flatnonzero(np.frombuffer(elements, dtype=np.uint8) == desk.PENDING)
-    if not len(waiting):
+    limited = spec.depends_on or spec.parallelism is not None
+    if elements == _ONE_WAITS and not record.notes and not limited:
+        return _READY  # most of a long queue is this
+    waiting = _waiting(elements)
+    if not waiting:
         return Readiness()
-    indexes: list[int] = waiting.tolist()
+    indexes = waiting
     per_element = [d for d in spec.depends_on if d.per_element]
     if per_element:
         indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
@@ -47,7 +50,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
                 for i in indexes
                 if i in record.notes and record.notes[i].not_before > work.now
             )
-            work.wake(next_at)
+            work.wake_schedule(next_at)
         if not ready:
             return Readiness(
                 reason_key=f"BackingOff/{spec.name}",
@@ -75,6 +78,15 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
 
 
 _NO_NOTE = records.ElementNote()
+_ONE_WAITS = bytes([desk.PENDING])
+_READY = Readiness(elements=(0,), startable=1)
+
+
+def _waiting(elements: bytes) -> list[int]:
+    found: list[int] = np.flatnonzero(
+        np.frombuffer(elements, dtype=np.uint8) == desk.PENDING
+    ).tolist()
+    return found
 
 
 def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:

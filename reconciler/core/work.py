@@ -66,8 +66,21 @@ class JobDraft:
 
     def record(self) -> records.JobRecord:
         """The renewed record; the old one where nothing changed."""
+        base = self.base
+        if (
+            self.state is base.state
+            and self.spec is base.spec
+            and self.notes is base.notes
+            and self.elements == base.elements
+            and self.started_at == base.started_at
+            and self.ended_at == base.ended_at
+            and self.removed is base.removed
+            and self.message == base.message
+            and self.reason_key == base.reason_key
+        ):
+            return base
         renewed = msgspec.structs.replace(
-            self.base,
+            base,
             spec=self.spec,
             state=self.state,
             elements=bytes(self.elements),
@@ -78,7 +91,12 @@ class JobDraft:
             message=self.message,
             reason_key=self.reason_key,
         )
-        return self.base if renewed == self.base else renewed
+        return base if renewed == base else renewed
+
+    @property
+    def changed(self) -> bool:
+        """Whether the job is other than it was, or new."""
+        return self.is_new or self.record() is not self.base
 
 
 _NO_NOTE = records.ElementNote()
@@ -100,8 +118,16 @@ class Work:
         self.replaced: list[records.JobRecord] = []
         self.reasons: dict[str, tuple[Reason, ...]] = {}
         self.finished_now: list[str] = []
+        self.overrides: tuple[records.Override, ...] = observed.overrides
+        self.answers: dict[str, str] = {}
+        #: Drains that are in force though git does not say them, by node.
+        self.override_drains: dict[str, desired.Drain] = {}
+        #: Keys of runs that somebody cancelled before they could begin.
+        self.barred: set[str] = set()
         self.next_order = observed.next_order
         self.wake_at: float | None = None
+        #: When something that waits for a moment may be scheduled.
+        self.schedule_at: float | None = None
         self._by_job: dict[str, dict[int, dict[str, None]]] | None = None
         self._by_node: dict[str, dict[str, None]] | None = None
 
@@ -116,6 +142,10 @@ class Work:
             if record.name == name:
                 return record
         return self.observed.jobs.get(name)
+
+    def has_been(self, key: str) -> bool:
+        """Whether a run of this key began before, or may never begin."""
+        return key in self.observed.past_runs or key in self.barred
 
     def job_state(self, name: str) -> JobState | None:
         """The state of a job as this cycle has it so far."""
@@ -296,6 +326,11 @@ class Work:
         """Ask for a cycle at ``at`` at the latest."""
         if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
+
+    def wake_schedule(self, at: float) -> None:
+        """Ask for another schedule at ``at`` at the latest."""
+        if self.schedule_at is None or at < self.schedule_at:
+            self.schedule_at = at
 
     def _story(self, attempt: records.AttemptRecord) -> tuple[str, ...]:
         lines = [f"assigned to {attempt.node} at {attempt.assigned_at}"]

@@ -232,8 +232,9 @@ def _drains(
                 "hosts",
                 found=hostlists.fold(strangers),
             )
-        if override.drain:
-            drains.update(dict.fromkeys(hosts, desired.Drain(override.reason, override.owner)))
+        if override.drain or override.gone:
+            drain = desired.Drain(override.reason, override.owner, gone=override.gone)
+            drains.update(dict.fromkeys(hosts, drain))
     return drains
 
 

@@ -158,7 +158,8 @@ class Counters:
         self.commit_duration.observe(commit_s)
         self.phase_s["decide"] += decide_s
         self.phase_s["commit"] += commit_s
-        self.queues = decided.queues
+        if decided.queues is not None:
+            self.queues = decided.queues
         stopped = set()
         for action in decided.actions:
             self.actions[ACTIONS[type(action)]] += 1

@@ -116,10 +116,16 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Who took a node out of service and why."""
+    """Who took a node out of service and why.
+
+    ``until``: when that ends, for an override that expires. ``gone``: the node is known to run
+    nothing any more.
+    """
 
     reason: str
     owner: str = ""
+    until: float | None = None
+    gone: bool = False
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import struct
 
 import msgspec
 
+from reconciler.model import records
 from reconciler.model.wire import SyncRequest
 
 #: The most bytes one frame may have.
@@ -49,6 +50,19 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
     everything: bool = False
 
 
+class OverrideAsked(msgspec.Struct, frozen=True, tag="override"):
+    """To the loop: somebody asks for an override, or ends one; it answers by the request's id."""
+
+    request: records.OverrideRequest
+
+
+class OverrideAnswered(msgspec.Struct, frozen=True, tag="overridden"):
+    """To the server: what was asked is durable, or ``refused`` says why it was not done."""
+
+    id: str
+    refused: str = ""
+
+
 class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     """To the server: what to tell a node. ``payload`` is an encoded ``wire.AssignmentSet``.
 
@@ -82,8 +96,8 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     adopting: bool = False
 
 
-ToLoop = Reported | Answered | Hint | Adopt
-ToServer = NodeUpdate | Published
+ToLoop = Reported | Answered | Hint | Adopt | OverrideAsked
+ToServer = NodeUpdate | Published | OverrideAnswered
 
 
 class FrameError(ValueError):

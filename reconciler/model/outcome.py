@@ -3,12 +3,14 @@
 ``core.reconcile`` returns it, ``store`` commits it whole, and only then ``engines`` act on it.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from reconciler.model.drift import Drift
 from reconciler.model.events import Event
 from reconciler.model.reasons import Reason
-from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord
+from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord, Override, Standing
 
 
 class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
@@ -60,8 +62,11 @@ class Outcome(msgspec.Struct, frozen=True):
     ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
     ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
-    list. ``promised`` is the room kept for what waits for others to leave, by job. ``wake_at`` is
-    the next moment at which time alone changes something.
+    list, and so is ``overrides``. ``answers`` says of each of ``Observed.asked``, by its id, why
+    it was refused; empty where it was not. ``promised`` is the room kept for what waits for
+    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``standing``
+    is what this cycle's schedule holds for, None where it changed what it was made from.
+    ``wake_at`` is the next moment at which time alone changes something.
     """
 
     now: float
@@ -74,7 +79,10 @@ class Outcome(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     drift: tuple[Drift, ...] = ()
-    queues: tuple[QueueUsage, ...] = ()
-    promised: dict[str, int] = {}
+    overrides: tuple[Override, ...] = ()
+    answers: dict[str, str] = {}
+    queues: tuple[QueueUsage, ...] | None = None
+    promised: Mapping[str, int] = {}
+    standing: Standing | None = None
     next_order: int = 1
     wake_at: float | None = None

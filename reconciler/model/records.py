@@ -6,6 +6,7 @@ loads them and goes on where its predecessor was killed.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import Literal
 
 import msgspec
 
@@ -75,6 +76,14 @@ class JobRecord(msgspec.Struct, frozen=True):
     def finished(self) -> bool:
         """Whether nothing more can happen to it."""
         return self.state in FINISHED_JOB_STATES
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether time, a removal or a hold may change it in a cycle that brings no news of it."""
+        if self.finished:
+            return False
+        held = self.state is JobState.HELD
+        return self.removed or self.spec.deadline is not None or self.spec.suspend is not held
 
     def element_state_counts(self) -> dict[JobState, int]:
         """State to number of elements, without zeros."""
@@ -205,15 +214,68 @@ class NodeRecord(msgspec.Struct, frozen=True):
     unwanted: tuple[str, ...] = ()
 
 
-class Override(msgspec.Struct, frozen=True):
-    """A cancel or drain that could not be committed; it expires and counts as drift."""
+OverrideVerb = Literal["cancel", "drain"]
 
-    verb: str
+
+class Override(msgspec.Struct, frozen=True):
+    """A cancel or drain that could not be committed; it expires and counts as drift.
+
+    ``subject`` is the job or the node. ``run_key`` is the key of the run that a cancel is of: it
+    is filled in when the override is first applied, and no other run is touched.
+    """
+
+    verb: OverrideVerb
     subject: str
     reason: str
     owner: str
     made_at: float
     expires_at: float
+    run_key: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """There is at most one override of a verb and subject."""
+        return (self.verb, self.subject)
+
+
+class PutOverride(msgspec.Struct, frozen=True, tag="put"):
+    """Somebody asks for an override; it replaces one of the same verb and subject.
+
+    ``id`` is how the answer is told apart from others.
+    """
+
+    id: str
+    override: Override
+
+
+class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
+    """``owner`` asks for an override to end before its time."""
+
+    id: str
+    verb: OverrideVerb
+    subject: str
+    owner: str
+
+
+OverrideRequest = PutOverride | ClearOverride
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the last schedule was made from besides the records; it stands until that changes.
+
+    Attributes:
+        at: the moment by which it reckoned what time changes steadily.
+        generation: the ``Desired.generation`` that it went by.
+        wake_at: when something that waits for a moment no longer does; None: nothing waits so.
+        stale_at: from then on it is made anew at the next occasion, since what time changes
+            steadily has changed by much; None: nothing waits to start, so that it makes no
+            difference.
+    """
+
+    at: float
+    generation: int
+    wake_at: float | None = None
+    stale_at: float | None = None
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -223,14 +285,18 @@ class Observed(msgspec.Struct, frozen=True):
         desired_generation: the ``Desired.generation`` that was admitted last.
         jobs: the newest run of each job by name, finished ones included.
         active: names of those that are not finished.
+        watched: names of the active ones for which ``JobRecord.is_watched`` holds.
         past_runs: keys of every run that there ever was; none of them starts again.
         attempts: attempts of tries that are not concluded, by id.
         nodes: nodes by name.
         reasons: why work waits, by the key that job records carry.
         reports: what nodes said since the last cycle, oldest first.
         answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
+        asked: overrides that people asked for or ended since the last cycle, oldest first.
+        overrides: those in force.
         drift: the differences found by the last cycle.
         promised: elements of jobs for which the last cycle kept room while others leave.
+        standing: what the last schedule was made from; None: it has to be made anew.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
@@ -238,15 +304,18 @@ class Observed(msgspec.Struct, frozen=True):
     desired_generation: int = -1
     jobs: Mapping[str, JobRecord] = {}
     active: AbstractSet[str] = frozenset()
+    watched: AbstractSet[str] = frozenset()
     past_runs: AbstractSet[str] = frozenset()
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
     reasons: Mapping[str, tuple[Reason, ...]] = {}
     reports: tuple["NodeReport", ...] = ()
     answered: Mapping[str, float] = {}
+    asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
     drift: tuple[Drift, ...] = ()
     promised: Mapping[str, int] = {}
+    standing: Standing | None = None
     leader_since: float = 0.0
     next_order: int = 1
 

@@ -4,6 +4,7 @@ In a clone of the desired repository a change is a commit of the person's own, p
 it is sent to the controller, which commits in the person's name. Both end in git.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,9 @@ import msgspec
 from reconciler.changes import clone as clones
 from reconciler.changes import edit
 from reconciler.desired import gitobjects, yamlreader
-from reconciler.model import hostlists
+from reconciler.model import hostlists, nearest, states
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, revisions, submission
+from reconciler.operations import endpoints, pusher, revisions, submission
 
 Verb = Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
 
@@ -34,12 +35,19 @@ class ChangeError(Exception):
     Attributes:
         refused: whether safety, policy or access said no.
         problems: what is wrong with what was written, one text each.
+        unreachable: whether it was git that did not take it.
     """
 
     def __init__(
-        self, message: str, *, refused: bool = False, problems: tuple[str, ...] = ()
+        self,
+        message: str,
+        *,
+        refused: bool = False,
+        problems: tuple[str, ...] = (),
+        unreachable: bool = False,
     ) -> None:
         super().__init__(message)
+        self.unreachable = unreachable
         self.refused = refused
         self.problems = problems
 
@@ -60,6 +68,9 @@ class Act(msgspec.Struct, frozen=True):
 
 Change = Submit | Act
 
+#: How long a controller may take to say how a job stands before a clone goes on without it.
+LOOK_S = 3.0
+
 
 class Done(msgspec.Struct, frozen=True):
     """What was done."""
@@ -70,7 +81,10 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Target:
-    """Where changes are made: a clone, or a controller."""
+    """Where changes are made: a clone, or a controller.
+
+    Beside a clone the endpoint, where there is one, is asked how jobs stand, and no more.
+    """
 
     def __init__(
         self, *, clone: clones.Clone | None = None, endpoint: endpoints.Endpoint | None = None
@@ -94,10 +108,13 @@ def find_target(
         ChangeError: there is neither.
     """
     try:
-        if clone is not None:
-            return Target(clone=clones.Clone(clone))
-        if server is None and _is_desired_clone(here):
-            return Target(clone=clones.Clone(here))
+        if clone is not None or (server is None and _is_desired_clone(here)):
+            endpoint = None
+            with contextlib.suppress(endpoints.EndpointError):
+                endpoint = endpoints.find(server, token_file, here)
+            if clone is not None or endpoint is None or _has_identity(here):
+                return Target(clone=clones.Clone(clone or here), endpoint=endpoint)
+            return Target(endpoint=endpoint)  # who has no name in git has one at the controller
         return Target(endpoint=endpoints.find(server, token_file, here))
     except (clones.CloneError, endpoints.EndpointError) as error:
         raise ChangeError(str(error)) from error
@@ -106,53 +123,70 @@ def find_target(
 def _is_desired_clone(here: Path) -> bool:
     """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
     try:
+        top = gitobjects.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
         found = gitobjects.run(
-            here, "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD", "--", ":/"
+            Path(top), "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD"
         )
     except (gitobjects.GitError, OSError):
         return False
     return found.returncode == 0
 
 
-def describe(verb: Verb, name: str) -> str:
-    """What a verb would change, in words."""
-    would = "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
-    return f"{name}: {would}"
+def _has_identity(here: Path) -> bool:
+    """Whether git knows in whose name a commit would be."""
+    try:
+        gitobjects.run(here, "var", "GIT_AUTHOR_IDENT")
+    except (gitobjects.GitError, OSError):
+        return False
+    return True
 
 
-def carry_out(changes: list[Change], to: Target) -> list[Done]:
+def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
     """Make changes, in order; all of them are pushed when this returns.
+
+    ``dry_run``: everything is looked up and checked, and nothing is made.
 
     Raises:
         ChangeError: one was refused; those before it may have been made.
     """
     if to.clone is not None:
-        return [done for change in changes for done in _in_clone(change, to.clone)]
+        made = [_in_clone(change, to.clone, to.endpoint, dry_run=dry_run) for change in changes]
+        return [done for several in made for done in several]
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
         with clients.Client(to.endpoint) as api:
-            return [done for change in changes for done in _at_controller(change, api)]
+            made = [_at_controller(change, api, dry_run=dry_run) for change in changes]
+            return [done for several in made for done in several]
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
     except clients.ApiError as error:
-        raise ChangeError(str(error), refused=error.refused, problems=error.problems) from error
+        raise ChangeError(
+            str(error),
+            refused=error.refused,
+            problems=error.problems,
+            unreachable=error.status == 503,
+        ) from error
 
 
-def _at_controller(change: Change, api: clients.Client) -> list[Done]:
+def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
     if isinstance(change, Submit):
         answer = api.post("/v1/jobs", content=change.text.encode(), kind="application/yaml")
         return [_done(item, "submitted") for item in answer["items"]]
-    body = {"verb": change.verb, "names": [change.name], "reason": change.reason}
+    body: dict[str, Any] = {"verb": change.verb, "names": [change.name], "reason": change.reason}
+    if dry_run:
+        body["dry_run"] = True
     answer = api.post("/v1/changes", body)
-    return [_done(item, DONE[change.verb]) for item in answer["items"]]
+    return [_done(item, _told(change.verb, dry_run=dry_run)) for item in answer["items"]]
 
 
 def _done(item: dict[str, Any], message: str) -> Done:
     return Done(str(item["name"]), str(item["message"]) or message, item["commit"])
 
 
-def _in_clone(change: Change, clone: clones.Clone) -> list[Done]:
+def _in_clone(
+    change: Change, clone: clones.Clone, endpoint: endpoints.Endpoint | None, *, dry_run: bool
+) -> list[Done]:
     try:
         if isinstance(change, Submit):
             return [
@@ -163,36 +197,60 @@ def _in_clone(change: Change, clone: clones.Clone) -> list[Done]:
                 )
                 for one in submission.read(change.text, "")
             ]
-        return [_said(change.name, _act(change, clone), DONE[change.verb])]
+        if change.verb == "hold" and endpoint is not None:
+            _require_unfinished(change.name, clone, endpoint)
+        told = _told(change.verb, dry_run=dry_run)
+        return [_said(change.name, _act(change, clone, dry_run=dry_run), told)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         raise ChangeError(str(error), problems=problems) from error
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
-        raise ChangeError(str(error)) from error
+        unreachable = isinstance(error, clones.CloneError) and error.unreachable
+        raise ChangeError(str(error), unreachable=unreachable) from error
 
 
-def _act(change: Act, clone: clones.Clone) -> clones.Outcome:
+def _told(verb: Verb, *, dry_run: bool) -> str:
+    """What is said of a verb that succeeded."""
+    if not dry_run:
+        return DONE[verb]
+    return "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
+
+
+def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endpoint) -> None:
+    """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
+    run = pusher.run_of(_document(clone, "Job", name))
+    try:
+        with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+            known = api.get(f"/v1/jobs/{name}")["job"]
+    except (clients.ApiError, endpoints.EndpointError):
+        return  # a clone can be worked in without a controller
+    if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
+        last = pusher.LastRun(run, known["state"])
+        raise ChangeError(f"{name}: {pusher.finished(last)}")
+
+
+def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
     if change.verb == "cancel":
-        return clone.remove("Job", name, message=f"Cancel Job/{name}{because}")
+        message = f"Cancel Job/{name}{because}"
+        return clone.remove("Job", name, message=message, dry_run=dry_run)
     if change.verb in ("drain", "undrain"):
-        return _override(change, clone, because)
+        return _override(change, clone, because, dry_run=dry_run)
     field: tuple[yamlreader.Path, object]
     if change.verb == "rerun":
-        run = (_document(clone, "Job", name).get("spec") or {}).get("run", 1)
-        field = (("spec", "run"), int(run) + 1)
+        field = (("spec", "run"), pusher.run_of(_document(clone, "Job", name)) + 1)
     else:
         field = (("spec", "suspend"), True if change.verb == "hold" else edit.REMOVED)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
-    return clone.set_fields("Job", name, (field,), message=message)
+    return clone.set_fields("Job", name, (field,), message=message, dry_run=dry_run)
 
 
 def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
     """An object as it is written on disk."""
     path = clone.find(kind, name)
     if path is None:
-        raise ChangeError(f"there is no {kind}/{name} in {clone.root}")
+        raise clone.missing(kind, name)
     for document in edit.documents((clone.root / path).read_text(encoding="utf-8")):
         metadata = document.get("metadata") if isinstance(document, dict) else None
         if isinstance(metadata, dict) and (document.get("kind"), metadata.get("name")) == (
@@ -203,12 +261,13 @@ def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
     raise ChangeError(f"{kind}/{name} can't be read in {path}")
 
 
-def _override(change: Act, clone: clones.Clone, because: str) -> clones.Outcome:
+def _override(change: Act, clone: clones.Clone, because: str, *, dry_run: bool) -> clones.Outcome:
     """Drain and undrain: the overrides of the pool that declares the node."""
     pools = revisions.read_folder(clone.root).structure.pool_of_node()
     pool = pools.get(change.name)
     if pool is None:
-        raise ChangeError(f"no pool in {clone.root} declares a node {change.name}")
+        hint = nearest.hint(change.name, pools)
+        raise ChangeError(f"no pool in {clone.root} declares a node {change.name}{hint}")
     spec = _document(clone, "NodePool", pool).get("spec") or {}
     overrides = list(spec.get("overrides") or [])
     if change.verb == "drain":
@@ -223,7 +282,7 @@ def _override(change: Act, clone: clones.Clone, because: str) -> clones.Outcome:
     value = overrides or edit.REMOVED
     message = f"{change.verb.capitalize()} {change.name}{because}"
     fields = ((("spec", "overrides"), value),)
-    return clone.set_fields("NodePool", pool, fields, message=message)
+    return clone.set_fields("NodePool", pool, fields, message=message, dry_run=dry_run)
 
 
 def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
@@ -238,5 +297,7 @@ def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
 def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
     if outcome.status == "unchanged":
         return Done(name, "it is so already", outcome.commit)
+    if outcome.status == "rehearsed":
+        return Done(name, message)
     where = " here; nothing to push to" if outcome.status == "local" else ""
     return Done(name, f"{message}{where}", outcome.commit)

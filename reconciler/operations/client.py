@@ -77,6 +77,14 @@ class Client:
             return self._json(self._send("POST", path, content=content, headers=headers))
         return self._json(self._send("POST", path, json=body))
 
+    def delete(self, path: str) -> Json:
+        """The JSON of a DELETE.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        return self._json(self._send("DELETE", path))
+
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         """The body of a GET, piece by piece as it arrives.
 

@@ -2,63 +2,35 @@
 
 Submitting adds a document, cancelling takes it out, holding sets ``spec.suspend``, rerunning
 raises ``spec.run``, draining adds to the overrides of the node's pool. What depends on what stands
-in the repository now (run numbers, lists) is read from the same revision just before.
+in the repository (run numbers, lists) is worked out by the writer from the very revision that the
+commit is made upon, again each time that somebody else was faster.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reconciler.changes import edit, index, requests, writer
-from reconciler.desired import gitobjects, source
-from reconciler.model import hostlists
+import msgspec
+
+from reconciler.changes import edit, requests, writer
+from reconciler.desired import source
+from reconciler.model import hostlists, nearest
 from reconciler.operations.submission import Result, SubmittedDocument
 
 #: Gives pool name to the names of its nodes, as they are in force.
 PoolNames = Callable[[], Mapping[str, Sequence[str]]]
 
 
-class NoSubjectError(LookupError):
-    """What is to be changed is not in the repository."""
+class LastRun(msgspec.Struct, frozen=True):
+    """The newest run of a job that the controller knows: its number, and its end if it has one."""
+
+    run: int
+    finished_as: str = ""
 
 
-class _Reading:
-    """The documents of one revision, as the changes of one batch leave them so far."""
-
-    def __init__(self, known: index.Index) -> None:
-        self._known = known
-        self._overrides: dict[str, list[Any]] = {}
-        self._pool_of: dict[str, str] | None = None
-
-    def document(self, kind: str, name: str) -> dict[str, Any]:
-        """An object as it is written."""
-        path = self._known.path_of(kind, name)
-        if path is None:
-            raise NoSubjectError(f"there is no {kind}/{name} in the repository")
-        for document in edit.documents(self._known.read(path).decode("utf-8-sig")):
-            if (
-                isinstance(document, dict)
-                and document.get("kind") == kind
-                and (document.get("metadata") or {}).get("name") == name
-            ):
-                return document
-        raise NoSubjectError(f"{kind}/{name} can't be read in {path}")
-
-    def pool_of(self, node: str, pools: Mapping[str, Sequence[str]]) -> str:
-        """The pool that declares a node."""
-        if self._pool_of is None:
-            self._pool_of = {name: pool for pool, names in pools.items() for name in names}
-        pool = self._pool_of.get(node)
-        if pool is None:
-            raise NoSubjectError(f"no pool declares a node {node}")
-        return pool
-
-    def overrides(self, pool: str) -> list[Any]:
-        """The overrides of a pool; the caller keeps the list up to date."""
-        if pool not in self._overrides:
-            spec = self.document("NodePool", pool).get("spec") or {}
-            self._overrides[pool] = [dict(one) for one in spec.get("overrides") or []]
-        return self._overrides[pool]
+#: Gives a job's name to its newest run, None where none is known.
+LastRuns = Callable[[str], LastRun | None]
+_Document = Mapping[str, Any]
 
 
 class GitPusher:
@@ -67,13 +39,15 @@ class GitPusher:
     Args:
         repository: where to push.
         pools: called when a node's pool has to be known.
+        last_runs: called when it has to be known whether a job can still be held.
     """
 
-    def __init__(self, repository: source.Source, pools: PoolNames) -> None:
-        self._source = repository
+    def __init__(
+        self, repository: source.Source, pools: PoolNames, last_runs: LastRuns = lambda _: None
+    ) -> None:
         self._writer = writer.Writer(repository)
-        self._index = index.Index(repository)
         self._pools = pools
+        self._last_runs = last_runs
 
     def close(self) -> None:
         """End git's processes."""
@@ -81,83 +55,127 @@ class GitPusher:
 
     def push(self, changes: Sequence[SubmittedDocument]) -> list[Result]:
         """One result for each change, in order."""
-        asked: list[tuple[int, list[requests.Request]]] = []
         results: list[Result | None] = [None] * len(changes)
-        try:
-            reading = self._read(changes)
-        except (gitobjects.GitError, OSError) as error:
-            return [Result(one.name, 503, f"git can't be reached: {error}") for one in changes]
-        for position, change in enumerate(changes):
-            try:
-                asked.append((position, self._requests(change, reading)))
-            except NoSubjectError as error:
-                results[position] = Result(change.name, 404, str(error))
-            except (edit.EditError, hostlists.HostListError, ValueError) as error:
-                results[position] = Result(change.name, 400, str(error))
-        flat = [request for _, group in asked for request in group]
-        answers = iter(self._writer.write(flat, now=int(time.time()))) if flat else iter(())
-        for position, group in asked:
-            given = [next(answers) for _ in group]
-            results[position] = _result(changes[position], given)
+        for dry_run in (False, True):
+            asked: list[tuple[int, requests.Request]] = []
+            for position, change in enumerate(changes):
+                if change.dry_run is not dry_run:
+                    continue
+                try:
+                    asked.append((position, self._request(change)))
+                except requests.MissingError as error:
+                    results[position] = Result(change.name, 404, str(error))
+                except requests.ConflictError as error:
+                    results[position] = Result(change.name, 400, str(error))
+            wanted = [request for _, request in asked]
+            answers = self._writer.write(wanted, now=int(time.time()), dry_run=dry_run)
+            for (position, _), given in zip(asked, answers, strict=True):
+                results[position] = _result(changes[position], given)
         return [one for one in results if one is not None]
 
-    def _read(self, changes: Sequence[SubmittedDocument]) -> _Reading:
-        """What stands in the repository, where any of ``changes`` depends on it."""
-        if any(change.verb in {"rerun", "drain", "undrain"} for change in changes):
-            self._source.fetch()
-            self._index.advance(self._source.head())
-        return _Reading(self._index)
-
-    def _requests(self, change: SubmittedDocument, reading: _Reading) -> list[requests.Request]:
+    def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
         name, reason = change.name, change.reason
-        if change.verb == "submit":
-            return [requests.AddJob(change.text, name, author)]
-        if change.verb == "cancel":
-            return [requests.RemoveObject("Job", name, author, reason, f"Cancel Job/{name}")]
-        if change.verb in {"drain", "undrain"}:
-            return self._override(change, reading)
-        field: tuple[tuple[str, ...], Any]
-        if change.verb == "rerun":
-            run = (reading.document("Job", name).get("spec") or {}).get("run", 1)
-            field = (("spec", "run"), int(run) + 1)
-        else:
-            field = (("spec", "suspend"), True if change.verb == "hold" else edit.REMOVED)
         subject = f"{change.verb.capitalize()} Job/{name}"
-        return [requests.EditObject("Job", name, (field,), author, reason, subject)]
+        if change.verb == "submit":
+            return requests.AddJob(change.text, name, author)
+        if change.verb == "cancel":
+            return requests.RemoveObject("Job", name, author, reason, subject)
+        if change.verb in {"drain", "undrain"}:
+            pool = self._pool_of(name)
+            revise = _draining(change) if change.verb == "drain" else _undraining(name)
+            subject = f"{change.verb.capitalize()} {name} of NodePool/{pool}"
+            return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
+        revise = self._holding(name) if change.verb == "hold" else _SIMPLE[change.verb]
+        return requests.ReviseObject("Job", name, revise, author, reason, subject)
 
-    def _override(self, change: SubmittedDocument, reading: _Reading) -> list[requests.Request]:
-        node, author = change.name, person(change.identity)
-        pool = reading.pool_of(node, self._pools())
-        overrides = reading.overrides(pool)
+    def _pool_of(self, node: str) -> str:
+        pools = self._pools()
+        for pool, names in pools.items():
+            if node in names:
+                return pool
+        hint = nearest.hint(node, (name for names in pools.values() for name in names))
+        raise requests.MissingError(f"no pool declares a node {node}{hint}")
 
-        def request(value: Any, *path: str | int) -> requests.Request:
-            field = (("spec", "overrides", *path), value)
-            subject = f"{change.verb.capitalize()} {node} of NodePool/{pool}"
-            return requests.EditObject("NodePool", pool, (field,), author, change.reason, subject)
+    def _holding(self, name: str) -> Callable[[_Document], requests.Fields]:
+        def revise(document: _Document) -> requests.Fields:
+            last = self._last_runs(name)
+            if last is not None and last.finished_as and last.run == run_of(document):
+                raise requests.ConflictError(finished(last))
+            return ((("spec", "suspend"), True),)
 
-        if change.verb == "drain":
-            if not change.reason:
-                raise ValueError(f"draining {node} needs a reason, for who comes after")
-            added = {"hosts": node, "reason": change.reason, "owner": change.identity}
-            overrides.append(added)
-            return [request(added, len(overrides) - 1)]
-        made: list[requests.Request] = []
+        return revise
+
+
+def finished(last: LastRun) -> str:
+    """Why a run can't be held."""
+    return (
+        f"run {last.run} of it is {last.finished_as} already, and can't be held; "
+        "`muster rerun` starts another"
+    )
+
+
+def run_of(document: _Document) -> int:
+    """The run that a document asks for."""
+    return int((document.get("spec") or {}).get("run", 1))
+
+
+def _rerunning(document: _Document) -> requests.Fields:
+    return ((("spec", "run"), run_of(document) + 1),)
+
+
+def _releasing(_document: _Document) -> requests.Fields:
+    return ((("spec", "suspend"), edit.REMOVED),)
+
+
+_SIMPLE = {"rerun": _rerunning, "release": _releasing}
+
+
+def _overrides(document: _Document) -> list[Any]:
+    return list((document.get("spec") or {}).get("overrides") or [])
+
+
+def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Fields]:
+    """Add an override behind those that are there."""
+    if not change.reason:
+        raise requests.ConflictError(f"draining {change.name} needs a reason, for who comes after")
+    added = {"hosts": change.name, "reason": change.reason, "owner": change.identity}
+
+    def revise(document: _Document) -> requests.Fields:
+        return ((("spec", "overrides", len(_overrides(document))), added),)
+
+    return revise
+
+
+def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
+    """Take a node out of every override that drains it."""
+
+    def revise(document: _Document) -> requests.Fields:
+        made: list[tuple[tuple[str | int, ...], Any]] = []
+        overrides = _overrides(document)
         for position in reversed(range(len(overrides))):
-            entry: Any = overrides[position]
-            hosts = hostlists.expand(str(entry.get("hosts", "")))
+            entry = overrides[position]
+            path = ("spec", "overrides", position)
+            try:
+                hosts = hostlists.expand(str(entry.get("hosts", "")))
+            except hostlists.HostListError as error:
+                raise requests.ConflictError(str(error)) from None
             if node not in hosts or entry.get("drain") is False:
                 continue
             left = [host for host in hosts if host != node]
             if left:
-                entry["hosts"] = hostlists.fold(left)
-                made.append(request(entry["hosts"], position, "hosts"))
+                made.append(((*path, "hosts"), hostlists.fold(left)))
             else:
-                del overrides[position]
-                made.append(request(edit.REMOVED, position))
+                made.append((path, edit.REMOVED))
         if not made:
-            raise NoSubjectError(f"no override of pool {pool} drains node {node}")
-        return made
+            name = document["metadata"]["name"]
+            raise requests.MissingError(
+                f"no override of pool {name} drains node {node} in git (`muster overrides` lists "
+                "drains that are not in git)"
+            )
+        return tuple(made)
+
+    return revise
 
 
 def person(identity: str) -> requests.Person:
@@ -166,19 +184,17 @@ def person(identity: str) -> requests.Person:
     return requests.Person(name, identity if at else f"{identity}@localhost")
 
 
-def _result(change: SubmittedDocument, answers: Sequence[requests.Result]) -> Result:
-    """The worst of the writer's answers for one change."""
-    for answer in answers:
-        if answer.status == "failed":
-            return Result(change.name, 503, f"git can't be reached: {answer.message}")
-        if answer.status == "refused":
-            return Result(change.name, _refusal(change, answer.message), answer.message)
-    commit = next((answer.commit for answer in answers if answer.commit), None)
-    unchanged = all(answer.status == "unchanged" for answer in answers)
-    return Result(change.name, 200, answers[0].message if unchanged else "", commit)
+_STATUS = {"failed": 503, "missing": 404, "conflict": 409, "refused": 400}
 
 
-def _refusal(change: SubmittedDocument, message: str) -> int:
-    if change.verb == "submit":
-        return 409  # the document itself was checked before
-    return 404 if message.startswith("there is no") else 400
+def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
+    """The writer's answer as the asker sees it."""
+    status = _STATUS.get(answer.status)
+    if answer.status == "failed":
+        return Result(change.name, 503, f"git can't be reached: {answer.message}")
+    if answer.status == "refused" and change.verb == "submit":
+        status = 409  # the document itself was checked before
+    if status is not None:
+        return Result(change.name, status, answer.message)
+    unchanged = answer.status == "unchanged"
+    return Result(change.name, 200, answer.message if unchanged else "", answer.commit)

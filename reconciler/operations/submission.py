@@ -41,6 +41,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         name: of the job, or of the node for ``drain`` and ``undrain``.
         text: the document, for ``submit``.
         reason: why, for the commit's message.
+        dry_run: only tell what would become of it.
     """
 
     verb: Verb
@@ -48,6 +49,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     name: str
     text: str = ""
     reason: str = ""
+    dry_run: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from reconciler.core import overrides
 from reconciler.model import desired, drift, events, hostlists, outcome, records
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
@@ -29,8 +30,8 @@ REFUSED = "refused"
 
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
-    """What to store for showing after a cycle."""
-    return {QUEUES: msgspec.msgpack.encode(decided.queues)}
+    """What to store for showing after a cycle, where it may be other than before."""
+    return {} if decided.queues is None else {QUEUES: msgspec.msgpack.encode(decided.queues)}
 
 
 def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
@@ -162,10 +163,11 @@ class NodeUsageView(_View, frozen=True):
 
 
 class DrainView(_View, frozen=True):
-    """Who took a node out of service, and why."""
+    """Who took a node out of service, and why; until when, where it is an override."""
 
     reason: str
     owner: str
+    until: str | None = None
 
 
 class NodeView(_View, frozen=True):
@@ -227,6 +229,18 @@ class DriftView(_View, frozen=True):
     severity: str
     action: str
     first_seen: str
+
+
+class OverrideView(_View, frozen=True):
+    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it."""
+
+    verb: str
+    subject: str
+    reason: str
+    owner: str
+    made: str
+    expires: str
+    commit: str
 
 
 class EventView(_View, frozen=True):
@@ -349,6 +363,10 @@ def job_view(
     )
 
 
+def _drain_view(of: desired.Drain) -> DrainView:
+    return DrainView(of.reason, of.owner, _time(of.until))
+
+
 def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord]) -> NodeView:
     """A node with the attempts on it that have not ended."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
@@ -371,7 +389,7 @@ def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord])
         labels=inventory.labels,
         attempts=len(alive),
         usage=None if not usage.at else usage_view(usage),
-        drain=None if of.drain is None else DrainView(of.drain.reason, of.drain.owner),
+        drain=None if of.drain is None else _drain_view(of.drain),
         address=inventory.address,
         agent_version=inventory.agent_version,
         virtual=inventory.virtual,
@@ -450,7 +468,7 @@ def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> Pool
         observe_only=of.observe_only,
         node_resources=amounts(of.node_resources),
         capacity=amounts(capacity),
-        drains={name: DrainView(one.reason, one.owner) for name, one in of.drains.items()},
+        drains={name: _drain_view(one) for name, one in of.drains.items()},
     )
 
 
@@ -458,6 +476,19 @@ def drift_view(of: drift.Drift) -> DriftView:
     """A difference."""
     return DriftView(
         of.kind, of.subject, of.message, of.severity, of.action, format_time(of.first_seen)
+    )
+
+
+def override_view(of: records.Override) -> OverrideView:
+    """A cancel or drain that is not committed."""
+    return OverrideView(
+        of.verb,
+        of.subject,
+        of.reason,
+        of.owner,
+        format_time(of.made_at),
+        format_time(of.expires_at),
+        overrides.commit_command(of),
     )
 
 

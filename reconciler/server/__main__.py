@@ -16,6 +16,7 @@ import uvicorn
 from reconciler.desired import source
 from reconciler.operations import pusher, submission, views
 from reconciler.server import access, app, services
+from reconciler.store import StoreError
 
 USAGE_ERROR = 64
 #: How long open exchanges have to end when the process is told to.
@@ -120,7 +121,9 @@ def main(arguments: list[str]) -> int:
             state=options.state / "submissions",
         )
         service.submitter = submission.Batcher(
-            pusher.GitPusher(repository, lambda: _pool_names(service))
+            pusher.GitPusher(
+                repository, lambda: _pool_names(service), lambda name: _last_run(service, name)
+            )
         )
         if source.is_local(options.repository):
             service.repository = (pathlib.Path(options.repository), options.path)
@@ -145,6 +148,17 @@ def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
     """Pools in force, with their nodes."""
     pools = views.stored_pools(service.reader.view(views.POOLS))
     return {pool.name: pool.nodes for pool in pools}
+
+
+def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
+    """The newest run of a job that the store knows, if it can be asked."""
+    try:
+        found = service.reader.job(name)
+    except StoreError:
+        return None
+    if found is None:
+        return None
+    return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
 
 
 class Server(uvicorn.Server):

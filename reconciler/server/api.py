@@ -28,7 +28,7 @@ Name = Annotated[str, Parameter(pattern=NAME)]
 Filter = Annotated[str | None, Parameter(max_length=253, pattern=r"^[^\x00]*$")]
 
 _NOT_FOUND = failures.responses(400, 401, 403, 404, 503)
-_FAILS = failures.responses(400, 401, 403, 503)
+FAILS = failures.responses(400, 401, 403, 503)
 
 
 def show_jobs(
@@ -79,7 +79,7 @@ def parse_labels(labels: list[str] | None) -> dict[str, str]:
     return parsed
 
 
-@get("/v1/jobs", sync_to_thread=True, responses=_FAILS, summary="Jobs, those submitted last first")
+@get("/v1/jobs", sync_to_thread=True, responses=FAILS, summary="Jobs, those submitted last first")
 def jobs(
     *,
     state: State,
@@ -148,25 +148,6 @@ def job(
     return lists.Job(job=shown, **lists.head(service))
 
 
-@get(
-    "/v1/jobs/{name:str}/explain",
-    sync_to_thread=True,
-    responses=_NOT_FOUND,
-    summary="Why a job is as it is",
-)
-def explain(name: Name, state: State, limit: Limit = 100) -> lists.Explanation:
-    """Reasons in order of precedence, and the newest events."""
-    service: services.Services = state.services
-    found = job_or_404(service, name, None)
-    (shown,) = show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
-    return lists.Explanation(
-        job=shown,
-        reasons=shown.reasons,
-        events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
-        **lists.head(service),
-    )
-
-
 def show_nodes(service: services.Services) -> list[views.NodeView]:
     """All nodes with what runs there."""
     by_node: dict[str, list[records.AttemptRecord]] = {}
@@ -188,28 +169,28 @@ def show_pools(service: services.Services) -> list[views.PoolView]:
     return [views.pool_view(pool, known) for pool in declared]
 
 
-@get("/v1/nodes", sync_to_thread=True, responses=_FAILS, summary="Nodes")
+@get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
 def nodes(state: State) -> lists.Nodes:
     """All nodes by name."""
     service: services.Services = state.services
     return lists.Nodes(items=show_nodes(service), **lists.head(service))
 
 
-@get("/v1/queues", sync_to_thread=True, responses=_FAILS, summary="Queues")
+@get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
 def queues(state: State) -> lists.Queues:
     """All queues as of the last cycle."""
     service: services.Services = state.services
     return lists.Queues(items=show_queues(service), **lists.head(service))
 
 
-@get("/v1/pools", sync_to_thread=True, responses=_FAILS, summary="Node pools")
+@get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
 def pools(state: State) -> lists.Pools:
     """All pools of the structure in force."""
     service: services.Services = state.services
     return lists.Pools(items=show_pools(service), **lists.head(service))
 
 
-@get("/v1/drift", sync_to_thread=True, responses=_FAILS, summary="What is other than git says")
+@get("/v1/drift", sync_to_thread=True, responses=FAILS, summary="What is other than git says")
 def drift(state: State) -> lists.Drifts:
     """All differences as of the last cycle."""
     service: services.Services = state.services
@@ -217,7 +198,7 @@ def drift(state: State) -> lists.Drifts:
     return lists.Drifts(items=found, **lists.head(service))
 
 
-@get("/v1/sync", sync_to_thread=True, responses=_FAILS, summary="How the repository stands")
+@get("/v1/sync", sync_to_thread=True, responses=FAILS, summary="How the repository stands")
 def git_sync(state: State) -> lists.Sync:
     """Revisions attempted and in force, and what is wrong with what is written."""
     service: services.Services = state.services
@@ -225,7 +206,7 @@ def git_sync(state: State) -> lists.Sync:
     return lists.Sync(sync=shown, **lists.head(service))
 
 
-@get("/v1/snapshot", sync_to_thread=True, responses=_FAILS, summary="All at once")
+@get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
 def snapshot(state: State) -> lists.Snapshot:
     """Everything that is shown elsewhere."""
     service: services.Services = state.services
@@ -240,7 +221,7 @@ def snapshot(state: State) -> lists.Snapshot:
     )
 
 
-@get("/v1/events", responses=_FAILS, summary="What happened; `wait_s` follows")
+@get("/v1/events", responses=FAILS, summary="What happened; `wait_s` follows")
 async def events(
     *,
     state: State,
@@ -350,7 +331,6 @@ def plan(
 HANDLERS = [
     jobs,
     job,
-    explain,
     nodes,
     queues,
     pools,

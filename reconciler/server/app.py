@@ -11,7 +11,17 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.server import api, changes, failures, health, logs, services, sync
+from reconciler.server import (
+    api,
+    changes,
+    explanations,
+    failures,
+    health,
+    logs,
+    overrides,
+    services,
+    sync,
+)
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.
@@ -40,12 +50,20 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             sync.sync,
             *health.HANDLERS,
             *api.HANDLERS,
+            *explanations.HANDLERS,
             *changes.HANDLERS,
+            *overrides.HANDLERS,
             *logs.HANDLERS,
         ],
         lifespan=[linked],
         guards=[service.gate.guard],
-        state=State({"services": service, "address": address}),
+        state=State(
+            {
+                "services": service,
+                "address": address,
+                "replays": explanations.Replays(service.store_url),
+            }
+        ),
         exception_handlers={
             failures.Failure: failures.on_failure,
             StoreError: failures.on_store_error,

@@ -32,11 +32,15 @@ class Results(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them."""
+    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them.
+
+    ``dry_run``: nothing is written; the answer is what it would be, without a commit.
+    """
 
     verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
     names: list[str]
     reason: str = ""
+    dry_run: bool = False
 
 
 def _results(found: list[submission.Result]) -> Results:
@@ -68,6 +72,14 @@ def _submitter(state: State) -> submission.Submitter:
     return service.submitter
 
 
+async def _push(state: State, changes: list[submission.SubmittedDocument]) -> Results:
+    """Have changes pushed, and the loop look at once."""
+    found = await _submitter(state).submit(changes)
+    service: services.Services = state.services
+    service.pushed()
+    return _results(found)
+
+
 @post(
     "/v1/jobs",
     status_code=200,
@@ -76,7 +88,7 @@ def _submitter(state: State) -> submission.Submitter:
 )
 async def submit(request: Request[Any, Any, State], state: State) -> Results:
     """Answered when they are pushed; the same document again is no error."""
-    submitter = _submitter(state)
+    _submitter(state)
     identity = access.identity_of(request).name
     try:
         text = (await request.body()).decode()
@@ -86,7 +98,7 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
     except submission.InvalidError as error:
         problems = [views.problem_view(problem) for problem in error.problems]
         raise failures.Failure(400, str(error), problems=problems) from None
-    return _results(await submitter.submit(documents))
+    return await _push(state, documents)
 
 
 @post(
@@ -99,18 +111,17 @@ async def change(
     data: JSONBody[ChangeRequest], request: Request[Any, Any, State], state: State
 ) -> Results:
     """Answered when it is pushed."""
-    submitter = _submitter(state)
+    _submitter(state)
     identity = access.identity_of(request).name
     if not 1 <= len(data.names) <= SUBJECTS_MAX:
         raise failures.Failure(400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}")
-    return _results(
-        await submitter.submit(
-            [
-                submission.SubmittedDocument(data.verb, identity, name, reason=data.reason)
-                for name in data.names
-            ]
+    changes = [
+        submission.SubmittedDocument(
+            data.verb, identity, name, reason=data.reason, dry_run=data.dry_run
         )
-    )
+        for name in data.names
+    ]
+    return await _push(state, changes)
 
 
 HANDLERS: list[Any] = [submit, change]

@@ -46,11 +46,13 @@ class LinkClient:
         on_update: Callable[[link.NodeUpdate], None],
         on_connect: Callable[[], None],
         on_published: Callable[[link.Published], None],
+        on_answer: Callable[[link.OverrideAnswered], None],
     ) -> None:
         self._path = path
         self._on_update = on_update
         self._on_connect = on_connect
         self._on_published = on_published
+        self._on_answer = on_answer
         self._writer: asyncio.StreamWriter | None = None
         self._answered: dict[str, float] = {}
         self._sent: dict[str, float] = {}
@@ -115,6 +117,8 @@ class LinkClient:
                 message = _decode(body)
                 if isinstance(message, link.NodeUpdate):
                     self._on_update(message)
+                elif isinstance(message, link.OverrideAnswered):
+                    self._on_answer(message)
                 else:
                     self.published = message
                     self._on_published(message)
@@ -157,6 +161,14 @@ class LinkClient:
             LinkDownError: it could not be told.
         """
         self._write(choice)
+
+    def override(self, asked: link.OverrideAsked) -> None:
+        """Tell the loop of an override.
+
+        Raises:
+            LinkDownError: it could not be told.
+        """
+        self._write(asked)
 
     def answered(self, node: str, at: float) -> None:
         """Tell the loop that a node is being answered, at most once a second for each.

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model.times import format_time
-from reconciler.operations import views
+from reconciler.operations import explaining, views
 from reconciler.server import services
 
 
@@ -49,6 +49,12 @@ class Drifts(Envelope, frozen=True, kw_only=True):
     items: list[views.DriftView]
 
 
+class Overrides(Envelope, frozen=True, kw_only=True):
+    """Overrides in force, oldest first."""
+
+    items: list[views.OverrideView]
+
+
 class Events(Envelope, frozen=True, kw_only=True):
     """Events in order; ``next`` is what to give as ``after`` to go on."""
 
@@ -69,11 +75,17 @@ class Job(Envelope, frozen=True, kw_only=True):
 
 
 class Explanation(Envelope, frozen=True, kw_only=True):
-    """Why a job is as it is: its reasons in order, and its story so far."""
+    """Why a job is as it is: its reasons in order, its queue's arithmetic, and its story so far.
+
+    ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and ``revision``
+    are that cycle's then. It is null in an answer about now.
+    """
 
     job: views.JobView
     reasons: list[views.ReasonView]
+    queue: views.QueueView | None
     events: list[views.EventView]
+    replayed: explaining.Replayed | None = None
 
 
 class Snapshot(Envelope, frozen=True, kw_only=True):

@@ -1,17 +1,20 @@
 """What handlers share: the link, the sessions, the store, and who takes submissions."""
 
 import asyncio
+import contextlib
 import pathlib
 import time
 
-from reconciler.model import link
+from reconciler.model import link, records
 from reconciler.operations import submission
-from reconciler.server import access, relay, sessions
-from reconciler.server.link_client import LinkClient
+from reconciler.server import access, failures, relay, sessions
+from reconciler.server.link_client import LinkClient, LinkDownError
 from reconciler.store import Reader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
 HINT_EVERY_S = 0.2
+#: How long the loop may take to make an override durable.
+ANSWER_S_MAX = 15.0
 
 
 class Services:
@@ -36,10 +39,12 @@ class Services:
             on_update=self.sessions.update,
             on_connect=self.sessions.forget_orders,
             on_published=self._published,
+            on_answer=self._answered,
         )
+        self._asked: dict[str, asyncio.Future[str]] = {}
         #: The repository in force, where it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
-        self._store_url = store_url
+        self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S
 
@@ -47,6 +52,33 @@ class Services:
         # whoever waits holds the old event; the next wait gets the new one
         self.published_changed.set()
         self.published_changed = asyncio.Event()
+
+    def _answered(self, message: link.OverrideAnswered) -> None:
+        asked = self._asked.get(message.id)
+        if asked is not None and not asked.done():
+            asked.set_result(message.refused)
+
+    async def ask(self, request: records.OverrideRequest) -> str:
+        """Tell the loop of an override; why it was refused, or nothing once it is durable.
+
+        Raises:
+            Failure: the loop can't be told, or does not answer in time.
+        """
+        asked = self._asked[request.id] = asyncio.get_running_loop().create_future()
+        try:
+            self.link.override(link.OverrideAsked(request))
+            return await asyncio.wait_for(asked, ANSWER_S_MAX)
+        except LinkDownError as error:
+            raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+        except TimeoutError:
+            raise failures.Failure(
+                503,
+                f"the controller's loop has not answered within {ANSWER_S_MAX:.0f} s; "
+                "`muster overrides` tells whether it was done",
+                retry_after_s=1.0,
+            ) from None
+        finally:
+            del self._asked[request.id]
 
     @property
     def reader(self) -> Reader:
@@ -56,7 +88,7 @@ class Services:
             StoreError: it can't be opened now.
         """
         if self._reader is None:
-            self._reader = Reader.open(self._store_url)
+            self._reader = Reader.open(self.store_url)
         return self._reader
 
     async def wait_any(self, changed: asyncio.Event, timeout_s: float) -> None:
@@ -75,6 +107,12 @@ class Services:
             return False
         self._hinted_at = now
         return True
+
+    def pushed(self) -> None:
+        """Something was pushed: the loop need not wait for its next look at the repository."""
+        if self.hint_is_due():
+            with contextlib.suppress(LinkDownError):  # then it looks by itself
+                self.link.hint()
 
     def stop(self) -> None:
         """Let everybody who waits go."""

@@ -1,7 +1,8 @@
 """Brings the tables of a store up to this version, and refuses those of a newer one.
 
-A step that has been released is never edited: a change of ``schema`` comes with a further step
-that turns the tables of the version before into the new ones.
+``schema`` is how the tables are now, and an empty database gets them so. A change of it comes with
+a further step that turns the tables of the version before into the new ones; a step that has been
+released is never edited, and names tables and columns as they were then.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from reconciler.store.errors import DamagedError, StoreError
 Step = Callable[[sa.Connection], None]
 
 
-def _first(connection: sa.Connection) -> None:
-    """The tables of the first version."""
+def _create(connection: sa.Connection) -> None:
+    """The tables of this version in an empty database."""
     schema.METADATA.create_all(connection)
     connection.execute(
         sa.insert(schema.LEADER).values(
@@ -24,9 +25,23 @@ def _first(connection: sa.Connection) -> None:
     )
 
 
-#: Step N (from 1) leads from version N - 1 to N.
-STEPS: tuple[Step, ...] = (_first,)
-NEWEST = len(STEPS)
+def _replayable_journal(connection: sa.Connection) -> None:
+    """Journal entries say how they are written; snapshots begin anew, with the desired state."""
+    for statement in (
+        "ALTER TABLE journal ADD COLUMN format BIGINT DEFAULT '1' NOT NULL",
+        "CREATE INDEX journal_by_time ON journal (at, size)",
+        "DROP TABLE snapshots",
+        """CREATE TABLE snapshots (
+            epoch BIGINT NOT NULL, cycle BIGINT NOT NULL, size BIGINT NOT NULL,
+            format BIGINT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (epoch, cycle)
+        )""",
+    ):
+        connection.execute(sa.text(statement))
+
+
+#: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
+STEPS: tuple[Step, ...] = (_replayable_journal,)
+NEWEST = 1 + len(STEPS)
 
 
 def version_of(connection: sa.Connection, url: str) -> int:
@@ -69,9 +84,13 @@ def require_newest(connection: sa.Connection, url: str) -> None:
 
 
 def migrate(connection: sa.Connection, url: str) -> None:
-    """Apply the steps that are missing, within the caller's transaction."""
+    """Make the tables, or apply the steps that are missing, within the caller's transaction."""
     version = version_of(connection, url)
     refuse_newer(version, url)
-    for number, step in enumerate(STEPS[version:], version + 1):
+    if version == 0:
+        _create(connection)
+        connection.execute(sa.insert(schema.VERSION).values(version=NEWEST))
+        return
+    for number, step in enumerate(STEPS[version - 1 :], version + 1):
         step(connection)
         connection.execute(sa.insert(schema.VERSION).values(version=number))

@@ -56,7 +56,8 @@ class Reader:
         """The file."""
         return database.path_of(self.url)
 
-    def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    def rows(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """What a statement of the store's own modules finds."""
         with database.told(self.url), self._readers.connect() as connection:
             return connection.execute(statement).all()
 
@@ -91,6 +92,7 @@ class Reader:
             return records.Observed(
                 jobs={job.name: job for job in found},
                 active=frozenset(job.name for job in found if not job.finished),
+                watched=frozenset(job.name for job in found if job.is_watched),
                 past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
                 attempts={attempt.id: attempt for attempt in unconcluded},
                 nodes={node.name: node for node in self.nodes()},
@@ -145,7 +147,7 @@ class Reader:
             .limit(min(limit, ROWS_MAX))
         )
         with database.told(self.url):
-            return [codec.job(row.body) for row in self._rows(statement)]
+            return [codec.job(row.body) for row in self.rows(statement)]
 
     def job(self, name: str, run: int | None = None) -> records.JobRecord | None:
         """One run of a job with its notes, the newest unless ``run`` is given."""
@@ -155,11 +157,11 @@ class Reader:
             statement = statement.where(table.newest == 1)
         else:
             statement = statement.where(table.run == run).order_by(table.newest.desc())
-        rows = self._rows(statement.limit(1))
+        rows = self.rows(statement.limit(1))
         if not rows:
             return None
         notes = schema.NOTES.c
-        found = self._rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
+        found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
         with database.told(self.url):
             return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
 
@@ -199,7 +201,7 @@ class Reader:
             .limit(min(limit, ROWS_MAX))
         )
         with database.told(self.url):
-            return [codec.attempt(row.body) for row in self._rows(statement)]
+            return [codec.attempt(row.body) for row in self.rows(statement)]
 
     def attempts_of(
         self, jobs: Sequence[records.JobRecord], limit_each: int
@@ -227,7 +229,7 @@ class Reader:
                 .order_by(table.job_key, *order)
             )
             with database.told(self.url):
-                for row in self._rows(statement):
+                for row in self.rows(statement):
                     found.setdefault(row.job_key, []).append(codec.attempt(row.body))
         return found
 
@@ -238,7 +240,7 @@ class Reader:
         if node is not None:
             statement = statement.where(table.node == node)
         with database.told(self.url):
-            rows = self._rows(statement.order_by(table.assigned_at, table.id))
+            rows = self.rows(statement.order_by(table.assigned_at, table.id))
             return [codec.attempt(row.body) for row in rows]
 
     def places(self, names: Sequence[str]) -> dict[str, int]:
@@ -263,14 +265,14 @@ class Reader:
         found: dict[str, int] = {}
         for start in range(0, len(wanted), KEYS_MAX):
             part = wanted[start : start + KEYS_MAX]
-            rows = self._rows(sa.select(ranked).where(ranked.c.name.in_(part)))
+            rows = self.rows(sa.select(ranked).where(ranked.c.name.in_(part)))
             found |= {row.name: int(row.place) for row in rows}
         return found
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
         """(queue, state) to number of jobs, of newest runs."""
         table = schema.JOBS.c
-        rows = self._rows(
+        rows = self.rows(
             sa.select(table.queue, table.state, sa.func.count())
             .where(table.newest == 1)
             .group_by(table.queue, table.state)
@@ -281,14 +283,14 @@ class Reader:
         """All nodes by name."""
         table = schema.NODES.c
         with database.told(self.url):
-            rows = self._rows(sa.select(table.body).order_by(table.name))
+            rows = self.rows(sa.select(table.body).order_by(table.name))
             return [codec.node(row.body) for row in rows]
 
     def node(self, name: str) -> records.NodeRecord | None:
         """One node."""
         table = schema.NODES.c
         with database.told(self.url):
-            rows = self._rows(sa.select(table.body).where(table.name == name))
+            rows = self.rows(sa.select(table.body).where(table.name == name))
             return codec.node(rows[0].body) if rows else None
 
     def reasons(self, keys: Sequence[str]) -> dict[str, tuple[Reason, ...]]:
@@ -298,7 +300,7 @@ class Reader:
         found: dict[str, tuple[Reason, ...]] = {}
         for start in range(0, len(wanted), KEYS_MAX):
             part = wanted[start : start + KEYS_MAX]
-            rows = self._rows(sa.select(table.key, table.body).where(table.key.in_(part)))
+            rows = self.rows(sa.select(table.key, table.body).where(table.key.in_(part)))
             with database.told(self.url):
                 found |= {row.key: codec.reasons(row.body) for row in rows}
         return found
@@ -309,9 +311,13 @@ class Reader:
         after: int | None = None,
         job: str | None = None,
         node: str | None = None,
+        until: float | None = None,
         limit: int = 1000,
     ) -> list[events.Event]:
-        """Events in order: those behind ``after``, or the newest ``limit`` without it."""
+        """Events in order: those behind ``after``, or the newest ``limit`` without it.
+
+        ``until``: none that happened later.
+        """
         table = schema.EVENTS.c
         columns = [schema.EVENTS.c[name] for name in events.Event.__struct_fields__]
         statement: sa.Select[Any] = sa.select(*columns)
@@ -319,51 +325,39 @@ class Reader:
             statement = statement.where(table.job == job)
         if node is not None:
             statement = statement.where(table.node == node)
+        if until is not None:
+            statement = statement.where(table.at <= until)
         if after is not None:
             statement = statement.where(table.sequence > after).order_by(table.sequence)
         else:
             statement = statement.order_by(table.sequence.desc())
-        rows = self._rows(statement.limit(min(limit, ROWS_MAX)))
+        rows = self.rows(statement.limit(min(limit, ROWS_MAX)))
         found = [events.Event(**row._asdict()) for row in rows]
         return found if after is not None else found[::-1]
 
     def last_event(self) -> int:
         """Sequence number of the newest event; 0 where there never was one."""
-        return int(self._rows(sa.select(schema.LEADER.c.last_event))[0][0])
+        return int(self.rows(sa.select(schema.LEADER.c.last_event))[0][0])
 
     def view(self, name: str) -> bytes | None:
         """What the loop keeps for showing, by name."""
         table = schema.VIEWS.c
-        rows = self._rows(sa.select(table.body).where(table.name == name))
+        rows = self.rows(sa.select(table.body).where(table.name == name))
         return bytes(rows[0].body) if rows else None
 
     def drift(self) -> list[drift.Drift]:
         """All differences by key."""
         table = schema.DRIFT.c
         with database.told(self.url):
-            rows = self._rows(sa.select(table.body).order_by(table.key))
+            rows = self.rows(sa.select(table.body).order_by(table.key))
             return [codec.drift_of(row.body) for row in rows]
 
     def overrides(self) -> tuple[records.Override, ...]:
         """Cancels and drains that are not committed."""
         table = schema.OVERRIDES.c
         with database.told(self.url):
-            rows = self._rows(sa.select(table.body).order_by(table.position))
+            rows = self.rows(sa.select(table.body).order_by(table.position))
             return tuple(codec.override(row.body) for row in rows)
-
-    def journal(self, cycle: int) -> bytes | None:
-        """The input of a cycle, of the newest leader that had one of this number."""
-        table = schema.JOURNAL.c
-        statement = sa.select(table.body).where(table.cycle == cycle)
-        rows = self._rows(statement.order_by(table.epoch.desc()).limit(1))
-        return bytes(rows[0].body) if rows else None
-
-    def snapshot(self, cycle: int) -> tuple[int, bytes] | None:
-        """The newest full snapshot at or before a cycle, with the cycle it was taken in."""
-        table = schema.SNAPSHOTS.c
-        statement = sa.select(table.cycle, table.body).where(table.cycle <= cycle)
-        rows = self._rows(statement.order_by(table.cycle.desc(), table.epoch.desc()).limit(1))
-        return (int(rows[0].cycle), bytes(rows[0].body)) if rows else None
 
     def incumbents(self) -> bytes | None:
         """What was last in force of the desired state, as the loop encoded it."""

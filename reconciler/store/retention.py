@@ -1,8 +1,11 @@
 """Keeps the store small: events and journal go by age, the journal by size as well.
 
-Each call deletes a bounded number of rows, so that it never holds up a cycle for long. A
-snapshot goes when no journal entry that is left needs it.
+Each call deletes a bounded number of rows, so that it never holds up a cycle for long. The journal
+goes from its old end in whole stretches, a snapshot with all that is replayed from it: what is
+left of a stretch without its beginning could not be replayed. The newest stretch stays.
 """
+
+import itertools
 
 import sqlalchemy as sa
 
@@ -10,62 +13,85 @@ from reconciler.store import schema
 
 #: The most rows of a table that one call deletes.
 BATCH = 2000
-#: The most bytes that journal entries may have together.
+#: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
+
+_ENTRY, _SNAPSHOT = schema.JOURNAL.c, schema.SNAPSHOTS.c
+
+
+def _behind(epoch: int, cycle: int) -> sa.ColumnElement[bool]:
+    """Entries of this cycle and of all behind it."""
+    place = sa.tuple_(_ENTRY.epoch, _ENTRY.cycle)
+    return place >= (epoch, cycle)
 
 
 def prune(
     connection: sa.Connection, events_before: float, journal_before: float, journal_bytes_max: int
 ) -> int:
     """Delete one batch of each table; returns how many rows went."""
-    events, journal = schema.EVENTS, schema.JOURNAL
-    old = (
-        sa.select(events.c.sequence)
-        .where(events.c.at < events_before)
-        .order_by(events.c.at)
-        .limit(BATCH)
+    return _prune_events(connection, events_before) + _prune_journal(
+        connection, journal_before, journal_bytes_max
     )
-    deleted = connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
-    entries = connection.execute(
-        sa.select(journal.c.epoch, journal.c.cycle, journal.c.at, journal.c.size)
-        .order_by(journal.c.epoch, journal.c.cycle)
-        .limit(BATCH)
+
+
+def _prune_events(connection: sa.Connection, before: float) -> int:
+    events = schema.EVENTS
+    old = (
+        sa.select(events.c.sequence).where(events.c.at < before).order_by(events.c.at).limit(BATCH)
+    )
+    return connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
+
+
+def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:
+    """Delete what is too old or too much, about a batch of rows; never the newest stretch."""
+    starts = connection.execute(
+        sa.select(_SNAPSHOT.epoch, _SNAPSHOT.cycle, _SNAPSHOT.size).order_by(
+            _SNAPSHOT.epoch, _SNAPSHOT.cycle
+        )
     ).all()
-    excess = _journal_bytes(connection) - journal_bytes_max
-    last = None
-    for entry in entries:
-        if entry.at >= journal_before and excess <= 0:
+    excess = sum(start.size for start in starts) - bytes_max
+    excess += int(connection.execute(sa.select(sa.func.sum(_ENTRY.size))).scalar() or 0)
+    first = (starts[0].epoch, starts[0].cycle) if starts else None
+    deleted, freed = _prune_headless(connection, first, before, excess)
+    excess -= freed
+    for start, following in itertools.pairwise(starts):
+        if deleted >= BATCH:
             break
-        excess -= entry.size
-        last = entry
-    if last is not None:
-        through = sa.tuple_(journal.c.epoch, journal.c.cycle) <= (last.epoch, last.cycle)
-        deleted += connection.execute(sa.delete(journal).where(through)).rowcount
-        deleted += _prune_snapshots(connection)
+        stretch = (
+            _behind(start.epoch, start.cycle),
+            ~_behind(following.epoch, following.cycle),
+        )
+        newest_at, size = connection.execute(
+            sa.select(sa.func.max(_ENTRY.at), sa.func.sum(_ENTRY.size)).where(*stretch)
+        ).one()
+        if newest_at is not None and newest_at >= before and excess <= 0:
+            break
+        deleted += connection.execute(sa.delete(schema.JOURNAL).where(*stretch)).rowcount
+        deleted += connection.execute(
+            sa.delete(schema.SNAPSHOTS).where(
+                _SNAPSHOT.epoch == start.epoch, _SNAPSHOT.cycle == start.cycle
+            )
+        ).rowcount
+        excess -= start.size + int(size or 0)
     return deleted
 
 
-def _journal_bytes(connection: sa.Connection) -> int:
-    total = connection.execute(sa.select(sa.func.sum(schema.JOURNAL.c.size))).scalar()
-    return int(total or 0)
-
-
-def _prune_snapshots(connection: sa.Connection) -> int:
-    """Delete snapshots older than the one that the oldest journal entry starts from."""
-    journal, snapshots = schema.JOURNAL.c, schema.SNAPSHOTS.c
-    oldest = connection.execute(
-        sa.select(journal.epoch, journal.cycle).order_by(journal.epoch, journal.cycle).limit(1)
-    ).first()
-    if oldest is None:
-        return 0
-    place = sa.tuple_(snapshots.epoch, snapshots.cycle)
-    base = connection.execute(
-        sa.select(snapshots.epoch, snapshots.cycle)
-        .where(place <= (oldest.epoch, oldest.cycle))
-        .order_by(snapshots.epoch.desc(), snapshots.cycle.desc())
-        .limit(1)
-    ).first()
-    if base is None:
-        return 0
-    statement = sa.delete(schema.SNAPSHOTS).where(place < (base.epoch, base.cycle))
-    return connection.execute(statement).rowcount
+def _prune_headless(
+    connection: sa.Connection, first: tuple[int, int] | None, before: float, excess: int
+) -> tuple[int, int]:
+    """Delete entries without a snapshot, one by one; how many rows and bytes went."""
+    statement = sa.select(_ENTRY.epoch, _ENTRY.cycle, _ENTRY.at, _ENTRY.size)
+    if first is not None:
+        statement = statement.where(~_behind(*first))
+    end: tuple[int, int] | None = None
+    freed = 0
+    for entry in connection.execute(
+        statement.order_by(_ENTRY.epoch, _ENTRY.cycle).limit(BATCH)
+    ).all():
+        if entry.at >= before and excess - freed <= 0:
+            break
+        freed += entry.size
+        end = (entry.epoch, entry.cycle + 1)
+    if end is None:
+        return 0, 0
+    return connection.execute(sa.delete(schema.JOURNAL).where(~_behind(*end))).rowcount, freed

@@ -147,6 +147,9 @@ DRIFT = sa.Table(
 )
 VIEWS = sa.Table("views", METADATA, _text("name", key=True), _body())
 OVERRIDES = sa.Table("overrides", METADATA, _integer("position", key=True), _body())
+#: How ``core.journal`` writes. Rows of format 1 lack the desired state: nothing replays them.
+JOURNAL_FORMAT = 2
+#: The inputs of each cycle, as ``core.journal`` packs them; ``at`` is the time of the last.
 JOURNAL = sa.Table(
     "journal",
     METADATA,
@@ -154,8 +157,18 @@ JOURNAL = sa.Table(
     _integer("cycle", key=True),
     _time("at"),
     _integer("size"),
+    _integer("format", default=1),
     _body(),
+    # with the size, so that their sum is not read from among the bodies
+    sa.Index("journal_by_time", "at", "size"),
 )
+#: What the inputs of the cycle of the same number, and those behind it, start from.
 SNAPSHOTS = sa.Table(
-    "snapshots", METADATA, _integer("epoch", key=True), _integer("cycle", key=True), _body()
+    "snapshots",
+    METADATA,
+    _integer("epoch", key=True),
+    _integer("cycle", key=True),
+    _integer("size"),
+    _integer("format"),
+    _body(),
 )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from reconciler.model import records
 from reconciler.model.outcome import Outcome
-from reconciler.store import codec, database, lock, migrations, retention, schema, writer
+from reconciler.store import database, lock, migrations, retention, schema, writer
 from reconciler.store.errors import DeposedError, StoreError
 from reconciler.store.reader import INCUMBENTS, Reader
 
@@ -155,29 +155,18 @@ class Store(Reader):
             put.reasons(connection, outcome.reasons)
             last = put.events(connection, outcome.events, self._last_event)
             put.drift(connection, outcome.drift)
+            put.overrides(connection, outcome.overrides)
             put.views(connection, shown)
-            entry = (epoch, cycle, outcome.now, len(journal), journal)
+            written_as = schema.JOURNAL_FORMAT
+            entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
             writer.many(connection, writer.UPSERT["journal"], [entry])
             if snapshot is not None:
-                row = (epoch, cycle, snapshot)
+                row = (epoch, cycle, len(snapshot), written_as, snapshot)
                 writer.many(connection, writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
         self._cycle = cycle
         self._last_event = last
         return last
-
-    def put_overrides(
-        self, epoch: int, overrides: tuple[records.Override, ...], now: float
-    ) -> None:
-        """Replace the cancels and drains that are not committed to git.
-
-        Raises:
-            DeposedError: another controller leads; nothing was written.
-        """
-        with self._write(epoch, self._cycle, now) as connection:
-            connection.exec_driver_sql("DELETE FROM overrides")
-            rows = [(position, codec.encode(one)) for position, one in enumerate(overrides)]
-            writer.many(connection, writer.UPSERT["overrides"], rows)
 
     def prune(
         self,

@@ -79,6 +79,7 @@ class Writer:
         self._newest: dict[str, str] = {}
         self._notes: dict[str, Notes] = {}
         self._drift: tuple[drift.Drift, ...] | None = None
+        self._overrides: tuple[records.Override, ...] | None = None
         self._views: dict[str, bytes] = {}
 
     def remember(self, jobs: Iterable[records.JobRecord]) -> None:
@@ -111,6 +112,15 @@ class Writer:
         many(connection, OLD_RUNS, renewed)
         many(connection, UPSERT["notes"], notes)
         many(connection, DELETE_NOTE, gone)
+
+    def overrides(self, connection: sa.Connection, in_force: tuple[records.Override, ...]) -> None:
+        """The whole list, where it is another than the last."""
+        if in_force == self._overrides:
+            return
+        connection.exec_driver_sql("DELETE FROM overrides")
+        rows = [(position, codec.encode(one)) for position, one in enumerate(in_force)]
+        many(connection, UPSERT["overrides"], rows)
+        self._overrides = in_force
 
     def records(
         self,

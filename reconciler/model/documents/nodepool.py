@@ -55,6 +55,15 @@ class OverrideSpec(Part, frozen=True):
     drain: Annotated[
         bool, doc("Start nothing new on them; what runs there goes on.", example=True)
     ] = True
+    gone: Annotated[
+        bool,
+        doc(
+            "The machines are known to run nothing any more (switched off, returned): once they "
+            "are silent, their work starts elsewhere without waiting for leases. Said of a "
+            "machine that still runs, it makes tasks run twice.",
+            example=True,
+        ),
+    ] = False
     owner: Annotated[str, doc("Who said so.", example="ops@example.org")] = ""
 
 

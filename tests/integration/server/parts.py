@@ -35,6 +35,8 @@ class Loop:
         self._told: dict[str, tuple[int, int]] = {}
         self._epoch = 1
         self._stopping = False
+        #: What every override is answered; None: nothing at all.
+        self.answers: str | None = ""
         self._decode = msgspec.msgpack.Decoder(link.ToLoop).decode
         self._wake, self._woken = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -76,6 +78,8 @@ class Loop:
         with self._changed:
             heard = [self._decode(body) for body in buffer.feed(data)]
             for message in heard:
+                if isinstance(message, link.OverrideAsked) and self.answers is not None:
+                    self.send(link.OverrideAnswered(message.request.id, self.answers))
                 if isinstance(message, link.Reported) and message.fresh:
                     self._confirm(message.request.node)
             self._heard += heard

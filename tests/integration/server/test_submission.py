@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from reconciler.model import desired, resources
+from reconciler.model.states import JobState
 from reconciler.operations import views
 from tests.integration.server import parts
+from tests.unit.store import samples
 
 POOL = """\
 apiVersion: muster/v1
@@ -159,6 +161,64 @@ def test_verbs_edit_what_stands_there(served: parts.Served, repository: Reposito
         assert change(served, verb, "nobody") == 404
     assert change(served, "dance", "a") == 400
     assert change(served, "cancel") == 400
+
+
+def test_what_is_not_there_is_an_error_that_names_what_is_like_it(
+    served: parts.Served, repository: Repository
+) -> None:
+    for name in ("train-1", "train-2"):
+        served.client.post("/v1/jobs", content=job(name))
+    head = repository.log("%H")
+    for verb in ("cancel", "hold", "release", "rerun"):
+        response = served.client.post("/v1/changes", json={"verb": verb, "names": ["tran-1"]})
+        assert response.status_code == 404, verb
+        assert "did you mean train-1 or train-2?" in response.json()["error"]["message"]
+    body = {"verb": "drain", "names": ["m1"], "reason": "x"}
+    assert served.client.post("/v1/changes", json=body).status_code == 404
+    assert repository.log("%H") == head
+
+
+def test_a_finished_run_is_not_held(served: parts.Served, repository: Repository) -> None:
+    served.client.post("/v1/jobs", content=job("a"))
+    served.commit(jobs=(samples.job("a", state=JobState.SUCCEEDED),))
+    response = served.client.post("/v1/changes", json={"verb": "hold", "names": ["a"]})
+    assert response.status_code == 409
+    assert "run 1 of it is Succeeded already" in response.json()["error"]["message"]
+    assert "suspend" not in repository.read("jobs/a.yaml")
+    assert change(served, "rerun", "a") == 200
+    assert change(served, "hold", "a") == 200, "the next run is not that one"
+    assert "suspend: true" in repository.read("jobs/a.yaml")
+
+
+def test_a_dry_run_checks_and_changes_nothing(served: parts.Served, repository: Repository) -> None:
+    served.client.post("/v1/jobs", content=job("a"))
+    head = repository.log("%H")
+    for verb, name, status in (
+        ("cancel", "a", 200),
+        ("hold", "a", 200),
+        ("rerun", "a", 200),
+        ("drain", "n1", 200),
+        ("undrain", "n3", 200),
+        ("cancel", "b", 404),
+        ("undrain", "n1", 404),
+    ):
+        body = {"verb": verb, "names": [name], "reason": "why", "dry_run": True}
+        response = served.client.post("/v1/changes", json=body)
+        assert response.status_code == status, response.text
+        if status == 200:
+            assert response.json()["items"][0]["commit"] is None
+    assert repository.log("%H") == head
+
+
+def test_drains_at_once_all_land(served: parts.Served, repository: Repository) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(
+            pool.map(lambda node: change(served, "drain", node, reason=f"at {node}"), ("n1", "n2"))
+        )
+    assert answers == [200, 200]
+    text = repository.read("pool.yaml")
+    assert "at n1" in text
+    assert "at n2" in text
 
 
 def test_nodes_are_drained_and_undrained(served: parts.Served, repository: Repository) -> None:

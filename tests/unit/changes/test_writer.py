@@ -1,12 +1,21 @@
 """Requests become commits in real repositories: local, remote, and checked out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reconciler.changes import edit, writer
-from reconciler.changes.requests import AddJob, EditObject, Person, RemoveObject, Request
+from reconciler.changes.requests import (
+    AddJob,
+    EditObject,
+    Fields,
+    Person,
+    RemoveObject,
+    Request,
+    ReviseObject,
+)
 from reconciler.desired import loader, source
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
@@ -106,9 +115,9 @@ def test_edit_and_remove(repository: Repository, make: Make) -> None:
     assert [r.status for r in results] == [
         "accepted",
         "refused",
-        "refused",
+        "missing",
         "accepted",
-        "unchanged",
+        "missing",
         "unchanged",
         "accepted",
         "accepted",
@@ -207,3 +216,50 @@ def test_files_with_strange_names(repository: Repository, make: Make) -> None:
     result = one.write([EditObject("Job", "a", ((("spec", "run"), 2),), ALICE)], now=NOW)[0]
     assert (result.status, result.path) == ("accepted", path)
     assert "run: 2" in show(repository, path)
+
+
+def test_what_depends_on_the_document_is_worked_out_again_when_others_were_faster(
+    repository: Repository, make: Make
+) -> None:
+    spec = "{hosts: 'n[1-9]', nodes: {cpu: 4, memory: 8Gi}}"
+    pool = f"apiVersion: muster/v1\nkind: NodePool\nmetadata: {{name: p}}\nspec: {spec}\n"
+    repository.commit({"pool.yaml": pool})
+    one, other = make(), make()
+    seen: list[int] = []
+
+    def drain(node: str, meanwhile: Callable[[], object]) -> ReviseObject:
+        def revise(document: Mapping[str, Any]) -> Fields:
+            there = document["spec"].get("overrides", [])
+            seen.append(len(there))
+            meanwhile()
+            added = {"hosts": node, "reason": "fan"}
+            return ((("spec", "overrides", len(there)), added),)
+
+        return ReviseObject("NodePool", "p", revise, ALICE)
+
+    def push_first() -> None:
+        if len(seen) == 1:
+            (done,) = other.write([drain("n2", lambda: None)], now=NOW)
+            assert done.status == "accepted"
+
+    results = one.write([drain("n1", push_first), drain("n3", lambda: None)], now=NOW)
+    assert [result.status for result in results] == ["accepted", "accepted"]
+    text = show(repository, "pool.yaml")
+    assert [text.count(node) for node in ("hosts: n1", "hosts: n2", "hosts: n3")] == [1, 1, 1]
+    assert seen[-2:] == [1, 2], "each was worked out below what came before it"
+
+
+def test_a_dry_run_tells_and_writes_nothing(repository: Repository, make: Make) -> None:
+    repository.commit({"jobs/train.yaml": job("train")})
+    head = git(repository.path, "rev-parse", "main")
+    requests: list[Request] = [RemoveObject("Job", "train", ALICE), RemoveObject("Job", "x", ALICE)]
+    results = make().write(requests, now=NOW, dry_run=True)
+    assert [(r.status, r.commit) for r in results] == [("accepted", None), ("missing", None)]
+    assert git(repository.path, "rev-parse", "main") == head
+
+
+def test_names_that_are_like_it_are_told(repository: Repository, make: Make) -> None:
+    repository.commit({"jobs/a.yaml": documents(job("train-1"), job("train-2"), job("test"))})
+    (result,) = make().write([RemoveObject("Job", "trian-1", ALICE)], now=NOW)
+    told = "there is no Job/trian-1 in the repository; did you mean train-1 or train-2?"
+    assert result.message == told

@@ -1,6 +1,9 @@
 """Nodes that fall silent, come back, boot again, are drained, or know more or less than told."""
 
+from collections.abc import Callable
+
 import msgspec
+import pytest
 
 from reconciler.model import desired, outcome, records
 from reconciler.model.resources import Resources
@@ -146,18 +149,87 @@ def test_a_node_with_less_than_its_pool_declares_is_unhealthy_and_drift() -> Non
     assert world.memory.drift[0].first_seen == first_seen
 
 
-def test_a_node_that_left_its_pool_is_given_up_once_it_is_silent() -> None:
-    world = World(nodes=2, cpu=1)
-    world.commit(job("a"))
-    world.settle()
-    node = world.attempts("a")[0].node
+def _leave_pool(world: World, node: str) -> None:
     rest = tuple(name for name in world.pool.nodes if name != node)
     world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, nodes=rest)})
+
+
+def _bury(world: World, node: str) -> None:
+    drains = {node: desired.Drain(reason="burnt", owner="ops@x", gone=True)}
+    world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, drains=drains)})
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "change", "silent_s", "state", "moved"),
+    [
+        (200, _leave_pool, 0, "Draining", False),
+        (200, _leave_pool, 100, "Unknown", False),
+        (200, _leave_pool, 211, "Unknown", False),
+        (200, _leave_pool, 213, "Gone", True),
+        (None, _leave_pool, 1_000_000, "Unknown", False),
+        (200, _bury, 0, "Draining", False),
+        (200, _bury, 89, "Draining", False),
+        (200, _bury, 91, "Gone", True),
+        (None, _bury, 91, "Gone", True),
+        (200, None, 211, "Unknown", False),
+        (200, None, 213, "Unknown", True),
+    ],
+)
+def test_work_of_a_silent_node_moves_when_nothing_of_it_can_be_running(
+    lease_s: int | None,
+    change: Callable[[World, str], None] | None,
+    silent_s: float,
+    state: str,
+    moved: bool,
+) -> None:
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a", lease_s=lease_s, grace_s=10))
     world.settle()
-    assert world.memory.nodes[node].state is NodeState.DRAINING
-    _silence(world, node, 100)
-    assert world.memory.nodes[node].state is NodeState.GONE
-    assert world.attempts("a")[0].node in rest
+    (first,) = world.attempts("a")
+    if change is not None:
+        change(world, first.node)
+    world.settle()
+    if silent_s:
+        _silence(world, first.node, silent_s)
+    assert world.memory.nodes[first.node].state == state
+    assert (world.attempts("a")[0].id != first.id) is moved
+
+
+def test_a_node_in_no_pool_is_gone_in_the_cycle_that_gives_its_work_up() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a", lease_s=200, grace_s=10))
+    world.settle()
+    _leave_pool(world, "n0")
+    world.nodes["n0"].silent = True
+    world.advance(100)
+    assert "no pool declares it" in world.memory.nodes["n0"].message
+    wake_at = world.outcomes[-1].wake_at
+    assert wake_at == world.now - 100 + 212
+    world.now = wake_at
+    result = world.cycle()
+    assert [node.state for node in result.nodes] == ["Gone"]
+    assert not world.attempts("a")
+
+
+def test_a_node_that_keeps_endless_work_says_what_gives_it_up() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a", lease_s=None))
+    world.settle()
+    _leave_pool(world, "n0")
+    _silence(world, "n0", 100)
+    assert "gone: true" in world.memory.nodes["n0"].message
+
+
+def test_a_node_that_is_gone_stays_so_over_a_change_of_leader() -> None:
+    world = World(nodes=2, cpu=1)
+    _bury(world, "n0")
+    _silence(world, "n0", 100)
+    world.memory.leader_since = world.now
+    world.cycle()
+    assert world.memory.nodes["n0"].state == "Gone"
+    world.nodes["n0"].silent = False
+    world.settle()
+    assert world.memory.nodes["n0"].state == "Drained", "it speaks: it is not gone"
 
 
 def test_losses_in_a_row_wait_longer_and_longer() -> None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.model.states import AttemptState
 from tests.unit.core.world import World, job
 
@@ -13,7 +14,8 @@ def test_a_node_that_was_declared_gone_and_is_back_gets_nothing_until_it_is_empt
     (old,) = world.attempts("a")
     node = world.nodes["n0"]
     node.silent = True
-    world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, nodes=())})
+    said = {"n0": desired.Drain(reason="burnt", gone=True)}
+    world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, drains=said)})
     world.advance(100)
     assert world.memory.nodes["n0"].state == "Gone"
     assert world.state("a") == "Pending"

@@ -4,6 +4,8 @@ Nothing of the core is replaced. The world keeps a ``Memory``, turns the engine'
 into reports as agents would, and lets a test end tasks, silence nodes and move time.
 """
 
+from typing import Literal
+
 import msgspec
 
 from reconciler.core import memory as core_memory
@@ -133,6 +135,7 @@ class World:
         self.now = 1_000_000.0
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 0
+        self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
         self.engine = agents_engine.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
@@ -164,10 +167,11 @@ class World:
             generation=self.generation,
             structure=self.structure,
             jobs=dict(self.jobs),
-            status=desired.SyncStatus(sync="Synced"),
+            status=desired.SyncStatus(sync=self.sync),
         )
         reports, answered = self.memory.take_input()
-        result = reconcile.reconcile(wanted, self.memory.observed(reports, answered), self.now)
+        observed = self.memory.observed(reports, answered, self.memory.take_asked())
+        result = reconcile.reconcile(wanted, observed, self.now)
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
             node = self.nodes[update.node]

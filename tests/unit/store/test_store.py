@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from reconciler import store
 from reconciler.model import drift, outcome, records
 from reconciler.model.states import AttemptState, JobState
-from reconciler.store import reader
+from reconciler.store import journals, reader
 from tests.unit.store import samples
 
 
@@ -204,7 +204,7 @@ def test_a_reader_sees_commits_and_does_not_block_them(opened: store.Store, url:
         commit(opened, epoch, 1, samples.cycle(jobs=(samples.job(),)))
     assert reading.job("train") == samples.job()
     with pytest.raises(store.StoreError, match="readonly"):
-        reading._rows(sa.text("DELETE FROM jobs"))  # type: ignore[arg-type]
+        reading.rows(sa.text("DELETE FROM jobs"))  # type: ignore[arg-type]
     reading.close()
 
 
@@ -292,16 +292,28 @@ def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
     assert opened.view("q") == b"2"
     assert opened.view("none") is None
     assert opened.incumbents() == b"i"
-    assert (opened.journal(1), opened.journal(2), opened.journal(3)) == (b"one", b"two", None)
-    assert opened.snapshot(2) == (1, b"whole")
-    assert opened.snapshot(0) is None
+    found = [journals.entry(opened, cycle) for cycle in (1, 2, 3)]
+    assert [one.body if one else None for one in found] == [b"one", b"two", None]
+    assert found[1] is not None
+    assert found[1].replayable
+    place = journals.snapshot_place(opened, found[1])
+    assert place == (epoch, 1)
+    assert journals.snapshot(opened, place) == b"whole"
+    assert journals.snapshot(opened, journals.Place(epoch, 2)) is None
+    assert journals.oldest(opened) == found[0]
 
 
 def test_overrides_are_loaded(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     drain = records.Override("drain", "n1", "smoke", "alice@example.org", 1.0, 2.0)
-    opened.put_overrides(epoch, (drain,), 60.0)
-    assert opened.load().overrides == (drain,)
+    cancel = records.Override(
+        "cancel", "train", "runs away", "bob@example.org", 1.5, 3.0, run_key="train.1.0123"
+    )
+    commit(opened, epoch, 1, samples.cycle(overrides=(drain, cancel)))
+    assert opened.load().overrides == (drain, cancel)
+    assert opened.overrides() == (drain, cancel)
+    commit(opened, epoch, 2, samples.cycle(overrides=(cancel,)))
+    assert opened.load().overrides == (cancel,)
 
 
 def test_what_is_too_old_goes_in_bounded_batches(
@@ -327,15 +339,53 @@ def test_what_is_too_old_goes_in_bounded_batches(
     assert prune(events_before=6.0) == 4
     assert prune(events_before=6.0) == 1
     assert [event.sequence for event in opened.events()] == [6, 7, 8, 9, 10]
-    assert prune(journal_before=3.0) == 2
-    assert opened.journal(2) is None
-    assert opened.snapshot(3) == (1, b"s")
-    assert prune(journal_bytes_max=350) == 4 + 2
-    assert prune(journal_bytes_max=350) == 1
-    assert opened.journal(7) is None
-    assert opened.journal(8) is not None
-    assert opened.snapshot(7) == (7, b"s")
-    assert opened.snapshot(6) is None
+
+    # stretches begin with cycles 1, 4, 7 and 10
+    def kept() -> list[int]:
+        return [one.cycle for one in journals.entries(opened, epoch, 0, None)]
+
+    assert prune(journal_before=4.0) == 3 + 1
+    assert kept() == list(range(4, 11))
+    assert journals.snapshots(opened) == [(epoch, 4), (epoch, 7), (epoch, 10)]
+    assert prune(journal_bytes_max=703) == 0, "seven entries and three snapshots of a byte"
+    assert prune(journal_bytes_max=702) == 3 + 1
+    assert kept() == [7, 8, 9, 10]
+    assert prune(journal_bytes_max=0, journal_before=99.0) == 3 + 1
+    assert prune(journal_bytes_max=0, journal_before=99.0) == 0, "the newest stretch goes on"
+    assert kept() == [10]
+    assert journals.oldest(opened) == journals.entry(opened, 10)
+
+
+def test_journal_entries_are_found_by_time(
+    opened: store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconciler.store.journals.BATCH", 2)
+    epoch = opened.lead("one", 50.0)
+    for number in range(1, 6):
+        commit(opened, epoch, number, samples.cycle(now=60.0 + number // 2))
+
+    def cycle_of(found: journals.Entry | None) -> int | None:
+        return None if found is None else found.cycle
+
+    moments = (59.0, 60.0, 60.5, 61.0, 62.0, 70.0)
+    through = [cycle_of(journals.entry_through(opened, at)) for at in moments]
+    across = [cycle_of(journals.entry_across(opened, at)) for at in moments]
+    assert through == [None, 1, 1, 3, 5, 5]
+    assert across == [1, 2, 2, 4, None, None]
+    assert [one.cycle for one in journals.entries(opened, epoch, 2, 4)] == [2, 3, 4]
+
+
+def test_entries_without_a_snapshot_go_by_age_too(
+    opened: store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconciler.store.retention.BATCH", 2)
+    epoch = opened.lead("one", 50.0)
+    for number in range(1, 7):
+        snapshot = b"s" if number == 5 else None
+        commit(opened, epoch, number, samples.cycle(now=float(number)), snapshot=snapshot)
+    limits = {"events_before": 0.0, "journal_before": 4.0}
+    assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]  # type: ignore[arg-type]
+    assert [one.cycle for one in journals.entries(opened, epoch, 0, None)] == [4, 5, 6]
 
 
 def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:

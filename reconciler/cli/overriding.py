@@ -1,0 +1,132 @@
+"""Commands for the time in which git can't be reached: overrides, made, listed and ended.
+
+``cancel`` and ``drain`` come here when they are called with ``--override``.
+"""
+
+import shlex
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from reconciler.cli import context, terminal
+
+Override = Annotated[
+    bool,
+    typer.Option(
+        "--override",
+        help="Do it also while git can't be reached, for as long as --for says; needs --reason.",
+    ),
+]
+For = Annotated[
+    str | None,
+    typer.Option("--for", help="How long an override lasts, 7d at the most; 4h if left out."),
+]
+DONE = {"cancel": "cancelled", "drain": "drained"}
+
+
+class Verb(StrEnum):
+    """What an override does."""
+
+    CANCEL = "cancel"
+    DRAIN = "drain"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(overrides)
+    group.command()(clear)
+    app.add_typer(group, name="overrides")
+
+
+def put(
+    verb: str,
+    names: list[str],
+    reason: str,
+    lasts: str | None,
+    place: tuple[str | None, str | None],
+) -> None:
+    """Make overrides at the controller, where git does not take them."""
+    if not reason.strip():
+        terminal.fail("an override needs a --reason, for who comes after", terminal.USAGE)
+    body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
+    if lasts is not None:
+        body["for_s"] = context.seconds(lasts)
+    with context.controller(*place) as api:
+        results = api.post("/v1/overrides", body)["items"]
+    for result in results:
+        made = result["override"]
+        if made is None:
+            told = f"{DONE[verb]}; git could be reached, so it is committed"
+            terminal.out.print(f"{result['name']}: {told}", markup=False)
+            continue
+        until = terminal.clock(made["expires"])
+        terminal.out.print(
+            f"{result['name']}: {DONE[verb]} by an override until {until}", markup=False
+        )
+        terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
+
+
+def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:
+    """Refuse options that make no sense together."""
+    if override and dry_run:
+        terminal.fail("--override can't be tried out: leave --dry-run or it away", terminal.USAGE)
+    if lasts is not None and not override:
+        terminal.fail("--for says how long an --override lasts; name both", terminal.USAGE)
+
+
+def hint(verb: str, names: list[str], reason: str) -> str:
+    """The command that makes an override of what git did not take."""
+    words = ["muster", verb, *names, "--override", "--reason", reason or "WHY"]
+    return f"if it can't wait until git can be reached: {shlex.join(words)}"
+
+
+def overrides(
+    at: typer.Context,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List cancels and drains that were made while git could not be reached, and what is left.
+
+    Example: muster overrides -o json
+    """
+    if at.invoked_subcommand is not None:
+        return
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/overrides")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    rows = [
+        [i["verb"], i["subject"], i["owner"], terminal.clock(i["expires"]), i["reason"]]
+        for i in page["items"]
+    ]
+    if not rows:
+        terminal.note("no overrides: nobody has done anything behind git")
+        return
+    terminal.table(["KIND", "NAME", "BY", "UNTIL", "WHY"], rows)
+    for item in page["items"]:
+        terminal.note(f"to commit it: {item['commit']}")
+
+
+def clear(
+    kind: Annotated[Verb, typer.Argument(help="What it does.")],
+    name: Annotated[str, typer.Argument(help="The job or node.")],
+    *,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """End an override before its time: a node works again; a cancelled run stays cancelled.
+
+    Example: muster overrides clear drain gpu003
+    """
+    with context.controller(server, token_file) as api:
+        api.delete(f"/v1/overrides/{kind.value}/{name}")
+    if kind is Verb.DRAIN:
+        terminal.out.print(f"{name}: the override is ended; git decides again", markup=False)
+    else:
+        told = "the override is ended; the run stays cancelled (`muster rerun` starts another)"
+        terminal.out.print(f"{name}: {told}", markup=False)

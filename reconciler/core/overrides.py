@@ -1,0 +1,155 @@
+"""Second phase, second part: cancels and drains that people ask for while git can't take them.
+
+An override is no second source of truth: it has an end, it is drift for as long as it lasts, and
+it goes by itself as soon as git says the same. What it did to a run stays done, since a run
+happens once; what it did to a node ends with it.
+"""
+
+import msgspec
+
+from reconciler.core import work as desk
+from reconciler.model import desired, records, times
+
+#: The most overrides in force at once.
+OVERRIDES_MAX = 1000
+
+Overrides = dict[tuple[str, str], records.Override]
+
+
+def apply(work: desk.Work) -> None:
+    """Take up what was asked for, let go of what has ended, and put the rest into force."""
+    if not work.observed.overrides and not work.observed.asked:
+        return
+    structure = work.desired.structure
+    pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
+    overrides: Overrides = {one.key: one for one in work.observed.overrides}
+    for request in work.observed.asked:
+        if isinstance(request, records.PutOverride):
+            work.answers[request.id] = _put(work, overrides, request.override, pools)
+        else:
+            work.answers[request.id] = _clear(work, overrides, request)
+    for one in list(overrides.values()):
+        ended = _ended(work, one, pools.get(one.subject))
+        if ended is not None:
+            kind, message = ended
+            del overrides[one.key]
+            _event(work, kind, one, message)
+        else:
+            work.wake(one.expires_at)
+            _enforce(work, one)
+    work.overrides = tuple(overrides.values())
+
+
+def describe(one: records.Override) -> str:
+    """Who, until when, and why; free of durations, so that it stays the same while it lasts."""
+    until = times.format_time(one.expires_at)
+    return f"by override of {one.owner} until {until}: {one.reason}"
+
+
+def commit_command(one: records.Override) -> str:
+    """What makes git say the same."""
+    reason = one.reason.replace("'", "'\\''")
+    return f"muster {one.verb} {one.subject} --reason '{reason}'"
+
+
+def _put(
+    work: desk.Work, overrides: Overrides, asked: records.Override, pools: dict[str, desired.Pool]
+) -> str:
+    """Put an override into force; why not, or nothing."""
+    known = overrides.get(asked.key)
+    if asked.expires_at <= work.now:
+        return "it would have ended before it could begin"
+    if known is None and len(overrides) >= OVERRIDES_MAX:
+        return (
+            f"{OVERRIDES_MAX} overrides are in force, and no more are possible: commit some of "
+            "them to git, or end some with `muster overrides clear`"
+        )
+    if asked.verb == "cancel":
+        record = work.job(asked.subject)
+        if record is None:
+            return f"no job {asked.subject} is known"
+        asked = msgspec.structs.replace(asked, run_key=record.key)
+        if known is None or known.run_key != asked.run_key:
+            if record.finished:
+                return f"run {record.spec.run} of it is {record.state.value} already"
+            draft = work.drafts.get(asked.subject)
+            if (draft or record).removed:
+                return f"run {record.spec.run} of it is being cancelled already"
+        _bar_changed(work, record)
+    else:
+        why_not = _not_drainable(work, asked.subject, pools.get(asked.subject))
+        if why_not:
+            return why_not
+    overrides[asked.key] = asked
+    _event(work, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
+    return ""
+
+
+def _bar_changed(work: desk.Work, record: records.JobRecord) -> None:
+    """What git says of the cancelled run now does not begin either, where it was changed."""
+    spec = work.desired.jobs.get(record.name)
+    if spec is not None and spec.run == record.spec.run and spec.key != record.key:
+        work.barred.add(spec.key)
+        work.new_runs.append(spec.key)
+
+
+def _not_drainable(work: desk.Work, node: str, pool: desired.Pool | None) -> str:
+    """Why a node can't be drained by an override; empty where it can."""
+    if pool is None and work.node(node) is None:
+        return f"no node {node} is known"
+    if pool is not None and node in pool.drains:
+        return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
+    return ""
+
+
+def _clear(work: desk.Work, overrides: Overrides, asked: records.ClearOverride) -> str:
+    """End an override; why not, or nothing."""
+    known = overrides.pop((asked.verb, asked.subject), None)
+    if known is None:
+        return f"there is no override that would {asked.verb} {asked.subject}"
+    _event(work, "OverrideCleared", known, f"{asked.owner} ended it; it was {describe(known)}")
+    return ""
+
+
+def _ended(
+    work: desk.Work, one: records.Override, pool: desired.Pool | None
+) -> tuple[str, str] | None:
+    """The kind of event and message with which an override ends now, if it does."""
+    if one.expires_at <= work.now:
+        return "OverrideExpired", f"{one.verb} {describe(one)}"
+    if one.verb == "drain":
+        if pool is not None and one.subject in pool.drains:
+            return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
+        return None
+    if work.desired.status.sync == "Unknown":
+        return None  # what can't be read says nothing of what is no longer there
+    spec = work.desired.jobs.get(one.subject)
+    if spec is None:
+        if one.subject in work.desired.refused:
+            return None
+        return "OverrideCommitted", "its document left the repository"
+    record = work.job(one.subject)
+    if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
+        return "OverrideCommitted", f"git asks for run {spec.run} instead"
+    return None
+
+
+def _enforce(work: desk.Work, one: records.Override) -> None:
+    """Do what an override that is in force says."""
+    if one.verb == "drain":
+        work.override_drains[one.subject] = desired.Drain(one.reason, one.owner, one.expires_at)
+        return
+    record = work.job(one.subject)
+    if record is None or record.finished or record.key != one.run_key:
+        return
+    draft = work.draft(one.subject)
+    if draft is not None and not draft.removed:
+        draft.removed = True
+        draft.message = f"cancelled {describe(one)}"
+
+
+def _event(work: desk.Work, kind: str, one: records.Override, message: str) -> None:
+    if one.verb == "cancel":
+        work.event(kind, message, job=one.subject)
+    else:
+        work.event(kind, message, node=one.subject)

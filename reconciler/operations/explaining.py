@@ -1,0 +1,180 @@
+"""Why a job was as it was at a moment in the past: the cycle of that moment, decided again.
+
+The answer has the shape of the live one, out of the records as they stood after that cycle. A
+replay may take as long as its cycles took, and it is computing throughout: whoever serves others
+meanwhile runs this module as a process of its own, which prints the answer as JSON.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+
+import msgspec
+
+from reconciler.core import memory as memories
+from reconciler.model import desired, records, times
+from reconciler.model.states import AttemptState, JobState
+from reconciler.operations import replaying, views
+from reconciler.store import Reader, StoreError
+
+#: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
+DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
+
+
+#: A look at the past does not take the processor from the present.
+NICENESS = 10
+
+
+class UnknownJobError(Exception):
+    """There was no job of that name then."""
+
+
+class Replayed(msgspec.Struct, frozen=True, rename="camel"):
+    """Which cycle an answer about the past is taken from.
+
+    ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
+    one whose jobs were in force, ``structureRevision`` that of all else. ``disagreements`` names
+    the parts of the cycle's outcome that came out otherwise than they were recorded.
+    """
+
+    asked: str
+    decided: str
+    cycle: int
+    epoch: int
+    revision: str | None
+    structure_revision: str | None
+    muster: str
+    disagreements: list[str]
+
+
+class Explained(msgspec.Struct, frozen=True, rename="camel"):
+    """A job at a moment, with its queue then and what had happened until then."""
+
+    job: views.JobView
+    queue: views.QueueView | None
+    events: list[views.EventView]
+    replayed: Replayed
+
+
+def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained:
+    """A job as it was after the last cycle at or before ``at``.
+
+    Args:
+        reader: the store.
+        name: of the job.
+        at: seconds since the epoch.
+        limit: the most events.
+
+    Raises:
+        ReplayError: no cycle of that time can be replayed.
+        UnknownJobError: there was no such job.
+        StoreError: the store can't be read.
+    """
+    found = replaying.replay(reader, at=at)
+    call = found.call
+    after = memories.Memory.as_of(call.observed)
+    after.absorb(call.result)
+    status = call.wanted.status
+    shown = _job(reader, name, after, call.wanted, call.now)
+    if shown is None:
+        raise UnknownJobError(
+            f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
+            f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
+        )
+    queues = {usage.name: usage for usage in call.queues}
+    queue = queues.get(shown.queue)
+    happened = reader.events(job=name, until=call.now, limit=limit)
+    return Explained(
+        job=shown,
+        queue=None if queue is None else views.queue_view(queue),
+        events=[views.event_view(event) for event in happened],
+        replayed=Replayed(
+            asked=times.format_time(at),
+            decided=times.format_time(call.now),
+            cycle=found.cycle,
+            epoch=found.epoch,
+            revision=status.jobs_revision,
+            structure_revision=status.structure_revision,
+            muster=found.muster,
+            disagreements=list(call.disagreements),
+        ),
+    )
+
+
+def _job(
+    reader: Reader, name: str, then: memories.Memory, wanted: desired.Desired, now: float
+) -> views.JobView | None:
+    """The job as the records have it, or as git had it where it could never run."""
+    record = then.jobs.get(name)
+    if record is None:
+        problem = wanted.refused.get(name)
+        checked_at = wanted.status.checked_at or now
+        return None if problem is None else views.refused_view(name, problem, checked_at)
+    return views.job_view(
+        record,
+        attempts=_attempts(reader, record, then, now),
+        reasons=then.reasons.get(record.reason_key, ()),
+        place=_place(record, then),
+    )
+
+
+def _attempts(
+    reader: Reader, job: records.JobRecord, then: memories.Memory, now: float
+) -> list[records.AttemptRecord]:
+    """The attempts of that moment: those under way as they were, those concluded as they are."""
+    under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
+    known = {attempt.id for attempt in under_way}
+    concluded = [
+        attempt
+        for attempt in reader.attempts(job.name, job.spec.run, limit=views.ATTEMPTS_IN_JOB)
+        if attempt.job_key == job.key
+        and attempt.id not in known
+        and attempt.state is AttemptState.ENDED
+        and attempt.ended_at is not None
+        and attempt.ended_at <= now
+    ]
+    found = under_way + concluded
+    found.sort(key=lambda a: (a.element, a.try_number, a.group, a.index))
+    return found[: views.ATTEMPTS_IN_JOB]
+
+
+def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
+    """The place in the queue, in the order of ``Reader.places``."""
+    if job.state is not JobState.PENDING:
+        return None
+
+    def order(of: records.JobRecord) -> tuple[int, int, str]:
+        return (-of.spec.priority, of.order, of.name)
+
+    mine = order(job)
+    return 1 + sum(
+        one.state is JobState.PENDING and one.spec.queue == job.spec.queue and order(one) < mine
+        for one in (then.jobs[name] for name in then.active)
+    )
+
+
+def main() -> int:
+    """``python -m reconciler.operations.explaining --store URL --job NAME --at SECONDS``."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--store", required=True)
+    options.add_argument("--job", required=True)
+    options.add_argument("--at", required=True, type=float)
+    options.add_argument("--limit", type=int, default=100)
+    given = options.parse_args()
+    os.nice(NICENESS)
+    try:
+        with contextlib.closing(Reader.open(given.store)) as reader:
+            told = explain(reader, given.job, given.at, given.limit)
+    except (replaying.ReplayError, UnknownJobError) as error:
+        sys.stdout.write(str(error))
+        return NOTHING_THERE
+    except StoreError as error:
+        sys.stdout.write(str(error))
+        return UNREADABLE
+    sys.stdout.write(msgspec.json.encode(told).decode())
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Why a job is as it is, now or at a moment in the past.
+
+About now, the store is read. About the past, its cycle is decided again, which is computing for as
+long as the cycles took: in a process of its own, so that agents are answered as quickly meanwhile,
+one at a time, and not without end.
+"""
+
+import asyncio
+import sys
+import time
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.datastructures import State
+from litestar.params import Parameter
+
+from reconciler.model import times
+from reconciler.operations import explaining, views
+from reconciler.server import api, failures, lists, services
+
+#: The longest that one replay may take.
+REPLAY_S_MAX = 75.0
+#: How many may wait for the one under way.
+WAITING_MAX = 8
+#: A clock that is ahead by less is not told off.
+AHEAD_S = 5.0
+
+
+class Replays:
+    """Runs one replay at a time for the server of one store."""
+
+    def __init__(self, store_url: str) -> None:
+        self._store_url = store_url
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def explain(self, name: str, at: float, limit: int) -> explaining.Explained:
+        """A job at a moment.
+
+        Raises:
+            Failure: there is nothing to tell, or it can't be told now.
+        """
+        if self._waiting >= WAITING_MAX:
+            raise failures.Failure(429, f"{WAITING_MAX} replays wait already", retry_after_s=5.0)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                status, told = await self._run(name, at, limit)
+        finally:
+            self._waiting -= 1
+        if status == explaining.DONE:
+            return msgspec.json.decode(told, type=explaining.Explained)
+        if status in (explaining.NOTHING_THERE, explaining.UNREADABLE):
+            code = 404 if status == explaining.NOTHING_THERE else 503
+            raise failures.Failure(code, told.decode(errors="replace"))
+        raise failures.Failure(500, "the replay failed; the server's log has it")
+
+    async def _run(self, name: str, at: float, limit: int) -> tuple[int, bytes]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "reconciler.operations.explaining"),
+            *("--store", self._store_url, "--job", name, "--at", repr(at), "--limit", str(limit)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            told, _ = await asyncio.wait_for(process.communicate(), REPLAY_S_MAX)
+        except TimeoutError:
+            raise failures.Failure(
+                503, f"the replay took longer than {REPLAY_S_MAX:.0f} s and was ended"
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, told
+
+
+def _moment(written: str) -> float:
+    try:
+        at = times.parse_time(written)
+    except (ValueError, OverflowError) as error:
+        raise failures.Failure(400, f"at: {error}; write a time as RFC 3339 has it") from None
+    if at > time.time() + AHEAD_S:
+        raise failures.Failure(400, f"at: {written} is still to come; leave it out to ask of now")
+    return at
+
+
+@get(
+    "/v1/jobs/{name:str}/explain",
+    responses=failures.responses(400, 401, 403, 404, 429, 500, 503),
+    summary="Why a job is as it is, or was at a moment",
+)
+async def explain(
+    name: api.Name,
+    state: State,
+    at: Annotated[
+        str | None,
+        Parameter(
+            max_length=64, description="RFC 3339: after the last cycle at or before this moment."
+        ),
+    ] = None,
+    limit: api.Limit = 100,
+) -> lists.Explanation:
+    """Reasons in order of precedence, and the newest events."""
+    service: services.Services = state.services
+    if at is None:
+        return await asyncio.to_thread(_now, service, name, limit)
+    replays: Replays = state.replays
+    told = await replays.explain(name, _moment(at), limit)
+    return lists.Explanation(
+        job=told.job,
+        reasons=told.job.reasons,
+        queue=told.queue,
+        events=told.events,
+        replayed=told.replayed,
+        as_of=told.replayed.decided,
+        revision=told.replayed.revision,
+    )
+
+
+def _now(service: services.Services, name: str, limit: int) -> lists.Explanation:
+    found = api.job_or_404(service, name, None)
+    (shown,) = api.show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
+    queue = next((one for one in api.show_queues(service) if one.name == shown.queue), None)
+    return lists.Explanation(
+        job=shown,
+        reasons=shown.reasons,
+        queue=queue,
+        events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
+        **lists.head(service),
+    )
+
+
+HANDLERS = [explain]

@@ -1,0 +1,177 @@
+"""``/v1/overrides``: cancels and drains for the time in which git can't take them.
+
+A request is first tried as a commit. Only what git does not take becomes an override, which the
+loop journals and stores; the answer comes when it is durable.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.datastructures import State
+from litestar.params import JSONBody, Parameter
+
+from reconciler.core.overrides import OVERRIDES_MAX
+from reconciler.model import records
+from reconciler.operations import submission, views
+from reconciler.server import access, api, failures, lists, services
+
+#: How long an override lasts where nothing is said, and at the most.
+FOR_S_DEFAULT = 4 * 3600
+FOR_S_MAX = 7 * 86400
+REASON_CHARACTERS_MAX = 1000
+#: How long git may take before an override is made instead.
+GIT_PATIENCE_S = 10.0
+
+
+class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to cancel or nodes to drain, and for how long unless git says the same before."""
+
+    verb: records.OverrideVerb
+    names: list[str]
+    reason: str
+    for_s: int = FOR_S_DEFAULT
+
+
+class OverrideResult(msgspec.Struct, frozen=True):
+    """What became of one subject: ``commit`` where git took it, else the ``override``."""
+
+    name: str
+    commit: str | None
+    override: views.OverrideView | None
+
+
+class OverrideResults(msgspec.Struct, frozen=True, rename="camel"):
+    """One result for each subject, in order; all of them are durable."""
+
+    items: list[OverrideResult]
+    api_version: str = views.API_VERSION
+
+
+@get("/v1/overrides", sync_to_thread=True, responses=api.FAILS, summary="Overrides in force")
+def overrides(state: State) -> lists.Overrides:
+    """Cancels and drains that are not committed, oldest first."""
+    service: services.Services = state.services
+    found = [views.override_view(one) for one in service.reader.overrides()]
+    return lists.Overrides(items=found, **lists.head(service))
+
+
+@post(
+    "/v1/overrides",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 404, 409, 413, 503),
+    summary="Cancel jobs or drain nodes though git can't be reached",
+)
+async def put_overrides(
+    data: JSONBody[OverrideRequest], request: Request[Any, Any, State], state: State
+) -> OverrideResults:
+    """Committed where git can be reached after all, else an override that expires."""
+    service: services.Services = state.services
+    owner = access.identity_of(request).name
+    _check(data)
+    commits = await _commit(service, data, owner)
+    now = time.time()
+    asked = {
+        name: records.Override(data.verb, name, data.reason, owner, now, now + data.for_s)
+        for name in data.names
+        if name not in commits
+    }
+    answers = await asyncio.gather(
+        *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in asked.values())
+    )
+    refused = [f"{name}: {why}" for name, why in zip(asked, answers, strict=True) if why]
+    if refused:
+        done = len(data.names) - len(refused)
+        raise failures.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
+    return OverrideResults(
+        [
+            OverrideResult(
+                name,
+                commits.get(name),
+                views.override_view(asked[name]) if name in asked else None,
+            )
+            for name in data.names
+        ]
+    )
+
+
+@delete(
+    "/v1/overrides/{verb:str}/{name:str}",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 404, 503),
+    summary="End an override before its time",
+)
+async def clear_override(
+    verb: Annotated[str, Parameter(pattern="^(cancel|drain)$")],
+    name: api.Name,
+    request: Request[Any, Any, State],
+    state: State,
+) -> OverrideResults:
+    """A node may work again; a run that was cancelled stays so, since a run happens once."""
+    service: services.Services = state.services
+    owner = access.identity_of(request).name
+    kind: records.OverrideVerb = "cancel" if verb == "cancel" else "drain"
+    why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
+    if why:
+        raise failures.Failure(404, f"{why}; `muster overrides` lists those in force")
+    return OverrideResults([OverrideResult(name, None, None)])
+
+
+def _check(data: OverrideRequest) -> None:
+    """Refuse what can't become an override, whoever asks.
+
+    Raises:
+        Failure: what is wrong, and what would be right.
+    """
+    if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
+        raise failures.Failure(
+            400, f"names: found {len(data.names)}, expected 1 to {OVERRIDES_MAX}, each once"
+        )
+    if not data.reason.strip() or len(data.reason) > REASON_CHARACTERS_MAX:
+        raise failures.Failure(
+            400,
+            f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
+            "an override says why, for who comes after",
+        )
+    if not 1 <= data.for_s <= FOR_S_MAX:
+        raise failures.Failure(
+            400,
+            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what is to last "
+            "longer belongs into git",
+        )
+
+
+async def _commit(
+    service: services.Services, data: OverrideRequest, owner: str
+) -> dict[str, str | None]:
+    """Names that git took, with their commits; those that it could not take are left out.
+
+    Raises:
+        Failure: git could be asked, and what was asked for makes no sense.
+    """
+    if service.submitter is None:
+        return {}
+    documents = [
+        submission.SubmittedDocument(data.verb, owner, name, reason=data.reason)
+        for name in data.names
+    ]
+    pushing = asyncio.ensure_future(service.submitter.submit(documents))
+    try:
+        results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
+    except TimeoutError:
+        # it may still be pushed: then git says the same, and the override goes by itself
+        return {}
+    service.pushed()
+    wrong = [one for one in results if 400 <= one.status < 500]
+    if wrong:
+        raise failures.Failure(
+            max(one.status for one in wrong),
+            "; ".join(f"{one.name}: {one.message}" for one in wrong[:20]),
+        )
+    return {one.name: one.commit for one in results if one.status < 400}
+
+
+HANDLERS: list[Any] = [overrides, put_overrides, clear_override]

@@ -1,0 +1,228 @@
+"""Virtual nodes: what really runs, which the controller knows from reports alone.
+
+A node gets its whole set of assignments and makes its tasks match it, as an agent does (DESIGN
+section 5). It keeps what has ended until that is acknowledged, refuses what was decided for
+another boot, and stops what its lease no longer covers. It tells nothing by itself: the cluster
+asks for its report and carries it.
+"""
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.model import records
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason
+
+#: How many acknowledged ends a node remembers, lest a late set starts one of them again.
+FORGOTTEN_MAX = 10_000
+#: The number of SIGTERM.
+_SIGTERM = 15
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What becomes of an attempt that is left alone, and how it leaves when told to.
+
+    Attributes:
+        runs_s: seconds from its start to its end by itself; infinite: it never ends.
+        exit_code: with which status it then ends.
+        leaves_s: seconds that it takes to leave once told to, at most its grace.
+    """
+
+    runs_s: float = math.inf
+    exit_code: int = 0
+    leaves_s: float = 0.0
+
+
+class Task(msgspec.Struct):
+    """One process, or one that is about to be.
+
+    Attributes:
+        starts_at: when it is up.
+        ends_at: when it ends by itself, or as told.
+        why: what that end is.
+        told: whether it was told to leave.
+    """
+
+    attempt: records.AttemptRecord
+    fate: Fate
+    starts_at: float
+    ends_at: float
+    why: EndReason = EndReason.EXITED
+    told: bool = False
+
+
+class VirtualNode:
+    """One machine with its agent, and the truth about what runs there."""
+
+    def __init__(self, name: str, capacity: Resources, first_boot_id: str = "") -> None:
+        self.name = name
+        self._first_boot_id = first_boot_id or f"{name}-boot-1"
+        self._inventory = records.Inventory(hostname=name, capacity=capacity, virtual=True)
+        self.clock_offset_s = 0.0
+        self.connected = True
+        self.up = True
+        self.boot = self.agent = 1
+        self.sequence = 0
+        self.version = 0
+        self.renewed_at = -math.inf
+        self.tasks: dict[str, Task] = {}
+        self.ended: dict[str, records.AttemptReport] = {}
+        self.news: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
+
+    @property
+    def boot_id(self) -> str:
+        """The boot that it is in."""
+        return self._first_boot_id if self.boot == 1 else f"{self.name}-boot-{self.boot}"
+
+    @property
+    def incarnation(self) -> str:
+        """The agent process that speaks for it."""
+        return f"{self.name}-agent-{self.agent}"
+
+    @property
+    def reachable(self) -> bool:
+        """Whether messages reach it and come from it."""
+        return self.up and self.connected
+
+    # -- what the controller asks for
+
+    def acknowledge(self, attempts: Iterable[str]) -> None:
+        """Forget ends that are durable elsewhere."""
+        for attempt in attempts:
+            if self.ended.pop(attempt, None) is not None:
+                self._forgotten[attempt] = None
+                if len(self._forgotten) > FORGOTTEN_MAX:
+                    del self._forgotten[next(iter(self._forgotten))]
+
+    def to_start(
+        self, assignments: Iterable[records.AttemptRecord], now: float
+    ) -> list[records.AttemptRecord]:
+        """Attempts of its set that it has not yet; those that it may not start end here."""
+        wanted = []
+        for attempt in assignments:
+            known = attempt.id in self.tasks or attempt.id in self.ended
+            if known or attempt.id in self._forgotten:
+                continue
+            if attempt.stop is not None:
+                self._told_end(attempt, None, now, attempt.stop.reason)
+            elif attempt.boot_id not in ("", self.boot_id):
+                self._told_end(attempt, None, now, EndReason.REFUSED)
+            else:
+                wanted.append(attempt)
+        return wanted
+
+    def start(self, attempt: records.AttemptRecord, fate: Fate, starts_at: float) -> Task:
+        """Begin a task."""
+        task = Task(attempt, fate, starts_at, starts_at + fate.runs_s)
+        self.tasks[attempt.id] = task
+        self.news[attempt.id] = None
+        return task
+
+    def to_stop(
+        self, assignments: Iterable[records.AttemptRecord], now: float
+    ) -> list[tuple[str, Task]]:
+        """Tell tasks to leave that have a stop order or are not in the set; those just told."""
+        listed = {attempt.id: attempt for attempt in assignments}
+        told = []
+        for name, task in self.tasks.items():
+            attempt = listed.get(name)
+            if attempt is None:
+                self.tell_to_leave(task, EndReason.CANCELLED, now, task.attempt.grace_s)
+            elif attempt.stop is not None:
+                order = attempt.stop
+                self.tell_to_leave(task, order.reason, now, order.grace_s)
+            else:
+                continue
+            told.append((name, task))
+        return told
+
+    def tell_to_leave(self, task: Task, why: EndReason, now: float, grace_s: float) -> None:
+        """Ask a task to leave; it does so in its own time, at most its grace."""
+        if not task.told:
+            task.told, task.why = True, why
+            task.ends_at = now + min(grace_s, task.fate.leaves_s)
+        else:
+            task.ends_at = min(task.ends_at, now + grace_s)
+
+    # -- what happens by itself
+
+    def end(self, name: str, now: float) -> bool:
+        """End a task whose time has come; whether there is one."""
+        task = self.tasks.get(name)
+        if task is None or task.ends_at > now:
+            return False
+        self._told_end(task.attempt, task, now, task.why)
+        return True
+
+    def lose_everything(self) -> None:
+        """The machine loses its power: nothing that ran runs on; ends on disk remain."""
+        self.up = False
+        self.tasks.clear()
+        self.news.clear()
+
+    def boot_again(self) -> None:
+        """It is back, as another boot."""
+        self.up = True
+        self.boot += 1
+        self.restart_agent()
+
+    def restart_agent(self) -> None:
+        """Another agent process speaks for it; its tasks outlive that."""
+        self.agent += 1
+        self.sequence = 0
+
+    def _told_end(
+        self, attempt: records.AttemptRecord, task: Task | None, now: float, why: EndReason
+    ) -> None:
+        started = task is not None and task.starts_at <= now
+        by_itself = why is EndReason.EXITED
+        self.tasks.pop(attempt.id, None)
+        self.news[attempt.id] = None
+        self.ended[attempt.id] = records.AttemptReport(
+            id=attempt.id,
+            state=AttemptState.ENDED,
+            started_at=self._clock(task.starts_at) if task is not None and started else None,
+            ended_at=self._clock(now),
+            exit_code=task.fate.exit_code if task is not None and by_itself else None,
+            signal=_SIGTERM if started and not by_itself else None,
+            end_reason=why,
+        )
+
+    # -- what it tells
+
+    def report(self, now: float, *, complete: bool) -> records.NodeReport:
+        """What it knows: everything, or what is new since its last report."""
+        self.sequence += 1
+        if complete:
+            told = [self._of_task(name, task, now) for name, task in self.tasks.items()]
+            told += self.ended.values()
+        else:
+            told = []
+            for name in self.news:
+                if name in self.ended:
+                    told.append(self.ended[name])
+                elif name in self.tasks:
+                    told.append(self._of_task(name, self.tasks[name], now))
+        self.news.clear()
+        return records.NodeReport(
+            node=self.name,
+            boot_id=self.boot_id,
+            incarnation=self.incarnation,
+            sequence=self.sequence,
+            received_at=now,
+            attempts=tuple(told),
+            complete=complete,
+            inventory=self._inventory if complete or self.sequence == 1 else None,
+        )
+
+    def _of_task(self, name: str, task: Task, now: float) -> records.AttemptReport:
+        state = AttemptState.STOPPING if task.told else AttemptState.RUNNING
+        if task.starts_at > now:
+            return records.AttemptReport(name, AttemptState.STARTING)
+        return records.AttemptReport(name, state, started_at=self._clock(task.starts_at))
+
+    def _clock(self, at: float) -> float:
+        return at + self.clock_offset_s

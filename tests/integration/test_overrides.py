@@ -1,0 +1,158 @@
+"""A cluster whose repository goes away: what people can still do, and how git catches up."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration import beds
+
+CLOCK = re.compile(r"\b(\d\d-\d\d )?\d\d:\d\d(:\d\d)?\b")
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def muster(bed: beds.Bed, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Run the command in the cluster's folder; stdout and stderr, times of day taken out."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reconciler.cli.main", *arguments],
+        check=False,
+        cwd=bed.folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done
+    return CLOCK.sub("TIME", done.stdout), CLOCK.sub("TIME", done.stderr)
+
+
+def _drift(bed: beds.Bed) -> list[tuple[str, str]]:
+    found = bed.get("/v1/drift")["items"]
+    return [(one["kind"], one["subject"]) for one in found if "override" in one["kind"]]
+
+
+def _node(bed: beds.Bed, name: str) -> beds.Json:
+    return next(node for node in bed.get("/v1/nodes")["items"] if node["name"] == name)
+
+
+def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
+    files = {
+        "jobs/long.yaml": beds.job("long", "  command: [sleep, '600']"),
+        "jobs/big.yaml": beds.job("big", "  resources: {cpu: 99}\n  command: ['true']"),
+    }
+    bed.commit(dict(files))
+    bed.until_state("long", "Running")
+    bed.until(lambda: bed.job("big")["reasons"])
+    repository = bed.folder / "repository.git"
+    repository.rename(bed.folder / "away.git")
+
+    _, told = muster(bed, "drain", "virtual-0", "--reason", "it smokes", code=1)
+    assert "git can't be reached" in told
+    command = "muster drain virtual-0 --override --reason 'it smokes'"
+    assert f"if it can't wait until git can be reached: {command}" in told
+    _, told = muster(bed, "cancel", "long", code=1)
+    assert "muster cancel long --override --reason WHY" in told
+
+    printed, told = muster(
+        bed, "drain", "virtual-0", "--override", "--for", "1h", "-m", "it smokes"
+    )
+    assert printed == "virtual-0: drained by an override until TIME\n"
+    assert told == (
+        "It is drift until git says the same; to commit it: "
+        "muster drain virtual-0 --reason 'it smokes'\n"
+    )
+    printed, _ = muster(bed, "cancel", "long", "big", "--override", "-m", "fills the disk")
+    assert printed == (
+        "long: cancelled by an override until TIME\nbig: cancelled by an override until TIME\n"
+    )
+    bed.until_state("long", "Cancelled")
+    assert bed.job("big")["state"] == "Cancelled"
+    assert _drift(bed) == [
+        ("job-cancelled-by-override", "big"),
+        ("job-cancelled-by-override", "long"),
+        ("node-drained-by-override", "virtual-0"),
+    ]
+    _, told = muster(bed, "cancel", "nobody", "--override", "-m", "x", code=1)
+    assert "nobody: no job nobody is known" in told
+    _, told = muster(bed, "cancel", "long", "--override", code=64)
+    assert "needs a --reason" in told
+
+    bed.cluster.kill_controller()
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
+    printed, told = muster(bed, "overrides")
+    assert printed == (
+        "KIND    NAME       BY                  UNTIL     WHY\n"
+        "drain   virtual-0  tester@example.org  TIME  it smokes\n"
+        "cancel  long       tester@example.org  TIME  fills the disk\n"
+        "cancel  big        tester@example.org  TIME  fills the disk\n"
+    )
+    assert "to commit it: muster cancel big --reason 'fills the disk'" in told
+    printed, _ = muster(bed, "status")
+    assert "Behind git: drain virtual-0 until TIME, by tester@example.org: it smokes" in printed
+
+    (bed.folder / "away.git").rename(repository)
+    assert bed.api is not None
+    bed.api.post("/v1/hooks/git")  # it would look by itself, later
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["sync"] == "Synced")
+    assert len(_drift(bed)) == 3, "git still says something else"
+    muster(bed, "drain", "virtual-0", "--reason", "it smokes")
+    muster(bed, "cancel", "long", "--reason", "fills the disk")
+    bed.until(lambda: _drift(bed) == [("job-cancelled-by-override", "big")])
+    assert _node(bed, "virtual-0")["drain"]["until"] is None
+    printed, _ = muster(bed, "overrides", "clear", "cancel", "big")
+    assert "stays cancelled" in printed
+    assert _drift(bed) == []
+    kinds = [event["kind"] for event in bed.get("/v1/events", node="virtual-0")["items"]]
+    assert kinds.count("NodeReady") == 1, "from its first start to its drain in git"
+    assert bed.job("big")["state"] == "Cancelled"
+
+
+def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
+    bed.commit({"jobs/quick.yaml": beds.job("quick", "  command: ['true']")})
+    bed.until_state("quick", "Succeeded")
+    before = bed.git("rev-parse", "main", folder=bed.folder / "repository.git")
+    for clone in ((), ("--clone", str(bed.clone))):
+        _, told = muster(bed, "cancel", "quikc", *clone, code=1)
+        assert "did you mean quick?" in told
+        _, told = muster(bed, "hold", "quick", *clone, code=1)
+        assert "run 1 of it is Succeeded already, and can't be held" in told
+        for verb in ("cancel", "hold", "rerun", "release"):
+            muster(bed, verb, "quikc", "--dry-run", *clone, code=1)
+        printed, _ = muster(bed, "rerun", "quick", "--dry-run", *clone)
+        assert printed == "quick: would run once more\n"
+        printed, _ = muster(bed, "drain", "virtual-0", "-m", "fan", "--dry-run", *clone)
+        assert printed == "virtual-0: would be drained\n"
+        _, told = muster(bed, "drain", "virtual-7", "-m", "fan", "--dry-run", *clone, code=1)
+        assert "did you mean virtual-" in told
+    assert bed.git("rev-parse", "main", folder=bed.folder / "repository.git") == before
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == before
+
+
+def test_an_override_expires_by_itself_and_git_is_preferred(bed: beds.Bed) -> None:
+    printed, _ = muster(bed, "drain", "virtual-1", "--override", "-m", "fan")
+    assert printed == "virtual-1: drained; git could be reached, so it is committed\n"
+    assert bed.get("/v1/overrides")["items"] == []
+    (bed.folder / "repository.git").rename(bed.folder / "away.git")
+    muster(bed, "drain", "virtual-0", "--override", "--for", "2s", "-m", "fan")
+    bed.until(lambda: _node(bed, "virtual-0")["state"] == "Ready")
+    page = bed.get("/v1/events", node="virtual-0")
+    kinds = [event["kind"] for event in page["items"]]
+    assert kinds[-4:] == ["OverrideMade", "NodeDrained", "OverrideExpired", "NodeReady"]
+    printed, _ = muster(bed, "overrides", "-o", "json")
+    assert msgspec.json.decode(printed)["items"] == []

@@ -1,0 +1,1 @@
+"""Situations of a cluster as documents, and what must become of them."""

@@ -1,0 +1,65 @@
+"""Every document here agrees exactly; those of other schedulers agree, or it is said why not."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler.operations import scenarios
+from reconciler.simulation import divergences
+
+HERE = Path(__file__).parent
+SHARED = HERE.parents[1].parent / "shared" / "scenarios"
+DOCUMENTS = sorted(HERE.rglob("*.yaml"))
+
+
+def report_of(*paths: Path, meant: dict[str, str] | None = None) -> scenarios.Report:
+    return scenarios.run(scenarios.find(paths), meant)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_own_documents(path: Path) -> None:
+    report = report_of(path)
+    assert report.errors == []
+    folder = report.folders[path.parent.name]
+    told = msgspec.json.encode(folder).decode()
+    assert (folder.total, folder.exact, folder.states) == (1, 1, 1), told
+
+
+@pytest.fixture(scope="module")
+def shared() -> scenarios.Report:
+    if not SHARED.is_dir():
+        assert not os.environ.get("CI"), f"in CI {SHARED} has to be there"
+        pytest.skip(f"{SHARED} is not there")
+    return report_of(SHARED)
+
+
+def test_documents_of_other_schedulers_are_all_understood(shared: scenarios.Report) -> None:
+    assert shared.errors == []
+    assert shared.folders["fair-share"].total >= 35
+    for folder in shared.folders.values():
+        assert folder.total == folder.states + len(folder.diverging)
+
+
+def test_documents_of_other_schedulers_agree_or_it_is_said_why(shared: scenarios.Report) -> None:
+    """A document that this build can express either agrees or is listed with a reason."""
+    silent = [
+        (name, one.file, one.expected, one.found)
+        for name, folder in shared.folders.items()
+        for one in folder.diverging
+        if one.meant is None and not _not_built(one)
+    ]
+    assert silent == []
+
+
+def test_what_is_listed_as_meant_still_differs(shared: scenarios.Report) -> None:
+    differs = {
+        f"{n}/{one.file}" for n, folder in shared.folders.items() for one in folder.diverging
+    }
+    assert set(divergences.MEANT) <= differs
+    assert all(len(reason) > 20 for reason in divergences.MEANT.values())
+
+
+def _not_built(one: scenarios.Diverging) -> bool:
+    return str(one.found.get("*", {}).get("state", "")).startswith("not built yet: ")

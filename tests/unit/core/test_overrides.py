@@ -1,0 +1,235 @@
+"""Overrides: what people cancel and drain while git can't take it, and how that ends."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from reconciler.core import memory as core_memory
+from reconciler.core import overrides
+from reconciler.model import desired, records, states
+from tests.unit.core.world import World, job
+
+_N, _J = states.NodeState, states.JobState
+
+
+def put(
+    world: World,
+    verb: records.OverrideVerb,
+    subject: str,
+    *,
+    for_s: float = 100.0,
+    reason: str = "smoke",
+) -> str:
+    """Ask for an override and let it be decided; why it was refused, or nothing."""
+    one = records.Override(verb, subject, reason, "alice", world.now, world.now + for_s)
+    world.memory.ask(records.PutOverride("1", one))
+    return world.cycle().answers["1"]
+
+
+def clear(world: World, verb: records.OverrideVerb, subject: str) -> str:
+    """Ask for an override to end."""
+    world.memory.ask(records.ClearOverride("2", verb, subject, "bob"))
+    return world.cycle().answers["2"]
+
+
+def drifts(world: World) -> list[tuple[str, str]]:
+    """What the last cycle found, without what it says."""
+    return [(d.kind, d.subject) for d in world.memory.drift if "override" in d.kind]
+
+
+def succeed_leader(world: World) -> None:
+    """Another controller goes on from what the store holds."""
+    held = msgspec.structs.replace(world.memory.observed((), {}), desired_generation=-1)
+    world.memory = core_memory.Memory(held, world.now)
+
+
+@pytest.fixture
+def world() -> World:
+    """Two nodes; ``runs`` runs, ``waits`` does not fit, ``done`` has ended."""
+    made = World()
+    made.commit(job("done"), job("runs"), job("waits", cpu=99))
+    made.settle()
+    made.end("done")
+    return made
+
+
+@pytest.mark.parametrize("name", ["runs", "waits"])
+def test_a_cancelled_run_stays_cancelled(world: World, name: str) -> None:
+    assert put(world, "cancel", name) == ""
+    world.settle()
+    assert world.state(name) is _J.CANCELLED
+    assert "by override of alice until" in world.memory.jobs[name].message
+    assert drifts(world) == [("job-cancelled-by-override", name)]
+    assert world.events("OverrideMade") == [name]
+    world.advance(101)
+    assert world.events("OverrideExpired") == [name]
+    assert drifts(world) == []
+    assert world.memory.overrides == ()
+    world.commit(job("other"))
+    world.settle()
+    assert world.state(name) is _J.CANCELLED
+
+
+def test_a_drained_node_comes_back_when_it_expires_and_not_before(world: World) -> None:
+    (attempt,) = world.attempts("runs")
+    assert put(world, "drain", attempt.node) == ""
+    assert world.memory.nodes[attempt.node].state is _N.DRAINING
+    assert world.state("runs") is _J.RUNNING
+    world.end("runs")
+    node = world.memory.nodes[attempt.node]
+    assert node.state is _N.DRAINED
+    assert node.message == "smoke (alice), an override until 1970-01-12T13:48:20.000Z"
+    assert node.drain == desired.Drain("smoke", "alice", world.now + 100)
+    (drift,) = [d for d in world.memory.drift if d.kind == "node-drained-by-override"]
+    assert drift.severity == "warning"
+    assert drift.message == (
+        "by override of alice until 1970-01-12T13:48:20.000Z: smoke; "
+        f"to commit it: muster drain {attempt.node} --reason 'smoke'"
+    )
+    started = world.now
+    world.advance(99.5)
+    assert world.memory.nodes[attempt.node].state is _N.DRAINED
+    assert world.memory.drift[0].first_seen == started
+    assert world.cycle().wake_at == started + 100
+    world.advance(0.5)
+    assert world.memory.nodes[attempt.node].state is _N.READY
+    assert world.events("OverrideExpired") == [attempt.node]
+
+
+def test_an_override_is_asked_for_again_to_last_longer(world: World) -> None:
+    put(world, "drain", "n0", for_s=10)
+    assert put(world, "drain", "n0", for_s=50, reason="still smoke") == ""
+    world.advance(20)
+    (one,) = world.memory.overrides
+    assert one.reason == "still smoke"
+    assert world.memory.nodes["n0"].drain == desired.Drain("still smoke", "alice", one.expires_at)
+    assert put(world, "cancel", "runs", for_s=10) == ""
+    world.settle()
+    assert put(world, "cancel", "runs", for_s=20) == "", "whoever got no answer asks again"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "drain"])
+def test_whoever_clears_it_is_told_of(world: World, verb: records.OverrideVerb) -> None:
+    subject = {"cancel": "runs", "drain": "n0"}[verb]
+    put(world, verb, subject)
+    world.settle()
+    assert clear(world, verb, subject) == ""
+    world.settle()
+    assert world.memory.overrides == ()
+    assert world.events("OverrideCleared") == [subject]
+    assert world.memory.nodes["n0"].state is _N.READY
+    assert world.state("runs") is (_J.CANCELLED if verb == "cancel" else _J.RUNNING)
+
+
+def _drain_in_git(world: World) -> None:
+    pool = msgspec.structs.replace(world.pool, drains={"n0": desired.Drain("fan")})
+    world.change_structure(pools={"pool": pool})
+
+
+_COMMITS: list[tuple[records.OverrideVerb, str, Callable[[World], None]]] = [
+    ("drain", "n0", _drain_in_git),
+    ("cancel", "runs", lambda world: world.commit(remove=("runs",))),
+    ("cancel", "runs", lambda world: world.commit(job("runs", run=2))),
+]
+
+
+@pytest.mark.parametrize(("verb", "subject", "commit"), _COMMITS)
+def test_it_goes_by_itself_when_git_says_the_same(
+    world: World, verb: records.OverrideVerb, subject: str, commit: Callable[[World], None]
+) -> None:
+    put(world, verb, subject)
+    world.settle()
+    commit(world)
+    world.settle()
+    assert world.events("OverrideCommitted") == [subject]
+    assert (world.memory.overrides, drifts(world)) == ((), [])
+    if verb == "drain":
+        assert world.memory.nodes["n0"].drain == desired.Drain("fan")
+        assert "NodeReady" not in [e.kind for e in world.outcomes[-1].events]
+
+
+def test_a_repository_that_cannot_be_read_commits_nothing(world: World) -> None:
+    put(world, "cancel", "runs")
+    world.sync = "Unknown"
+    succeed_leader(world)
+    world.commit(remove=("runs",))  # as a controller that never read git has it
+    world.settle()
+    assert [one.subject for one in world.memory.overrides] == ["runs"]
+    assert world.state("runs") is _J.CANCELLED
+    world.sync = "Synced"
+    world.settle()
+    assert world.events("OverrideCommitted") == ["runs"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "drain"])
+def test_it_survives_a_change_of_leader(world: World, verb: records.OverrideVerb) -> None:
+    subject = {"cancel": "runs", "drain": "n0"}[verb]
+    put(world, verb, subject)
+    succeed_leader(world)
+    world.settle()
+    assert [one.key for one in world.memory.overrides] == [(verb, subject)]
+    assert (world.memory.nodes["n0"].state is _N.READY) is (verb == "cancel")
+    world.advance(101)
+    assert world.events("OverrideExpired") == [subject]
+
+
+def test_what_was_changed_under_the_cancelled_run_does_not_begin(world: World) -> None:
+    world.commit(job("runs", hash="changed"))
+    world.settle()
+    assert put(world, "cancel", "runs") == ""
+    world.settle()
+    world.advance(200)
+    assert world.state("runs") is _J.CANCELLED
+    assert world.memory.jobs["runs"].spec.hash == "0123456789abcdef"
+    world.commit(job("runs", run=2, hash="changed"))
+    world.settle()
+    assert world.state("runs") is _J.RUNNING
+
+
+def test_a_node_that_leaves_its_pool_and_comes_back_is_still_drained(world: World) -> None:
+    put(world, "drain", "n0", for_s=1000)
+    pool = world.pool
+    world.change_structure(pools={"pool": msgspec.structs.replace(pool, nodes=("n1",))})
+    world.settle()
+    world.change_structure(pools={"pool": pool})
+    world.settle()
+    assert world.memory.nodes["n0"].state is not _N.READY
+
+
+_REFUSED: list[tuple[records.OverrideVerb, str, float, str]] = [
+    ("cancel", "nobody", 10, "no job nobody is known"),
+    ("cancel", "done", 10, "run 1 of it is Succeeded already"),
+    ("drain", "nowhere", 10, "no node nowhere is known"),
+    ("drain", "n0", 0, "it would have ended before it could begin"),
+]
+
+
+@pytest.mark.parametrize(("verb", "subject", "for_s", "why"), _REFUSED)
+def test_what_makes_no_sense_is_refused(
+    world: World, verb: records.OverrideVerb, subject: str, for_s: float, why: str
+) -> None:
+    assert put(world, verb, subject, for_s=for_s) == why
+    assert world.memory.overrides == ()
+    assert clear(world, verb, subject) == f"there is no override that would {verb} {subject}"
+
+
+def test_what_git_says_already_needs_no_override(world: World) -> None:
+    _drain_in_git(world)
+    world.settle()
+    assert put(world, "drain", "n0") == "NodePool pool drains it in git already: fan"
+    world.commit(remove=("runs",))
+    world.cycle()
+    assert put(world, "cancel", "runs") == "run 1 of it is being cancelled already"
+
+
+def test_their_number_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 1)
+    assert put(world, "drain", "n0") == ""
+    assert put(world, "drain", "n1").startswith("1 overrides are in force, and no more")
+    assert put(world, "drain", "n0", for_s=500) == "", "one that is there may be renewed"
+
+
+def test_the_command_that_commits_it_quotes_the_reason() -> None:
+    one = records.Override("drain", "n0", "it's hot", "alice", 1.0, 2.0)
+    assert overrides.commit_command(one) == "muster drain n0 --reason 'it'\\''s hot'"

@@ -1,0 +1,86 @@
+"""A job as it was: of every moment of a story, what the live records said at that moment."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from reconciler.core import journal
+from reconciler.model import desired
+from reconciler.operations import explaining, replaying, views
+from reconciler.store import Reader
+from tests.unit.core.world import World, job
+from tests.unit.test_replay import Leader, url
+
+
+def _live(reader: Reader, name: str) -> views.JobView | None:
+    """What the API would show of a job now."""
+    record = reader.job(name)
+    if record is None:
+        return None
+    return views.job_view(
+        record,
+        attempts=reader.attempts_of([record], views.ATTEMPTS_IN_JOB).get(record.key, ()),
+        reasons=reader.reasons([record.reason_key]).get(record.reason_key, ()),
+        place=reader.places([name]).get(name),
+    )
+
+
+def test_every_moment_is_told_as_it_was_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_CALLS", 3)
+    world = World(nodes=2, cpu=2)
+    nodes = list(world.nodes.values())
+    specs = [
+        job("first", cpu=2, count=2, retries=desired.Retries(limit=2, backoff_s=0)),
+        job("second", cpu=1, priority=90, preemptible=False),
+        job("third", cpu=2, array_count=3),
+        job("never", cpu=64),
+    ]
+    leader = Leader(tmp_path, world.now)
+    jobs: dict[str, desired.Job] = {}
+    shown: list[tuple[float, dict[str, views.JobView | None], list[views.QueueView]]] = []
+    for step in range(24):
+        if step % 5 == 0 and specs:
+            spec = specs.pop(0)
+            jobs = {**jobs, spec.name: spec}
+        refused = {"bad": "spec.comand: is no field"} if step > 10 else {}
+        status = desired.SyncStatus(sync="Synced", jobs_revision=f"{step:040x}", checked_at=5.0)
+        leader.want(desired.Desired(step + 1, world.structure, jobs, refused, status))
+        for node in nodes:
+            for number, name in enumerate(list(node.attempts)):
+                if (step + number) % 3 == 0:
+                    node.end(name, leader.now, exit_code=step % 2)
+            leader.report(node.report(leader.now))
+        leader.cycle()
+        for node in nodes:
+            update = leader.loop._engine.update(node.name, world.structure, leader.loop._memory)
+            done = tuple(n for n in node.attempts if n not in leader.loop._memory.attempts)
+            assert update.payload is not None
+            node.take(update.payload, done, leader.now)
+        names = ("first", "second", "third", "never")
+        usage = views.stored_queues(leader.store.view(views.QUEUES))
+        told_live = {name: _live(leader.store, name) for name in names}
+        shown.append((leader.now, told_live, [views.queue_view(one) for one in usage]))
+        leader.now += 10
+    leader.close()
+    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+        for at, views_then, queues in shown:
+            for name, view in views_then.items():
+                if view is None:
+                    with pytest.raises(explaining.UnknownJobError, match=f"job {name} was not"):
+                        explaining.explain(reader, name, at + 1)
+                else:
+                    told = explaining.explain(reader, name, at + 1)
+                    assert told.job == view
+                    assert [told.queue] == queues
+                    assert told.replayed.disagreements == []
+                    assert all(event.at <= told.replayed.decided for event in told.events)
+        told = explaining.explain(reader, "bad", leader.now)
+        assert (told.job.state, told.job.reasons[0].code) == ("Pending", "Invalid")
+        assert told.replayed.revision == f"{23:040x}"
+        with pytest.raises(replaying.ReplayError, match="before everything"):
+            explaining.explain(reader, "first", world.now - 1)
+    states = {view.state for _, then, _ in shown for view in then.values() if view is not None}
+    assert len(states) > 2, "the story is too dull to tell anything"

@@ -1,0 +1,98 @@
+"""A store of every earlier version becomes one of this version, with all that was in it."""
+
+import contextlib
+import pathlib
+import re
+import sqlite3
+
+import pytest
+
+from reconciler import store
+from reconciler.operations import replaying
+from reconciler.store import codec, journals, migrations
+from tests.unit.store import samples
+
+_FOLDER = pathlib.Path(__file__).parent
+
+
+def _version_1(path: pathlib.Path) -> None:
+    """A store of version 1 with a job, a journal of two cycles and a snapshot."""
+    job = samples.job(reason_key="default/shape")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((_FOLDER / "version_1.sql").read_text())
+        connection.execute(
+            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", codec.job_row(job)
+        )
+        connection.execute("INSERT INTO runs VALUES (?)", (job.key,))
+        for cycle in (1, 2):
+            entry = (7, cycle, 100.0 + cycle, 3, b"old")
+            connection.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", entry)
+        connection.execute("INSERT INTO snapshots VALUES (7, 1, x'00')")
+        connection.execute("UPDATE leader SET epoch = 7, cycle = 2, next_order = 2")
+        connection.commit()
+
+
+def _shape(path: pathlib.Path) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
+    """Of each table its columns, whatever their order, and the statements of its indexes."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {
+            table: (
+                sorted(
+                    row[1:]
+                    for row in connection.execute("SELECT * FROM pragma_table_info(?)", (table,))
+                ),
+                sorted(
+                    re.sub(r"\s+", " ", sql)
+                    for (sql,) in connection.execute(
+                        "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?"
+                        " AND sql IS NOT NULL",
+                        (table,),
+                    )
+                ),
+            )
+            for table in tables
+        }
+
+
+def test_an_upgraded_store_has_the_tables_of_a_new_one(tmp_path: pathlib.Path) -> None:
+    _version_1(tmp_path / "old.db")
+    for name in ("old.db", "new.db"):
+        store.Store.open(f"sqlite:///{tmp_path / name}").close()
+    assert _shape(tmp_path / "old.db") == _shape(tmp_path / "new.db")
+
+
+def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> None:
+    _version_1(tmp_path / "old.db")
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    with pytest.raises(store.StoreError, match="has schema version 1, 2 is needed; start the"):
+        store.Reader.open(url)
+    for _ in range(2):
+        with contextlib.closing(store.Store.open(url)) as opened:
+            assert opened.lead("one", 5.0) > 7
+            assert opened.load().jobs == {"train": samples.job(reason_key="default/shape")}
+            assert opened.cycle == 2
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+        versions = connection.execute("SELECT version FROM schema_version ORDER BY version")
+        assert [number for (number,) in versions] == [1, migrations.NEWEST]
+
+
+def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(
+    tmp_path: pathlib.Path,
+) -> None:
+    _version_1(tmp_path / "old.db")
+    with contextlib.closing(store.Store.open(f"sqlite:///{tmp_path / 'old.db'}")) as opened:
+        entry = journals.entry(opened, 2)
+        assert entry is not None
+        assert not entry.replayable
+        before = "cycle 2, of 1970-01-01T00:01:42.000Z, is from before this could be replayed"
+        for cycle, at in ((2, None), (None, 150.0)):
+            with pytest.raises(replaying.ReplayError, match=before) as refused:
+                replaying.replay(opened, cycle=cycle, at=at)
+            assert "it holds nothing that can be replayed" in str(refused.value)
+        with pytest.raises(replaying.ReplayError, match="is before everything that the journal"):
+            replaying.replay(opened, at=50.0)
+        assert list(replaying.replay_all(opened)) == []

@@ -1,0 +1,55 @@
+"""What nodes say of themselves reaches the store within a minute, though no cycle is worth it."""
+
+from pathlib import Path
+
+import msgspec
+
+from reconciler import controller
+from reconciler.model import desired, records
+from reconciler.store import store as stores
+from tests.unit.core.world import World
+
+
+def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
+    world = World(nodes=3)
+    now = [world.now]
+    inbox = controller.Inbox()
+    store = stores.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
+    loop = controller.Loop(
+        store=store,
+        epoch=store.lead("test", now[0]),
+        socket_path=tmp_path / "loop.sock",
+        inbox=inbox,
+        hint=lambda: None,
+        clock=lambda: now[0],
+    )
+    wanted = desired.Desired(1, world.structure, status=desired.SyncStatus(sync="Synced"))
+    inbox.put_desired(wanted, b"")
+    loop._take_desired()
+
+    def say(name: str, load: float) -> None:
+        usage = records.NodeUsage(at=now[0], load_1m=load)
+        report = world.nodes[name].report(now[0])
+        loop._memory.add_report(msgspec.structs.replace(report, usage=usage))
+
+    def stored() -> list[float]:
+        return [node.usage.load_1m for node in store.nodes()]
+
+    for name in world.nodes:
+        say(name, 1.0)
+    loop.cycle()
+    cycle = store.cycle
+    for number, name in enumerate(world.nodes):
+        now[0] += 19
+        say(name, 2.0 + number)
+        loop.cycle()
+        assert stored() == [1.0, 1.0, 1.0]
+    now[0] += 4
+    say("n0", 5.0)
+    loop.cycle()
+    assert store.cycle == cycle + 1
+    assert stored() == [5.0, 3.0, 4.0]
+    assert {node.name: node for node in store.nodes()} == loop._memory.nodes
+    loop._link.close()
+    loop._selector.close()
+    store.close()

@@ -1,0 +1,446 @@
+"""The store alone is enough to decide again, to the byte, what was decided at any time before.
+
+Random stories of a cluster are lived through the real loop over a real store; then the store is
+opened anew and every cycle in it is replayed and compared with what came out of it then.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler import controller
+from reconciler.core import journal
+from reconciler.desired import incumbents, loader, source
+from reconciler.model import desired, drift, link, outcome, records
+from reconciler.model.states import NodeState
+from reconciler.operations import replaying
+from reconciler.store import Reader, journals
+from reconciler.store import store as stores
+from tests.unit.core import test_storm
+from tests.unit.core.world import World, job
+from tests.unit.desired import repositories
+from tests.unit.store import samples
+
+STORIES = 10
+STEPS = 30
+REFUSED = "spec.queue: there is no queue nowhere"
+
+
+class Leader:
+    """A loop over a store, driven by hand, and all that it decided and committed."""
+
+    def __init__(self, folder: Path, now: float, **options: bool) -> None:
+        self.folder = folder
+        self.now = now
+        self.inbox = controller.Inbox()
+        self.store = stores.Store.open(url(folder))
+        self.epoch = self.store.lead("test", now)
+        self.loop = controller.Loop(
+            store=self.store,
+            epoch=self.epoch,
+            socket_path=folder / "loop.sock",
+            inbox=self.inbox,
+            hint=lambda: None,
+            clock=lambda: self.now,
+            **options,  # type: ignore[arg-type]
+        )
+        self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
+        self._waiting: list[outcome.Outcome] = []
+
+    def want(self, value: desired.Desired, packed: bytes | None = None) -> None:
+        self.inbox.put_desired(value, packed)
+        self.loop._take_desired()
+
+    def report(self, *reports: records.NodeReport) -> None:
+        for report in reports:
+            self.loop._memory.add_report(report)
+
+    def cycle(self) -> outcome.Outcome:
+        before = self.store.cycle
+        # the time of a story is no step of the clock
+        self.loop._clock_offset_s = self.now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        result = self.loop.cycle()
+        assert result is not None
+        self._waiting.append(result)
+        if self.store.cycle != before:
+            self.decided += [
+                (self.epoch, self.store.cycle, step, one) for step, one in enumerate(self._waiting)
+            ]
+            self._waiting.clear()
+        return result
+
+    def close(self) -> None:
+        self.loop._link.close()
+        self.loop._selector.close()
+        self.store.close()
+
+    def crash(self, folder: Path) -> None:
+        """Leave in ``folder`` what a power cut would leave of the store, and be gone."""
+        folder.mkdir()
+        for path in self.folder.glob("store.db*"):
+            if path.suffix != ".lock":
+                shutil.copy(path, folder)
+        self.close()
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'store.db'}"
+
+
+class Lived(test_storm.Story):
+    """A story whose cycles are the real loop's."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.folder = folder / "0"
+        self.folder.mkdir()
+        self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
+        super().__init__(seed)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.leader = Leader(self.folder, self.now)
+        self.memory = self.leader.loop._memory
+        self.engine = self.leader.loop._engine
+
+    def end(self) -> None:
+        self.decided += self.leader.decided
+        self.leader.close()
+
+    def change_leader(self) -> None:
+        """The controller ends, or its machine does, and another goes on from the store."""
+        self.decided += self.leader.decided
+        if self.random.random() < 0.5:
+            self.leader.close()
+        else:
+            folder = self.folder.parent / str(int(self.folder.name) + 1)
+            self.leader.crash(folder)
+            self.folder = folder
+        self._begin()
+        for name in self.memory.nodes:
+            self.payloads[name] = self._payload(name)
+        self.acknowledged = {name: [] for name in self.nodes}
+
+    def _payload(self, node: str) -> bytes:
+        payload = self.engine.update(node, self.structure, self.memory).payload
+        assert payload is not None
+        return payload
+
+    def decide(self) -> outcome.Outcome:
+        refused = {"bad": REFUSED} if self.random.random() < 0.3 else {}
+        status = desired.SyncStatus(
+            sync=self.sync,
+            attempted_revision=f"{self.generation:040x}",
+            checked_at=self.now,
+        )
+        self.leader.now = self.now
+        self.leader.want(
+            desired.Desired(self.generation, self.structure, dict(self.jobs), refused, status),
+            b"" if self.random.random() < 0.1 else None,
+        )
+        live_before = self._usage()
+        before = self.memory.observed((), {}, tuple(self.memory.asked))
+        result = self.leader.cycle()
+        for name in {node for action in result.actions for node in [action.node]}:
+            if name in self.memory.nodes:
+                self.payloads[name] = self._payload(name)
+        for action in result.actions:
+            if isinstance(action, outcome.Acknowledge):
+                self.acknowledged[action.node].append(action.attempt)
+        self.check(result, live_before, before)
+        return result
+
+
+def _compare(reader: Reader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
+    """Every cycle comes out as it did, whole."""
+    again = list(replaying.replay_all(reader))
+    assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
+    for one, (_, _, _, result) in zip(again, decided, strict=True):
+        assert one.call.result == result
+        assert msgspec.msgpack.encode(one.call.result) == msgspec.msgpack.encode(result)
+        assert one.call.disagreements == ()
+
+
+@pytest.mark.parametrize("seed", range(STORIES))
+def test_every_cycle_of_a_story_is_replayed_from_the_store(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_CALLS", 11)
+    story = Lived(seed, tmp_path)
+    for _ in range(STEPS):
+        story.step()
+    story.end()
+    assert len({epoch for epoch, *_ in story.decided}) > 1 or "change_leader" not in str(story.log)
+    with contextlib.closing(Reader.open(url(story.folder))) as reader:
+        _compare(reader, story.decided)
+        assert len(journals.snapshots(reader)) > 2
+        for which in story.random.sample(story.decided, 3):
+            _one_by_one(reader, which, story.decided)
+
+
+def _one_by_one(
+    reader: Reader,
+    which: tuple[int, int, int, outcome.Outcome],
+    decided: list[tuple[int, int, int, outcome.Outcome]],
+) -> None:
+    """A cycle by its number, and the last call at or before a moment."""
+    _, cycle, _, result = which
+    last = [one for one in decided if one[1] == cycle][-1]
+    assert replaying.replay(reader, cycle=cycle).call.result == last[3]
+    until = [one for one in decided if one[3].now <= result.now][-1]
+    for at in (result.now, result.now + 0.01):
+        if not any(result.now < one[3].now <= at for one in decided):
+            found = replaying.replay(reader, at=at)
+            assert (found.epoch, found.cycle, found.step) == until[:3]
+            assert found.call.result == until[3]
+
+
+def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
+    """Text hashes otherwise there, so that nothing may hang on the order of a set."""
+    story = Lived(99, tmp_path)
+    for _ in range(STEPS):
+        story.step()
+    story.end()
+    program = (
+        "import sys\n"
+        "from reconciler.operations import replaying\n"
+        "from reconciler.store import Reader\n"
+        "calls = [one.call for one in replaying.replay_all(Reader.open(sys.argv[1]))]\n"
+        "print(len(calls), *{part for call in calls for part in call.disagreements})\n"
+    )
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, url(story.folder)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [str(len(story.decided))]
+
+
+def test_nothing_new_costs_nothing(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    wanted = desired.Desired(1, world.structure, {f"j{n}": job(f"j{n}") for n in range(100)})
+    leader.want(wanted)
+    leader.cycle()
+    for _ in range(20):
+        leader.now += 1
+        leader.cycle()
+    assert leader.store.cycle == 1, "no cycle without news is committed"
+    one_more = {**wanted.jobs, "more": job("more")}
+    leader.want(msgspec.structs.replace(wanted, generation=2, jobs=one_more))
+    leader.cycle()
+    entry = journals.entry(leader.store, 2)
+    assert entry is not None
+    inputs = journal.unpack_inputs(entry.body)
+    assert [one.wanted for one in inputs[:-1]] == [None] * 20
+    assert inputs[-1].wanted == journal.DesiredDelta(2, jobs={"more": job("more")})
+    assert len(msgspec.msgpack.encode(inputs[:-1])) < 20 * 120
+    leader.close()
+
+
+def test_reports_that_lead_to_nothing_are_written_before_they_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "WAITING_REPORTS_MAX", 5)
+    world = World(nodes=1)
+    (node,) = world.nodes.values()
+    leader = Leader(tmp_path, world.now)
+    leader.want(desired.Desired(1, world.structure))
+    for _ in range(20):
+        leader.report(node.report(leader.now))
+        leader.cycle()
+    counts = [
+        sum(len(one.reports) for one in journal.unpack_inputs(entry.body))
+        for entry in journals.entries(leader.store, leader.epoch, 0, None)
+    ]
+    assert sum(counts) >= 15
+    assert max(counts) <= 5
+    leader.close()
+
+
+def test_adoption_is_replayed(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now, adopting=True)
+    jobs = {name: job(name) for name in ("done", "new", "old")}
+    leader.want(desired.Desired(1, world.structure, jobs, status=desired.SyncStatus(sync="Synced")))
+    held = leader.cycle()
+    assert held.jobs == ()
+    leader.loop._take_message(link.Adopt(names=("new",)))
+    adopted = leader.cycle()
+    assert {one.name for one in adopted.jobs} == {"new"}
+    leader.now += 1
+    leader.want(desired.Desired(2, world.structure, {}, status=desired.SyncStatus(sync="Synced")))
+    leader.cycle()
+    leader.close()
+    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+        _compare(reader, leader.decided)
+        first, second, _ = replaying.replay_all(reader)
+    assert "muster adopt" in first.call.wanted.refused["new"]
+    assert second.call.adopted == (jobs["done"].key, jobs["old"].key)
+
+
+STRUCTURE = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec:
+  hosts: n[0-1]
+  nodes: {cpu: 4, memory: 8Gi}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: research}
+spec: {limit: {cpu: LIMIT}}
+"""
+
+
+def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit with a bad queue and one with a bad job, and a leader that starts behind them."""
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, repositories.ENVIRONMENT[name])
+    repository = repositories.Repository(tmp_path / "state.git")
+    commits: list[Mapping[str, str | bytes | None]] = [
+        {
+            "structure.yaml": STRUCTURE.replace("LIMIT", "3"),
+            "a.yaml": repositories.job("a", queue="research"),
+        },
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "many")},
+        {"b.yaml": repositories.job("b", queue="research", priority="urgent")},
+        {"a.yaml": repositories.job("a", queue="nowhere"), "c.yaml": repositories.job("c")},
+        {"a.yaml": None, "d.yaml": repositories.job("d", queue="research")},
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "2")},
+    ]
+    decided, at, before = [], 1_000_000.0, incumbents.Incumbents()
+    for number, files in enumerate(commits):
+        if number in (0, 3):
+            leader = Leader(tmp_path, at)
+            reading = loader.Loader(source.Source(str(repository.path)), before)
+        repository.commit(files)
+        value = reading.load()
+        before = reading.incumbents()
+        leader.want(value, incumbents.encode(before))
+        leader.now = at = at + 5
+        leader.cycle()
+        if number in (2, 5):
+            reading.close()
+            leader.close()
+            decided += leader.decided
+    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+        _compare(reader, decided)
+        wanted = [one.call.wanted for one in replaying.replay_all(reader)]
+    limits = [one.structure.queues["research"].limit.cpu_milli for one in wanted]
+    assert limits == [3000, 3000, 3000, 3000, 3000, 2000]
+    assert [one.status.sync for one in wanted[1:3]] == ["OutOfSync"] * 2
+    assert "b" in wanted[2].refused
+    assert [wanted[3].jobs["a"].queue, "a" in wanted[4].jobs] == ["research", False]
+
+
+def test_a_replay_that_disagrees_says_so(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    leader.want(desired.Desired(1, world.structure, {"one": job("one")}))
+    leader.cycle()
+    entry = journals.entry(leader.store, 1)
+    assert entry is not None
+    (told,) = journal.unpack_inputs(entry.body)
+    forged = msgspec.structs.replace(told, now=told.now + 1)
+    again = journal.Replay(journals.snapshot(leader.store, journals.Place(leader.epoch, 1)) or b"")
+    (call,) = again.through([forged])
+    assert set(call.disagreements) == {"jobs", "events", "drift", "times"}
+    leader.close()
+
+
+def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    for generation in (1, 2, 3):
+        leader.now = world.now + generation
+        leader.want(desired.Desired(generation, world.structure))
+        leader.cycle()
+    oldest = "the oldest that can be replayed is cycle 1, of 1970-01-12T13:46:41.000Z"
+    with pytest.raises(replaying.ReplayError, match=f"holds no cycle 9; {oldest}"):
+        replaying.replay(leader.store, cycle=9)
+    with pytest.raises(replaying.ReplayError, match=f"before everything .* holds; {oldest}"):
+        replaying.replay(leader.store, at=world.now)
+    with leader.store._engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM journal WHERE cycle = 2")
+    with pytest.raises(replaying.ReplayError, match="the journal of cycle 2 is missing"):
+        replaying.replay(leader.store, cycle=3)
+    with leader.store._engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM snapshots")
+    with pytest.raises(replaying.ReplayError, match=r"cycle 1, .* snapshot .* was not kept"):
+        replaying.replay(leader.store, cycle=1)
+    leader.close()
+
+
+def test_differences_are_applied_as_they_were_found() -> None:
+    a, b, c = (job(name) for name in "abc")
+    other = job("b", priority=1)
+    states: list[dict[str, desired.Job]] = [
+        {},
+        {"a": a, "b": b},
+        {"a": a, "b": other},
+        {"b": other, "a": a},
+        {"c": c, "b": other},
+        {"b": other, "c": c, "a": a},
+        {"a": a},
+        {},
+    ]
+    for before in states:
+        for after in states:
+            one, two = desired.Desired(1, jobs=before), desired.Desired(2, jobs=after)
+            delta = journal.difference(one, two)
+            assert delta is not None
+            made = journal.changed(one, delta)
+            assert made == two
+            assert list(made.jobs) == list(after)
+    assert journal.difference(one, msgspec.structs.replace(one)) is None
+
+
+def test_nothing_that_decides_is_left_out() -> None:
+    """A new field of either type has to be journalled, or to be a record that outcomes renew."""
+    renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
+    renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing"}
+    inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
+    assert set(records.Observed.__struct_fields__) == renewed | inputs
+    delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
+    assert set(desired.Desired.__struct_fields__) == delta
+
+
+def test_every_part_of_an_outcome_is_checked() -> None:
+    empty = outcome.Outcome(now=1.0, desired_generation=1)
+    one = records.NodeRecord(name="n", state=NodeState.READY)
+    other: dict[str, object] = {
+        "now": 2.0,
+        "desired_generation": 2,
+        "jobs": (samples.job(),),
+        "attempts": (samples.attempt(samples.job()),),
+        "nodes": (one,),
+        "new_runs": ("key",),
+        "reasons": {"key": ()},
+        "actions": (outcome.StopAttempt("a", "n"),),
+        "events": (samples.event("x"),),
+        "drift": (drift.Drift("k", "s", "m", "info", "report", 1.0),),
+        "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
+        "answers": {"id": "no"},
+        "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
+        "promised": {"job": 1},
+        "standing": records.Standing(1.0, 1),
+        "next_order": 9,
+        "wake_at": 5.0,
+    }
+    assert set(other) == set(outcome.Outcome.__struct_fields__)
+    for field, value in other.items():
+        changed = msgspec.structs.replace(empty, **{field: value})
+        assert journal.checksums(changed) != journal.checksums(empty), field
+    assert len(journal.checksums(empty)) == len(journal.PARTS)
