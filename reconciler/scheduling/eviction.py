@@ -11,6 +11,7 @@ the reclaimer is within its own guarantee; above them no ancestor of the reclaim
 that it takes from.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -140,25 +141,23 @@ class Evictor:
             for r in ledgers.RESOURCES
         )
 
-    def _stays_below(self, ask: asking.Ask, chosen: Iterable[pools.Unit]) -> bool:
+    def _stays_below(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
         """No ancestor of the taker that is above its fair share passes a sibling that loses."""
         ledger = self.ledger
-        losing = {member for unit in chosen for member in ledger.paths[unit.holding.queue]}
         for member in ledger.paths[ask.queue]:
-            siblings = [
-                other
-                for other in losing
-                if other != member and ledger.parents[other] == ledger.parents[member]
-            ]
             for resource in ledgers.RESOURCES:
                 if not ask.amounts[resource]:
                     continue
                 own = ledger.ratio(member, resource, ask.amounts[resource])
-                if own > 1 and any(
-                    ledger.fair[other][resource] > 0 and own >= ledger.ratio(other, resource)
-                    for other in siblings
-                ):
-                    return False
+                if own <= 1:
+                    continue
+                for queue in losing:
+                    for other in ledger.paths[queue]:
+                        if other == member or ledger.parents[other] != ledger.parents[member]:
+                            continue
+                        fair = ledger.fair[other][resource]
+                        if fair > 0 and own >= ledger.ratio(other, resource):
+                            return False
         return True
 
     # The search
@@ -181,10 +180,11 @@ class Evictor:
 
     def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
         """Units that free something the ask could use, cheapest first."""
-        usable = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
+        mask = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
+        usable = mask.tolist()
         if foreign:
             for unit in self.pool.by_saturation(self.ledger, self._losers(ask)):
-                if any(usable[task.node] for task in unit.tasks):
+                if usable[unit.tasks[0].node] or any(usable[task.node] for task in unit.tasks):
                     yield unit
         if own:
             for unit in self.pool.remaining(ask.queue):
@@ -199,14 +199,14 @@ class Evictor:
             return unit.holding.priority < ask.line.priority
         return self._may_lose(ask, unit.holding.queue)
 
-    def may_start(self, ask: asking.Ask, chosen: Iterable[pools.Unit]) -> bool:
-        """Whether limits and shares let the ask start once the chosen have left."""
+    def may_start(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
+        """Whether limits and shares let the ask start once units of some queues have left."""
         ledger = self.ledger
         if ledger.over_limit(ask.queue, ask.amounts, settled=True):
             return False
         if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
             return False
-        return self._stays_below(ask, chosen)
+        return self._stays_below(ask, losing)
 
     # Failures
 
@@ -242,6 +242,7 @@ class _Attempt:
         self.evictor = evictor
         self.ask = ask
         self.chosen: dict[tuple[int, int], pools.Unit] = {}
+        self.losing: Counter[int] = Counter()
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""
@@ -267,6 +268,7 @@ class _Attempt:
     def _add(self, unit: pools.Unit) -> None:
         holding = unit.holding
         self.chosen[unit.key] = unit
+        self.losing[holding.queue] += 1
         self.evictor.ledger.release(holding.queue, unit.total)
         self.evictor.later.release(
             unit.tasks,
@@ -278,6 +280,7 @@ class _Attempt:
     def _drop(self, unit: pools.Unit) -> None:
         holding = unit.holding
         del self.chosen[unit.key]
+        self.losing[holding.queue] -= 1
         self.evictor.ledger.release(holding.queue, unit.total, -1)
         self.evictor.later.hold(
             unit.tasks,
@@ -287,7 +290,7 @@ class _Attempt:
         )
 
     def _would_start(self) -> bool:
-        if not self.evictor.may_start(self.ask, self.chosen.values()):
+        if not self.evictor.may_start(self.ask, +self.losing):
             return False
         return self.ask.fits(self.evictor.later)
 
