@@ -53,6 +53,8 @@ class Calendar:
         self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
         self._ends: list[tuple[float, int]] | None = None
         self._combined: dict[int, Room] = {}
+        #: Shapes that fit at no moment; what is reserved in between does not make them fit.
+        self._hopeless: set[int] = set()
 
     # What may start
 
@@ -120,8 +122,11 @@ class Calendar:
 
     def reserve(self, ask: asking.Ask) -> Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
+        if ask.shape in self._hopeless or not self._has_moments():
+            return None
         found = self._earliest(ask)
         if found is None:
+            self._hopeless.add(ask.shape)
             return None
         starts_at, tasks, room = found
         shape = self.situation.shapes[ask.shape]
@@ -173,19 +178,28 @@ class Calendar:
             room.clamp(reservation.room)
         return room
 
+    def _finite_ends(self) -> list[tuple[float, int]]:
+        """When running work ends at the latest, as far as a limit says so, with its row."""
+        if self._ends is None:
+            soonest = self.situation.now + 1.0
+            self._ends = sorted(
+                (max(holding.ends_at, soonest), index)
+                for index, holding in enumerate(self.situation.holdings)
+                if not holding.leaving and holding.ends_at < math.inf
+            )
+        return self._ends
+
+    def _has_moments(self) -> bool:
+        """Whether anything ends at a moment that is known."""
+        return bool(self._started or self._finite_ends())
+
     def _moments(
         self,
     ) -> Iterable[tuple[float, list[tuple[int, Taken, bool, tuple[int, ...]]]]]:
         """Moments at which something changes, with what is released (1) or taken (-1) then."""
         now = self.situation.now
-        if self._ends is None:
-            self._ends = sorted(
-                (max(holding.ends_at, now + 1.0), index)
-                for index, holding in enumerate(self.situation.holdings)
-                if not holding.leaving and holding.ends_at < math.inf
-            )
         changes: list[tuple[float, int, int, tuple[int, Taken, bool, tuple[int, ...]]]] = []
-        for number, (ends_at, index) in enumerate(self._ends):
+        for number, (ends_at, index) in enumerate(self._finite_ends()):
             h = self.situation.holdings[index]
             changes.append((ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches)))
         for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started):

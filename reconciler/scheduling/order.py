@@ -183,15 +183,24 @@ class Tree:
         self.heaps: list[list[tuple[Key, int, int]]] = [[] for _ in range(count + 1)]
         self.versions = [0] * (2 * count)
         self.count = count
+        self.inner = [False] * count
+        for parent in ledger.parents:
+            if parent >= 0:
+                self.inner[parent] = True
 
     def put(self, queue: int, asked: Vector | None) -> None:
         """A queue's next claim asks for this, or there is none, or the queue was charged."""
         self.asked[queue] = asked
-        path = self.ledger.paths[queue]
-        self._push(queue, queue + self.count, queue, asked)
-        for level, member in enumerate(path):
-            above = path[level + 1] if level + 1 < len(path) else -1
-            self._push(above, member, member, self._asked_at(member))
+        parents = self.ledger.parents
+        if not self.inner[queue]:
+            self._push(parents[queue], queue, queue, asked)
+            member = parents[queue]
+        else:
+            self._push(queue, queue + self.count, queue, asked)
+            member = queue
+        while member >= 0:
+            self._push(parents[member], member, member, self._asked_at(member))
+            member = parents[member]
 
     def _push(self, parent: int, child: int, queue: int, asked: Vector | None) -> None:
         self.versions[child] += 1
@@ -240,6 +249,8 @@ class Tree:
                 return None
             if child >= self.count:
                 return self.asked[child - self.count]
+            if not self.inner[child]:
+                return self.asked[child]
             at = child
         return None
 
@@ -252,5 +263,7 @@ class Tree:
                 return None
             if child >= self.count:
                 return child - self.count
+            if not self.inner[child]:
+                return child
             at = child
         return None

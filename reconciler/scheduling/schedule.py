@@ -84,6 +84,10 @@ class Cycle:
                 self.later.release(
                     holding.tasks, exclusive=holding.exclusive, matches=holding.matches
                 )
+        self.least = [shape.least for shape in situation.shapes]
+        self.grows = [
+            any(group.count > group.least for group in shape.groups) for shape in situation.shapes
+        ]
         self.tree = order.Tree(situation, self.ledger)
         self.queues = order.lines_of(situation)
         self.calendar = backfill.Calendar(situation, self.now, self.later)
@@ -214,9 +218,9 @@ class Cycle:
     def _ask(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
         line = self.situation.lines[progress.line]
-        shape = self.situation.shapes[line.shape]
         if not claim.missing:
-            return asking.Ask(progress, line, line.shape, shape.least)
+            return asking.Ask(progress, line, line.shape, self.least[line.shape])
+        shape = self.situation.shapes[line.shape]
         holding = self.running.get((claim.job, claim.elements[0]))
         present: asking.Present = holding.tasks if holding else ()
         present += tuple(
@@ -350,17 +354,18 @@ class Cycle:
 
     def _may_grow(self, ask: asking.Ask, element: int) -> None:
         """An elastic element that starts with its minimum asks for the rest in the same cycle."""
+        if not self.grows[ask.shape]:
+            return
         groups = self.situation.shapes[ask.shape].groups
         missing = tuple(
             (number, index)
             for number, group in enumerate(groups)
             for index in range(group.least, group.count)
         )
-        if missing:
-            claim = dataclasses.replace(
-                ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
-            )
-            self.queues[ask.queue].add(ask.progress.line, claim)
+        claim = dataclasses.replace(
+            ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
+        )
+        self.queues[ask.queue].add(ask.progress.line, claim)
 
     def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         cpu = memory = gpu = 0
@@ -465,14 +470,14 @@ class Cycle:
         if policy.backfill == "none" or ask.missing:
             return None
         done = self.reserved_in.get(ask.queue, 0)
-        if policy.backfill == "easy" and (done or len(self.reserved_in) >= policy.depth):
+        self.reserved_in[ask.queue] = done + 1
+        if policy.backfill == "easy" and (done or len(self.calendar.reservations) >= policy.depth):
             return None
         if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
             return None
         reservation = self.calendar.reserve(ask)
         if reservation is None:
             return None
-        self.reserved_in[ask.queue] = done + 1
         return explain.Cause(
             "reserved", subject=ask.job, at=reservation.starts_at, ahead=len(self.takers)
         )
