@@ -7,6 +7,7 @@ then the least of a row of numbers, whatever the number of nodes. In clusters of
 are not as many states as nodes; devices are exact, and so is what fits.
 """
 
+import itertools
 from bisect import bisect_left, insort
 from typing import Any
 
@@ -22,10 +23,16 @@ from reconciler.scheduling.snapshot import WHOLE
 
 #: Up to so many nodes CPU and memory are exact in states.
 EXACT_NODES_MAX = 2048
-#: Steps of CPU and of memory, up to the most that a node has, in larger clusters.
+#: Steps of CPU and of memory, up to the most that a node has, in larger clusters; fewer where
+#: that would make more than so many states.
 STEPS = 16
-#: States kept before those that no node is in are forgotten.
-STATES_MAX = 8192
+ROUGH_STATES_MAX = 512
+#: States are kept until they are so many, or so many times those that had nodes at first.
+STATES_MIN = 4096
+STATES_TIMES = 4
+#: Rows of nodes have so many bits.
+NODE_BITS = 24
+NODE_MASK = (1 << NODE_BITS) - 1
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
 UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
@@ -98,7 +105,9 @@ class StateIndex:
     """The states of the nodes of one inventory.
 
     Attributes:
-        members: nodes of each state, ascending.
+        members: nodes of each state, ascending. Where CPU is rounded they are ordered by free CPU
+            first: (milli-CPUs << ``NODE_BITS``) + node.
+        rough: whether it is.
         of_node: state of each node, -1 where it takes nothing.
         vacant: by state, 0 where it has members, else ``EMPTY``.
     """
@@ -110,8 +119,9 @@ class StateIndex:
         self.stock = stock
         exact = len(nodes.names) <= EXACT_NODES_MAX
         most = nodes.capacity.max(axis=0, initial=1) if len(nodes.names) else np.ones(3)
-        self.cpu_step = 1 if exact else max(1, -(-int(most[0]) // STEPS))
-        self.memory_step = 1 if exact else max(1, -(-int(most[1]) // STEPS))
+        self.rough = not exact
+        self.cpu_step, self.memory_step = 1, 1
+        self._most = (int(most[0]), int(most[1]))
         self._scale = (
             float(nodes.devices.shape[1] * WHOLE + 1),
             float(int(most[0]) + 1),
@@ -131,9 +141,29 @@ class StateIndex:
         self._rankings: dict[tuple[int, int], Ranking] = {}
         self._build()
 
+    def _set_steps(self) -> None:
+        """Steps that are fine, and few enough states."""
+        columns = self.stock.columns()
+        kinds = np.sort(columns.devices, axis=1)
+        mixed = np.arange(kinds.shape[1] + columns.instances.shape[1]) * 2 + 1_000_003
+        free = np.hstack([kinds, columns.instances])
+        codes = (free * mixed**2).sum(axis=1) * 1_009 + self.classes.column
+        steps = STEPS
+        while True:
+            self.cpu_step = max(1, -(-self._most[0] // steps))
+            self.memory_step = max(1, -(-self._most[1] // steps))
+            cpu, memory = columns.cpu // self.cpu_step, columns.memory // self.memory_step
+            found = len(np.unique((codes * 64 + cpu) * 64 + memory))
+            if found <= ROUGH_STATES_MAX or steps <= 2:
+                return
+            steps //= 2
+
     def _build(self) -> None:
         count = len(self.stock.rows)
+        if self.rough:
+            self._set_steps()
         self.of_node = [-1] * count
+        self._code_of = [0] * count
         self.members: list[list[int]] = []
         self._numbers: dict[Key, int] = {}
         self._vectors: list[tuple[int, ...]] = []
@@ -160,8 +190,14 @@ class StateIndex:
                 if state is None:
                     state = self._new(key)
                     self.vacant[state] = 0.0
-                members[state].append(node)
+                code = (row.cpu << NODE_BITS) + node if self.rough else node
+                members[state].append(code)
                 of_node[node] = state
+                self._code_of[node] = code
+        if self.rough:
+            for there in members:
+                there.sort()
+        self._states_max = max(STATES_MIN, STATES_TIMES * len(members))
         self.stock.changed.clear()
 
     def _key(self, row: Row, node_class: int) -> Key:
@@ -176,7 +212,7 @@ class StateIndex:
         changed = self.stock.changed
         if not changed:
             return
-        if len(self.members) > STATES_MAX and len(self.members) > 4 * len(self.stock.rows):
+        if len(self.members) > self._states_max:
             self._build()
             return
         self._place(changed if len(changed) == 1 else sorted(changed))
@@ -191,20 +227,22 @@ class StateIndex:
                 key = self._key(row, self.classes.of[node])
                 found = self._numbers.get(key)
                 state = self._new(key) if found is None else found
-            before = of_node[node]
-            if state == before:
+            before, was = of_node[node], self._code_of[node]
+            code = (row.cpu << NODE_BITS) + node if self.rough else node
+            if state == before and code == was:
                 continue
             if before >= 0:
                 there = members[before]
-                del there[bisect_left(there, node)]
+                del there[bisect_left(there, was)]
                 if not there:
                     self.vacant[before] = EMPTY
             if state >= 0:
                 there = members[state]
                 if not there:
                     self.vacant[state] = 0.0
-                insort(there, node)
+                insort(there, code)
             of_node[node] = state
+            self._code_of[node] = code
 
     def _new(self, key: Key) -> int:
         node_class, cpu, memory, vector, instances = key
@@ -245,16 +283,15 @@ class StateIndex:
         ``at`` turns the choice among nodes of one state.
         """
         costs = self._totals(ranking)
-        ask = ranking.ask
-        rough = self.cpu_step > 1 or self.memory_step > 1 or within is not None
+        plain = not self.rough and within is None
         while True:
             state = int(costs.argmin())
             if costs[state] >= NONE:
                 return -1
             members = self.members[state]
-            if not rough:
+            if plain:
                 return members[at % len(members)]
-            node = self._member(members, at, ask, within)
+            node = self._member(members, at, ranking, within)
             if node >= 0:
                 return node
             costs[state] = EMPTY
@@ -278,11 +315,26 @@ class StateIndex:
                 costs[open_states] += ranks * 1e12
         return costs
 
-    def _member(self, members: list[int], at: int, ask: Ask, within: snapshots.Mask | None) -> int:
-        rows = self.stock.rows
-        count = len(members)
-        for step in range(count):
-            node = members[(at + step) % count]
+    def _member(
+        self, members: list[int], at: int, ranking: Ranking, within: snapshots.Mask | None
+    ) -> int:
+        """A node of a state that really has room, -1 for none; the least free CPU first."""
+        rows, ask, count = self.stock.rows, ranking.ask, len(members)
+        first, last = 0, count
+        if self.rough:
+            first = bisect_left(members, ask.cpu << NODE_BITS) if ask.cpu else 0
+            if first == count:
+                return -1
+            if ranking.strategy == "spread":
+                first = bisect_left(members, members[-1] >> NODE_BITS << NODE_BITS)
+            else:
+                last = bisect_left(members, (members[first] >> NODE_BITS) + 1 << NODE_BITS)
+        # Nodes that are equal take turns; then come those with more CPU, or with less.
+        turned = first + at % (last - first)
+        order = (range(turned, last), range(first, turned))
+        others = range(first - 1, -1, -1) if last == count else range(last, count)
+        for position in itertools.chain(*order, others if self.rough else ()):
+            node = members[position] & NODE_MASK
             row = rows[node]
             if (
                 (row.cpu >= ask.cpu or not ask.cpu)
@@ -406,6 +458,7 @@ def is_singly(shape: snapshots.Shape) -> bool:
         and not shape.exclusive
         and not shape.affinities
         and max(shape.required_level, group.required_level) < 0
+        and not (group.slice_size > 0 and group.slice_level >= 0)
     )
 
 

@@ -220,7 +220,7 @@ class Reference:
                     assert len({int(domains[t.node, each.slice_level]) for t in run}) == 1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(situations(), st.lists(st.integers(0, 3), max_size=8), st.sampled_from([None, 1, 3]))
 def test_a_plan_exists_exactly_when_brute_force_finds_one(
     situation: Snapshot, order: list[int], steps: int | None
@@ -235,7 +235,7 @@ def test_a_plan_exists_exactly_when_brute_force_finds_one(
                 reference.check_and_take(number, space.take(number, plan))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situations(several=True), st.lists(st.integers(0, 3), max_size=6))
 def test_several_groups_keep_to_what_there_is(situation: Snapshot, order: list[int]) -> None:
     """Whole elements, never over capacity."""
@@ -251,7 +251,7 @@ def contents(space: Room) -> object:
     return [tuple(row) for row in space.stock.rows], [c.tolist() for c in space.stock.columns()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situations(several=True), st.lists(st.integers(0, 7), max_size=8), st.data())
 def test_undo_restores_exactly(situation: Snapshot, steps: list[int], data: st.DataObject) -> None:
     """The contents, and what is decided next, whatever was done in between."""
@@ -279,7 +279,7 @@ def test_undo_restores_exactly(situation: Snapshot, steps: list[int], data: st.D
     assert plans == [twin.plan(number) for number in range(count)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(situations(bound=False), st.integers(1, 12), st.sampled_from([None, 2]))
 def test_fill_is_plan_and_take(situation: Snapshot, most: int, steps: int | None) -> None:
     """The same tasks on the same devices."""
