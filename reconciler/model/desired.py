@@ -15,8 +15,34 @@ from reconciler.model.resources import Resources
 DEFAULT_PRIORITY = 50
 
 
+#: How to choose among nodes that have room.
+Placement = Literal["least-fragmentation", "pack", "spread"]
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """How close tasks have to be. Levels by name; empty: none. ``slice_size`` 0: no slices."""
+
+    required: str = ""
+    preferred: str = ""
+    slice_size: int = 0
+    slice_level: str = ""
+
+
+ANYWHERE = Topology()
+
+
 class TaskGroup(msgspec.Struct, frozen=True):
-    """Tasks that are alike, ``count`` to each element of the job."""
+    """Tasks that are alike, at most ``count`` to each element of the job.
+
+    Attributes:
+        resources: what one task is charged at the most: for shares by memory what the dearest
+            device would cost, for MIG its slices of seven.
+        minimum: tasks that are enough to start and go on; None: all.
+        devices: for ``gpu_memory_bytes`` or ``mig_profile``: how many devices, or instances, one
+            task takes. Else ``resources`` says it.
+        gpu_memory_bytes: memory of each device that one task takes, instead of a share of it.
+        mig_profile: profile of its MIG instances, empty for none.
+    """
 
     name: str
     count: int
@@ -24,6 +50,16 @@ class TaskGroup(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     script: str | None = None
     environment: dict[str, str] = {}
+    minimum: int | None = None
+    devices: int = 0
+    gpu_memory_bytes: int = 0
+    mig_profile: str = ""
+    topology: Topology = ANYWHERE
+
+    @property
+    def least(self) -> int:
+        """Tasks that are enough."""
+        return self.count if self.minimum is None else self.minimum
 
 
 class Dependency(msgspec.Struct, frozen=True):
@@ -48,6 +84,32 @@ class Checkpoint(msgspec.Struct, frozen=True):
     signal: str = "SIGTERM"
     grace_s: int = 30
     path: str = ""
+
+
+class Toleration(msgspec.Struct, frozen=True):
+    """A taint that a job does not mind; ``value`` None: whatever its value."""
+
+    key: str
+    value: str | None = None
+
+
+class NodePreference(msgspec.Struct, frozen=True):
+    """Nodes with these labels are liked better by ``weight``."""
+
+    labels: tuple[tuple[str, str], ...]
+    weight: float = 1.0
+
+
+class JobAffinity(msgspec.Struct, frozen=True):
+    """Nearness to, or distance from, jobs with these labels.
+
+    ``level`` is a topology level, empty for the node itself; ``weight`` None: it is required.
+    """
+
+    labels: tuple[tuple[str, str], ...]
+    level: str = ""
+    apart: bool = False
+    weight: float | None = None
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -81,6 +143,24 @@ class Job(msgspec.Struct, frozen=True):
     grace_s: int | None = None
     lease_s: int | None = None
     path: str = ""
+    tolerations: tuple[Toleration, ...] = ()
+    node_preferences: tuple[NodePreference, ...] = ()
+    affinities: tuple[JobAffinity, ...] = ()
+    topology: Topology = ANYWHERE
+    placement: Placement | None = None
+    exclusive: bool = False
+    volumes: tuple[str, ...] = ()
+    reservation: str = ""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may run with fewer tasks than it would take."""
+        return any(group.least < group.count for group in self.groups)
+
+    @property
+    def has_fixed_world(self) -> bool:
+        """Whether its tasks have to stay those that it started with."""
+        return self.framework != "none"
 
     @property
     def element_count(self) -> int:
@@ -94,7 +174,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """Rationed amounts; None: not rationed."""
+    """Rationed amounts; None: not rationed.
+
+    As a guarantee, ``snapshot.UNLIMITED`` of the scheduler stands for "as much as there is"; only
+    situations that are made by hand have it, documents can't say it.
+    """
 
     cpu_milli: int | None = None
     memory_bytes: int | None = None
@@ -106,13 +190,24 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """One queue. Parents stand before their children in ``Structure.queues``."""
+    """One queue. Parents stand before their children in ``Structure.queues``.
+
+    ``min_runtime_s`` None: the cluster's. The last three are for its jobs: the time limit of
+    those that have none, and what one of them may ask for.
+    """
 
     name: str
     parent: str | None = None
     guaranteed: Amounts = Amounts()
     limit: Amounts = Amounts()
     suspend: bool = False
+    lending: Amounts = Amounts()
+    weight: float = 1.0
+    priority: int = 0
+    min_runtime_s: int | None = None
+    default_time_limit_s: int | None = None
+    time_limit_max_s: int | None = None
+    gpu_milli_max: int | None = None
 
 
 class Drain(msgspec.Struct, frozen=True):
@@ -128,8 +223,27 @@ class Drain(msgspec.Struct, frozen=True):
     gone: bool = False
 
 
+class Taint(msgspec.Struct, frozen=True):
+    """What keeps work away that does not tolerate it; ``hard``: altogether."""
+
+    key: str
+    value: str = ""
+    hard: bool = True
+
+
+class MigLayout(msgspec.Struct, frozen=True):
+    """A device of each node of a pool, cut in instances: (profile, count) pairs."""
+
+    device: int
+    instances: tuple[tuple[str, int], ...]
+
+
 class Pool(msgspec.Struct, frozen=True):
-    """One node pool with its nodes by name."""
+    """One node pool with its nodes by name.
+
+    ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
+    each. ``overcommit`` says how many times CPU and memory may be promised.
+    """
 
     name: str
     nodes: tuple[str, ...]
@@ -142,6 +256,83 @@ class Pool(msgspec.Struct, frozen=True):
     allow_root: bool = False
     drains: dict[str, Drain] = {}
     grace_s: int = 30
+    taints: tuple[Taint, ...] = ()
+    levels: tuple[str, ...] = ()
+    domains: dict[str, tuple[str, ...]] = {}
+    shareable: bool = True
+    mig: tuple[MigLayout, ...] = ()
+    overcommit: tuple[float, float] = (1.0, 1.0)
+
+    def promised(self) -> Resources:
+        """What tasks may take of each node, overcommit included."""
+        has = self.node_resources
+        cpu, memory = self.overcommit
+        return Resources(int(has.cpu_milli * cpu), int(has.memory_bytes * memory), has.gpu_milli)
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """Caps for one user or queue.
+
+    Attributes:
+        user, queue: whom it holds for, one of them.
+        resources: what may be in use at once.
+        running, pending: jobs that hold something, and jobs that are considered; None: any number.
+        budget_gpu_s: GPU-seconds within ``window_s``; None: no budget.
+        ends: whether what runs leaves when the budget is used up.
+    """
+
+    name: str
+    user: str = ""
+    queue: str = ""
+    resources: Amounts = Amounts()
+    running: int | None = None
+    pending: int | None = None
+    budget_gpu_s: float | None = None
+    window_s: int = 30 * 86_400
+    ends: bool = False
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """Nodes kept for a window of time, once or again and again.
+
+    ``starts_at`` and ``ends_at`` for one time; ``schedule`` (five cron fields as sorted numbers:
+    minutes, hours, days of the month, months, days of the week from 0 = Sunday; None: any) and
+    ``duration_s`` for many. Who may use it: ``users``, ``queues``, or anyone who names it.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    starts_at: float = 0.0
+    ends_at: float = 0.0
+    schedule: tuple[tuple[int, ...] | None, ...] = ()
+    duration_s: int = 0
+    users: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    maintenance: bool = False
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """Storage by name: where it is mounted, and on the nodes of which pools; none: of all."""
+
+    name: str
+    mount_path: str
+    pools: tuple[str, ...] = ()
+
+
+class Scheduling(msgspec.Struct, frozen=True):
+    """``Cluster.spec.scheduling`` as normalised. ``learned_quantile`` None: limits alone."""
+
+    backfill: Literal["none", "easy", "conservative"] = "easy"
+    depth: int = 8
+    consolidation: bool = True
+    usage_half_life_s: int = 7 * 86_400
+    usage_strength: float = 0.0
+    placement: Placement = "least-fragmentation"
+    learned_quantile: float | None = None
+    min_runtime_s: int = 0
+    stale_gang_s: int = 60
+    #: Whether all preemptible work may be moved, checkpoint or not: for made situations alone.
+    any_movable: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -152,6 +343,7 @@ class Settings(msgspec.Struct, frozen=True):
     node_silence_s: int = 90
     retain_events_s: int = 30 * 86_400
     retain_journal_s: int = 7 * 86_400
+    scheduling: Scheduling = Scheduling()
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -163,6 +355,9 @@ class Structure(msgspec.Struct, frozen=True):
     priority_classes: dict[str, int] = {}
     #: e-mail address to Unix user
     unix_users: dict[str, str] = {}
+    quotas: dict[str, Quota] = {}
+    reservations: dict[str, Reservation] = {}
+    volumes: dict[str, Volume] = {}
 
     def pool_of_node(self) -> dict[str, str]:
         """Node name to pool name."""

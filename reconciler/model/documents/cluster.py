@@ -2,7 +2,90 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from reconciler.model.documents.fields import Duration, Metadata, Part, doc
+from reconciler.model.documents.fields import Duration, Metadata, Part, Weight, doc
+from reconciler.model.documents.job import Placement
+
+
+class FairnessSpec(Part, frozen=True):
+    """How much who used less lately gets more."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "window": "use fades by `halfLife`; a window with a hard end is not built yet",
+    }
+
+    half_life: Annotated[
+        Duration,
+        doc("After how long use counts half.", example="7d", unit="duration"),
+    ] = "7d"
+    strength: Annotated[
+        Weight,
+        doc(
+            "How strongly past use lowers a queue's part of what is left over; 0: not at all.",
+            example=1,
+        ),
+    ] = 0
+
+
+class LearnedRunTimesSpec(Part, frozen=True):
+    """Expected run times from what the same owner's jobs of that name took before."""
+
+    quantile: Annotated[
+        float,
+        doc("Which of the run times before is expected.", example=0.9, gt=0, le=1),
+    ] = 0.9
+
+
+class SchedulingSpec(Part, frozen=True):
+    """Policies of the scheduler."""
+
+    backfill: Annotated[
+        Literal["none", "easy", "conservative"],
+        doc(
+            "Who gets a reservation while it waits: nobody, the first of each queue, or all up "
+            "to `depth`. Others start before it only if they do not delay it.",
+            example="conservative",
+        ),
+    ] = "easy"
+    depth: Annotated[
+        int, doc("How many that wait get a reservation at the most.", example=32, ge=0, le=1000)
+    ] = 8
+    consolidation: Annotated[
+        bool,
+        doc("Whether work that checkpoints may be moved to let another start.", example=False),
+    ] = True
+    fairness: Annotated[
+        FairnessSpec,
+        doc("How past use counts.", example={"halfLife": "7d", "strength": 1}),
+    ] = FairnessSpec()
+    placement: Annotated[
+        Placement,
+        doc("How to choose among nodes with room where a job does not say.", example="pack"),
+    ] = "least-fragmentation"
+    learned_run_times: Annotated[
+        LearnedRunTimesSpec | None,
+        doc(
+            "Plan by run times of before, where they are shorter than the time limit; left out: "
+            "by time limits alone.",
+            example={"quantile": 0.9},
+        ),
+    ] = None
+    min_runtime: Annotated[
+        Duration,
+        doc(
+            "How long an element runs before it may be evicted, where its queue does not say.",
+            example="5m",
+            unit="duration",
+        ),
+    ] = "0s"
+    stale_gang_grace: Annotated[
+        Duration,
+        doc(
+            "How long an elastic gang that has fewer tasks than its `min` may wait for others "
+            "before it ends.",
+            example="2m",
+            unit="duration",
+        ),
+    ] = "1m"
 
 
 class RetentionSpec(Part, frozen=True):
@@ -21,7 +104,6 @@ class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "scheduling": "scheduling policies (fairness, backfill) are not built yet",
         "drift": "drift policies are not built yet",
         "sync": "safety limits of a sync are not built yet",
         "verification": "verification of commit signatures is not built yet",
@@ -52,6 +134,9 @@ class ClusterSpec(Part, frozen=True):
             unit="duration",
         ),
     ] = "90s"
+    scheduling: Annotated[
+        SchedulingSpec, doc("Policies of the scheduler.", example={"backfill": "conservative"})
+    ] = SchedulingSpec()
     retention: Annotated[
         RetentionSpec, doc("How long the store remembers.", example={"events": "30d"})
     ] = RetentionSpec()

@@ -53,6 +53,13 @@ Memory = (
     | Annotated[int, msgspec.Meta(ge=0)]
 )
 WholeGpus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Gpus = WholeGpus | Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+MigProfile = Annotated[str, msgspec.Meta(pattern=r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]{1,8})?(?!\n)$")]
+TopologyLevel = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$")]
+Weight = (
+    Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    | Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+)
 Duration = (
     Annotated[str, msgspec.Meta(pattern=quantities.DURATION_PATTERN, min_length=1)]
     | Annotated[int, msgspec.Meta(ge=0)]
@@ -91,5 +98,5 @@ class AmountsSpec(Part, frozen=True):
         doc("Amount of memory; left out: not rationed.", example="512Gi", unit="bytes"),
     ] = None
     gpu: Annotated[
-        WholeGpus | None, doc("Number of GPUs; left out: not rationed.", example=16, unit="GPUs")
+        Gpus | None, doc("Number of GPUs; left out: not rationed.", example=16, unit="GPUs")
     ] = None

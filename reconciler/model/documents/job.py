@@ -8,13 +8,16 @@ from reconciler.model import quantities
 from reconciler.model.documents.fields import (
     Cpu,
     Duration,
+    Gpus,
     Label,
     Memory,
     Metadata,
+    MigProfile,
     Name,
     NonNegativeInteger,
     Part,
-    WholeGpus,
+    TopologyLevel,
+    Weight,
     doc,
 )
 
@@ -32,37 +35,91 @@ RelativePath = Annotated[
 LeaseText = Annotated[
     str, msgspec.Meta(pattern=rf"{quantities.DURATION_PATTERN}|^none$", min_length=1)
 ]
+Placement = Literal["least-fragmentation", "pack", "spread"]
 Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
+
+
+class MigSpec(Part, frozen=True):
+    """MIG instances of one task."""
+
+    profile: Annotated[
+        MigProfile, doc("Profile as the driver names it; a pool declares it.", example="1g.10gb")
+    ]
+    count: Annotated[
+        int, doc("Instances of one task, all of one node.", example=2, ge=1, le=1000)
+    ] = 1
 
 
 class TaskResourcesSpec(Part, frozen=True):
     """What one task takes."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "gpuMemory": "shares of a GPU by memory are not built yet",
-        "mig": "MIG profiles are not built yet",
-    }
-
     cpu: Annotated[Cpu, doc("CPUs of one task.", example="500m", unit="CPUs")] = 1
     memory: Annotated[Memory, doc("Memory of one task.", example="4Gi", unit="bytes")] = 0
     gpu: Annotated[
-        WholeGpus, doc("Whole GPUs of one task; shares are not built yet.", example=1, unit="GPUs")
+        Gpus,
+        doc(
+            "GPUs of one task: a whole number takes devices alone, a number below 1 shares one "
+            "with other tasks. The share is what the scheduler counts with.",
+            example=0.25,
+            unit="GPUs",
+        ),
     ] = 0
+    gpu_memory: Annotated[
+        Memory | None,
+        doc(
+            "Share of a GPU by memory: so much of one device, or of each of `gpu` devices. It is "
+            "charged by the device that it gets.",
+            example="12Gi",
+            unit="bytes",
+        ),
+    ] = None
+    mig: Annotated[
+        MigSpec | None,
+        doc("MIG instances instead of devices.", example={"profile": "1g.10gb", "count": 1}),
+    ] = None
+
+
+class SlicesSpec(Part, frozen=True):
+    """Tasks that stay close in bundles."""
+
+    size: Annotated[int, doc("Tasks of one bundle, by index.", example=8, ge=2, le=10_000)]
+    level: Annotated[TopologyLevel, doc("Level of which each takes one domain.", example="rack")]
+
+
+class TopologySpec(Part, frozen=True):
+    """How close tasks have to be, in levels that node pools declare."""
+
+    required: Annotated[
+        TopologyLevel | None,
+        doc("All tasks in one domain of this level, or none starts.", example="block"),
+    ] = None
+    preferred: Annotated[
+        TopologyLevel | None,
+        doc("All tasks in one domain of this level where that is possible.", example="rack"),
+    ] = None
+    slices: Annotated[
+        SlicesSpec | None,
+        doc("Bundles of tasks in one domain each.", example={"size": 8, "level": "rack"}),
+    ] = None
 
 
 class TaskGroupSpec(Part, frozen=True):
     """Tasks that are alike. What a group leaves out it takes from the job's `spec`."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "min": "elastic gangs are not built yet",
-        "max": "elastic gangs are not built yet",
-        "topology": "topology is not built yet",
-    }
-
     name: Annotated[Name, doc("Name of the group, unique in the job.", example="worker")]
     count: Annotated[TaskCount | None, doc("How many tasks; they start together.", example=4)] = (
         None
     )
+    min: Annotated[
+        TaskCount | None,
+        doc("How many tasks are enough to start and to go on; left out: all.", example=2),
+    ] = None
+    max: Annotated[
+        TaskCount | None, doc("How many tasks at the most, instead of `count`.", example=8)
+    ] = None
+    topology: Annotated[
+        TopologySpec | None, doc("How close its tasks have to be.", example={"required": "rack"})
+    ] = None
     resources: Annotated[
         TaskResourcesSpec | None, doc("What each task takes.", example={"gpu": 1})
     ] = None
@@ -138,16 +195,70 @@ class CheckpointSpec(Part, frozen=True):
     ] = None
 
 
+class NodePreferenceSpec(Part, frozen=True):
+    """Nodes that are liked better."""
+
+    labels: Annotated[
+        dict[Label, Label], doc("Labels that such a node has, all of them.", example={"room": "b2"})
+    ]
+    weight: Annotated[
+        Weight, doc("How much better, beside other preferences.", example=10, unit="points")
+    ] = 1
+
+
+class JobAffinitySpec(Part, frozen=True):
+    """Other work to be near to, or away from."""
+
+    jobs: Annotated[
+        dict[Label, Label],
+        doc(
+            "Labels that the other job has, all of them; `job` and `queue` are its names.",
+            example={"app": "server"},
+        ),
+    ]
+    level: Annotated[
+        TopologyLevel | None,
+        doc("Domains that count as one place; left out: nodes.", example="rack"),
+    ] = None
+    weight: Annotated[
+        Weight | None,
+        doc("How much it is preferred; left out: it is required.", example=10, unit="points"),
+    ] = None
+
+
+class AffinitySpec(Part, frozen=True):
+    """What to be near to and away from."""
+
+    nodes: Annotated[
+        list[NodePreferenceSpec],
+        doc(
+            "Nodes that are liked better; what a node must have is said by `nodeSelector`.",
+            example=[{"labels": {"room": "b2"}, "weight": 10}],
+        ),
+    ] = []
+    near: Annotated[
+        list[JobAffinitySpec],
+        doc("Work to be near to.", example=[{"jobs": {"app": "cache"}, "level": "rack"}]),
+    ] = []
+    apart: Annotated[
+        list[JobAffinitySpec],
+        doc("Work to stay away from.", example=[{"jobs": {"app": "server"}}]),
+    ] = []
+
+
+class TolerationSpec(Part, frozen=True):
+    """A taint that the job does not mind."""
+
+    key: Annotated[Label, doc("Key of the taint.", example="interactive")]
+    value: Annotated[Label | None, doc("Value of the taint; left out: any.", example="true")] = None
+
+
 class JobSpec(Part, frozen=True):
     """What is to run, and when."""
 
     not_built: ClassVar[dict[str, str]] = {
         "runtime": "runtimes other than plain processes are not built yet",
         "image": "container images are not built yet",
-        "volumes": "volumes are not built yet",
-        "topology": "topology is not built yet",
-        "affinity": "affinity between jobs is not built yet",
-        "tolerations": "taints and tolerations are not built yet",
     }
 
     queue: Annotated[Name, doc("Queue that the job waits in.", example="research")] = "default"
@@ -174,6 +285,17 @@ class JobSpec(Part, frozen=True):
     ] = None
     count: Annotated[
         TaskCount | None, doc("How many tasks; they start together or not at all.", example=4)
+    ] = None
+    min: Annotated[
+        TaskCount | None,
+        doc(
+            "How many tasks are enough to start and to go on; more join when there is room, and "
+            "leave before others are evicted. Left out: all.",
+            example=2,
+        ),
+    ] = None
+    max: Annotated[
+        TaskCount | None, doc("How many tasks at the most, instead of `count`.", example=8)
     ] = None
     resources: Annotated[
         TaskResourcesSpec | None, doc("What each task takes.", example={"cpu": 4, "gpu": 1})
@@ -221,6 +343,43 @@ class JobSpec(Part, frozen=True):
         dict[Label, Label],
         doc("Labels that a node must have.", example={"gpu-model": "NVIDIA H200"}),
     ] = {}
+    tolerations: Annotated[
+        list[TolerationSpec],
+        doc("Taints of nodes that it does not mind.", example=[{"key": "interactive"}]),
+    ] = []
+    affinity: Annotated[
+        AffinitySpec | None,
+        doc(
+            "What to be near to and away from.",
+            example={"apart": [{"jobs": {"app": "server"}}]},
+        ),
+    ] = None
+    topology: Annotated[
+        TopologySpec | None,
+        doc("How close all its tasks have to be.", example={"required": "block"}),
+    ] = None
+    placement: Annotated[
+        Placement | None,
+        doc(
+            "How to choose among nodes with room: the choice that leaves the least "
+            "fragmentation, full nodes first, or empty ones. Left out: the cluster's.",
+            example="spread",
+        ),
+    ] = None
+    exclusive: Annotated[
+        bool, doc("Whether nothing else runs on the nodes that it takes.", example=True)
+    ] = False
+    volumes: Annotated[
+        list[Name],
+        doc(
+            "Volumes it needs, by name; it runs where they are, and finds their paths in "
+            "`MUSTER_VOLUME_NAME`.",
+            example=["imagenet"],
+        ),
+    ] = []
+    reservation: Annotated[
+        Name | None, doc("A Reservation whose nodes it may use in its time.", example="course")
+    ] = None
     time_limit: Annotated[
         Duration | None,
         doc("How long it may run; then it is stopped as TimedOut.", example="12h", unit="duration"),

@@ -1,6 +1,16 @@
 """All kinds by name: which type a document is read into, and which ones are structure."""
 
-from reconciler.model.documents import access, cluster, job, nodepool, planned, queue
+from reconciler.model.documents import (
+    access,
+    cluster,
+    job,
+    nodepool,
+    planned,
+    queue,
+    quota,
+    reservation,
+    volume,
+)
 from reconciler.model.documents.fields import Part
 
 Document = (
@@ -9,6 +19,9 @@ Document = (
     | queue.Queue
     | queue.PriorityClass
     | access.Access
+    | volume.Volume
+    | quota.Quota
+    | reservation.Reservation
     | job.Job
 )
 
@@ -19,18 +32,15 @@ KINDS: dict[str, type[Part]] = {
     "Policy": planned.Policy,
     "PriorityClass": queue.PriorityClass,
     "NodePool": nodepool.NodePool,
-    "Volume": planned.Volume,
+    "Volume": volume.Volume,
     "Queue": queue.Queue,
-    "Quota": planned.Quota,
-    "Reservation": planned.Reservation,
+    "Quota": quota.Quota,
+    "Reservation": reservation.Reservation,
     "Job": job.Job,
 }
 
 #: Kinds of which every document is refused for now, and why.
 KINDS_NOT_BUILT: dict[str, str] = {
-    "Quota": "quotas are not built yet",
-    "Reservation": "reservations are not built yet",
-    "Volume": "volumes are not built yet",
     "Policy": "policies are not built yet",
 }
 

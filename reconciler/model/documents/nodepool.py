@@ -10,19 +10,31 @@ from reconciler.model.documents.fields import (
     Label,
     Memory,
     Metadata,
+    MigProfile,
     Part,
+    TopologyLevel,
     WholeGpus,
     doc,
 )
 
+Factor = Annotated[int, msgspec.Meta(ge=1, le=100)] | Annotated[float, msgspec.Meta(ge=1, le=100)]
+
+
+class MigLayoutSpec(Part, frozen=True):
+    """Devices that are cut in MIG instances."""
+
+    devices: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0, le=999_999)]],
+        doc("Indexes of the devices.", example=[6, 7]),
+    ]
+    instances: Annotated[
+        dict[MigProfile, Annotated[int, msgspec.Meta(ge=1, le=7)]],
+        doc("Profile to number of instances of each device.", example={"1g.10gb": 7}),
+    ]
+
 
 class GpusSpec(Part, frozen=True):
     """The GPUs of one node."""
-
-    not_built: ClassVar[dict[str, str]] = {
-        "mig": "MIG layouts are not built yet",
-        "sharing": "GPU sharing is not built yet",
-    }
 
     count: Annotated[WholeGpus, doc("GPUs of one node.", example=8, unit="GPUs")]
     model: Annotated[
@@ -30,8 +42,20 @@ class GpusSpec(Part, frozen=True):
     ] = ""
     memory: Annotated[
         Memory | None,
-        doc("Memory of each GPU; left out: not checked.", example="140Gi", unit="bytes"),
+        doc(
+            "Memory of each GPU; left out: not checked, and no share by memory fits.",
+            example="140Gi",
+            unit="bytes",
+        ),
     ] = None
+    mig: Annotated[
+        list[MigLayoutSpec],
+        doc(
+            "Devices that are cut in MIG instances; they are given away by instance alone. Only "
+            "in virtual pools: the agent does not find the instances of a real device yet.",
+            example=[{"devices": [1], "instances": {"1g.10gb": 7}}],
+        ),
+    ] = []
 
 
 class NodeSpec(Part, frozen=True):
@@ -45,6 +69,53 @@ class NodeSpec(Part, frozen=True):
     cpu: Annotated[Cpu, doc("CPUs that tasks may take.", example="64", unit="CPUs")]
     memory: Annotated[Memory, doc("Memory that tasks may take.", example="512Gi", unit="bytes")]
     gpus: Annotated[GpusSpec | None, doc("GPUs of the node.", example={"count": 8})] = None
+
+
+class TaintSpec(Part, frozen=True):
+    """What keeps work away that does not tolerate it."""
+
+    key: Annotated[str, doc("Key.", example="interactive", min_length=1, max_length=256)]
+    value: Annotated[Label, doc("Value.", example="true")] = ""
+    effect: Annotated[
+        Literal["NoSchedule", "PreferNoSchedule"],
+        doc(
+            "Whether nothing starts there without a toleration, or only what finds no other node.",
+            example="PreferNoSchedule",
+        ),
+    ] = "NoSchedule"
+
+
+class DomainSpec(Part, frozen=True):
+    """Where some hosts stand."""
+
+    hosts: Annotated[str, doc("The hosts, as a host list.", example="gpu[001-016]", min_length=1)]
+    path: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]],
+        doc("Their domain at each level, the widest first.", example=["b1", "r1"]),
+    ]
+
+
+class PoolTopologySpec(Part, frozen=True):
+    """How near the nodes are to each other."""
+
+    levels: Annotated[
+        list[TopologyLevel],
+        doc("Names of the levels, the widest first.", example=["block", "rack"]),
+    ]
+    domains: Annotated[
+        list[DomainSpec],
+        doc(
+            "Where hosts stand; hosts that are in none are near to nobody.",
+            example=[{"hosts": "gpu[001-016]", "path": ["b1", "r1"]}],
+        ),
+    ]
+
+
+class OvercommitSpec(Part, frozen=True):
+    """How many times what a node has may be promised."""
+
+    cpu: Annotated[Factor, doc("Times the CPUs.", example=2, unit="times")] = 1
+    memory: Annotated[Factor, doc("Times the memory.", example=1.2, unit="times")] = 1
 
 
 class OverrideSpec(Part, frozen=True):
@@ -71,11 +142,7 @@ class NodePoolSpec(Part, frozen=True):
     """Which nodes there are and what they are like."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "taints": "taints are not built yet",
-        "topology": "topology is not built yet",
-        "sharing": "GPU sharing is not built yet",
         "health": "health checks and remediation are not built yet",
-        "overcommit": "overcommit is not built yet",
         "min": "autoscaling is not built yet",
         "max": "autoscaling is not built yet",
     }
@@ -100,6 +167,32 @@ class NodePoolSpec(Part, frozen=True):
     labels: Annotated[
         dict[Label, Label], doc("Labels of every node of the pool.", example={"room": "b2"})
     ] = {}
+    taints: Annotated[
+        list[TaintSpec],
+        doc("What keeps work away that does not tolerate it.", example=[{"key": "interactive"}]),
+    ] = []
+    topology: Annotated[
+        PoolTopologySpec | None,
+        doc(
+            "How near the nodes are to each other.",
+            example={
+                "levels": ["rack"],
+                "domains": [{"hosts": "gpu[001-016]", "path": ["r1"]}],
+            },
+        ),
+    ] = None
+    sharing: Annotated[
+        Literal["time-slice", "none"],
+        doc(
+            "Whether a GPU may be shared by tasks that ask for less than one: they take turns on "
+            "it, and nothing keeps one within its share.",
+            example="none",
+        ),
+    ] = "time-slice"
+    overcommit: Annotated[
+        OvercommitSpec,
+        doc("How much more CPU and memory may be promised than there is.", example={"cpu": 2}),
+    ] = OvercommitSpec()
     mode: Annotated[
         Literal["manage", "observe"],
         doc("`observe` watches the nodes and never starts anything there.", example="observe"),

@@ -2,21 +2,61 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from reconciler.model.documents.fields import AmountsSpec, Metadata, Name, Part, doc
+import msgspec
+
+from reconciler.model.documents.fields import (
+    AmountsSpec,
+    Duration,
+    Gpus,
+    Metadata,
+    Name,
+    Part,
+    Weight,
+    doc,
+)
+
+
+class QueuePreemptionSpec(Part, frozen=True):
+    """When work of the queue may be evicted for others."""
+
+    min_runtime: Annotated[
+        Duration,
+        doc(
+            "How long each of its elements runs before it may be evicted.",
+            example="10m",
+            unit="duration",
+        ),
+    ]
+
+
+class QueueDefaultsSpec(Part, frozen=True):
+    """What jobs of the queue have that say nothing themselves."""
+
+    time_limit: Annotated[Duration | None, doc("Time limit.", example="8h", unit="duration")] = None
+
+
+class QueueMaximaSpec(Part, frozen=True):
+    """What one job of the queue may ask for; one that asks for more is refused."""
+
+    time_limit: Annotated[
+        Duration | None,
+        doc(
+            "The longest time limit; a job without any is refused.",
+            example="2d",
+            unit="duration",
+        ),
+    ] = None
+    gpu: Annotated[
+        Gpus | None, doc("GPUs of all tasks that start together.", example=16, unit="GPUs")
+    ] = None
 
 
 class QueueSpec(Part, frozen=True):
     """A queue's place in the tree and its amounts."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "lendingLimit": "lending limits are not built yet",
-        "weight": "weighted over-quota shares are not built yet",
-        "priority": "priority between queues is not built yet",
         "flavors": "amounts by pool are not built yet",
         "ordering": "orderings other than priority, then age, are not built yet",
-        "preemption": "preemption policies of a queue are not built yet",
-        "defaults": "defaults for the jobs of a queue are not built yet",
-        "maxima": "maxima for the jobs of a queue are not built yet",
     }
 
     parent: Annotated[
@@ -33,6 +73,37 @@ class QueueSpec(Part, frozen=True):
         AmountsSpec,
         doc("What the queue and those below it never take more than.", example={"gpu": 64}),
     ] = AmountsSpec()
+    lending_limit: Annotated[
+        AmountsSpec,
+        doc(
+            "How much of what it is guaranteed and does not use others may borrow; left out: all.",
+            example={"gpu": 4},
+        ),
+    ] = AmountsSpec()
+    weight: Annotated[
+        Weight,
+        doc(
+            "Its part of what is left over when all guarantees are met, beside its siblings of "
+            "the same priority. 0: no part, and what it borrows is taken back first.",
+            example=2,
+            unit="parts",
+        ),
+    ] = 1
+    priority: Annotated[
+        Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)],
+        doc("Siblings of higher priority get what is left over first.", example=10),
+    ] = 0
+    preemption: Annotated[
+        QueuePreemptionSpec | None,
+        doc("When its work may be evicted.", example={"minRuntime": "10m"}),
+    ] = None
+    defaults: Annotated[
+        QueueDefaultsSpec,
+        doc("What its jobs have that say nothing.", example={"timeLimit": "8h"}),
+    ] = QueueDefaultsSpec()
+    maxima: Annotated[
+        QueueMaximaSpec, doc("What one of its jobs may ask for.", example={"timeLimit": "2d"})
+    ] = QueueMaximaSpec()
     suspend: Annotated[
         bool, doc("Start nothing new from this queue; what runs goes on.", example=True)
     ] = False

@@ -1,0 +1,88 @@
+"""``Quota``: caps for one user or queue, beside what queues share, and budgets over time."""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from reconciler.model.documents.fields import (
+    AmountsSpec,
+    Duration,
+    Metadata,
+    Name,
+    Part,
+    doc,
+)
+
+_NumberOfJobs = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+
+
+class SubjectSpec(Part, frozen=True):
+    """Whom a quota holds for: one of them."""
+
+    not_built: ClassVar[dict[str, str]] = {
+        "group": "groups of people are not built yet",
+        "pool": "caps by pool are not built yet",
+    }
+
+    user: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1)] | None,
+        doc("Owner of the jobs.", example="alice@example.org"),
+    ] = None
+    queue: Annotated[
+        Name | None, doc("Queue of the jobs; those below it count too.", example="students")
+    ] = None
+
+
+class JobCountsSpec(Part, frozen=True):
+    """How many jobs."""
+
+    running: Annotated[
+        _NumberOfJobs | None, doc("Jobs that hold something at the same time.", example=10)
+    ] = None
+    pending: Annotated[
+        _NumberOfJobs | None,
+        doc("Jobs that are considered at the same time; the others wait behind.", example=100),
+    ] = None
+
+
+class BudgetSpec(Part, frozen=True):
+    """GPU-hours over time."""
+
+    gpu_hours: Annotated[
+        float,
+        doc("GPU-hours within the window.", example=500, unit="GPU-hours", ge=0, le=1e9),
+    ]
+    window: Annotated[Duration, doc("How long use counts.", example="30d", unit="duration")] = "30d"
+    on_exhausted: Annotated[
+        Literal["wait", "end"],
+        doc(
+            "What happens when it is used up: nothing new starts, or what runs is evicted too "
+            "and waits.",
+            example="end",
+        ),
+    ] = "wait"
+
+
+class QuotaSpec(Part, frozen=True):
+    """Caps for one user or queue."""
+
+    subject: Annotated[SubjectSpec, doc("Whom it holds for.", example={"queue": "students"})]
+    resources: Annotated[
+        AmountsSpec, doc("What may be in use at the same time.", example={"gpu": 8})
+    ] = AmountsSpec()
+    jobs: Annotated[JobCountsSpec, doc("How many jobs.", example={"running": 10})] = JobCountsSpec()
+    budget: Annotated[
+        BudgetSpec | None,
+        doc("GPU-hours over time.", example={"gpuHours": 500, "window": "30d"}),
+    ] = None
+
+
+class Quota(Part, frozen=True, tag_field="kind", tag="Quota"):
+    """Caps for one user or queue."""
+
+    api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
+    metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "students"})]
+    spec: Annotated[
+        QuotaSpec,
+        doc("What is desired.", example={"subject": {"queue": "students"}}),
+    ]
