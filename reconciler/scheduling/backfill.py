@@ -122,7 +122,7 @@ class Calendar:
 
     def reserve(self, ask: asking.Ask) -> Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
-        if ask.shape in self._hopeless or not self._has_moments():
+        if ask.shape in self._hopeless or not self.has_moments():
             return None
         found = self._earliest(ask)
         if found is None:
@@ -189,7 +189,7 @@ class Calendar:
             )
         return self._ends
 
-    def _has_moments(self) -> bool:
+    def has_moments(self) -> bool:
         """Whether anything ends at a moment that is known."""
         return bool(self._started or self._finite_ends())
 

@@ -104,6 +104,8 @@ class Cycle:
         self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
+        self._lines_of: dict[int, list[int]] | None = None
+        self._lowest_of: list[int] | None = None
 
     def run(self) -> Decisions:
         """Go through all claims once."""
@@ -303,6 +305,49 @@ class Cycle:
                 self._block(progress.line, dataclasses.replace(cause, subject=""))
         else:
             self._block(progress.line, cause)
+            if cause.kind == "room":
+                self._block_alike(ask, cause)
+
+    def _block_alike(self, ask: asking.Ask, cause: explain.Cause) -> None:
+        """There is no room for this shape: nobody who asks for it can start either.
+
+        Passed over are lines that could not evict nor reserve: their turn would find the same.
+        """
+        for index in self._alike().get(ask.shape, ()):
+            line = self.situation.lines[index]
+            if index not in self.queues[line.queue].blocked and not self._could_gain(line):
+                self._block(index, cause)
+
+    def _alike(self) -> dict[int, list[int]]:
+        """Lines of new elements by shape."""
+        if self._lines_of is None:
+            self._lines_of = {}
+            for index, line in enumerate(self.situation.lines):
+                if line.claims and not line.claims[0].missing:
+                    self._lines_of.setdefault(line.shape, []).append(index)
+        return self._lines_of
+
+    def _could_gain(self, line: snapshots.Line) -> bool:
+        """Whether a line's claim might get room by evictions, or a reservation."""
+        policy, queue = self.situation.policy, line.queue
+        if policy.preempt and self._lowest()[queue] < line.priority:
+            return True
+        if policy.reclaim and any(self.ledger.rationed[queue]):
+            if self.ledger.within_fair_share(queue, self.least[line.shape]):
+                return True
+        if policy.backfill == "none" or not self.calendar.has_moments():
+            return False
+        return policy.backfill == "conservative" or queue not in self.reserved_in
+
+    def _lowest(self) -> list[int]:
+        """The lowest priority of preemptible work of each queue."""
+        if self._lowest_of is None:
+            self._lowest_of = [2**31] * len(self.queues)
+            for holding in self.situation.holdings:
+                if holding.preemptible or any(task.spare for task in holding.tasks):
+                    if holding.priority < self._lowest_of[holding.queue]:
+                        self._lowest_of[holding.queue] = holding.priority
+        return self._lowest_of
 
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.line_causes.setdefault(index, cause)
