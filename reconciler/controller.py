@@ -42,10 +42,6 @@ PRUNE_AGAIN_S = 5.0
 CLOCK_STEP_S_MAX = 1.0
 #: What is in force while nobody has said which jobs are new; no loader gives this number.
 ADOPTING_GENERATION = -2
-ADOPT = (
-    "held: the store is empty and this repository was run before; "
-    "`muster adopt` says which of its jobs are new"
-)
 #: The stored view that remembers over a restart that this is not said yet.
 ADOPTION = "adoption"
 
@@ -276,8 +272,11 @@ class Loop:
         """The desired state, without its jobs while it is not known which of them are new."""
         if not self._adopting:
             return wanted
-        status = msgspec.structs.replace(wanted.status, sync="OutOfSync", message=ADOPT)
-        refused = {**wanted.refused, **dict.fromkeys(wanted.jobs, ADOPT)}
+        status = msgspec.structs.replace(
+            wanted.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
+        )
+        waiting = dict.fromkeys(wanted.jobs, desired.AWAITS_ADOPTION)
+        refused = {**wanted.refused, **waiting}
         return msgspec.structs.replace(
             wanted, generation=ADOPTING_GENERATION, jobs={}, refused=refused, status=status
         )

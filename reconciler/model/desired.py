@@ -203,6 +203,13 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{place}: {self.severity}: {detail}"
 
 
+#: The problem of jobs that wait until somebody says whether they are new to an empty store.
+AWAITS_ADOPTION = (
+    "held: the store is empty and this repository was run before; "
+    "`muster adopt` says which of its jobs are new"
+)
+
+
 class SyncStatus(msgspec.Struct, frozen=True):
     """How the repository stands: what was tried last, what is in force, and what is wrong.
 
