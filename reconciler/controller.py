@@ -289,6 +289,8 @@ class Loop:
         now = self._clock()
         self._mind_clock(now)
         wanted = self._in_force(self._desired)
+        if wanted.generation != self._memory.desired_generation:
+            self._memory.share_specs(wanted.jobs)
         self._journal.begin(wanted, self._memory.observed((), {}), now)
         observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
         result = reconcile.reconcile(wanted, observed, now)
@@ -298,6 +300,8 @@ class Loop:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
         self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decided - started)
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
+        for name in result.left_nodes:
+            self._unsaved_nodes.pop(name, None)
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
@@ -343,6 +347,8 @@ class Loop:
             or result.new_runs
             or result.reasons
             or result.actions
+            or result.left_jobs
+            or result.left_nodes
             or result.drift != self._memory.drift
             or result.overrides != self._memory.overrides
             or result.desired_generation != self._memory.desired_generation
@@ -434,5 +440,6 @@ class Loop:
             now,
             events_before=now - settings.retain_events_s,
             journal_before=now - settings.retain_journal_s,
+            history_before=now - settings.retain_history_s,
         )
         self._next_prune_at = now + (PRUNE_AGAIN_S if pruned else PRUNE_EVERY_S)

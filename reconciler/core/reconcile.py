@@ -5,6 +5,7 @@ and the next moment at which time alone changes something. It reads no clock, dr
 number, and gives the same answer for the same input on any machine.
 """
 
+import math
 from collections.abc import Mapping
 
 from reconciler.core import (
@@ -12,6 +13,7 @@ from reconciler.core import (
     drifts,
     health,
     ingest,
+    leaving,
     lifecycle,
     overrides,
     placing,
@@ -49,6 +51,7 @@ def reconcile(
     lifecycle.progress(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
+    leaving.apply(work)
     last = standing.find(work)
     if last is not None and not always_schedule:
         return _outcome(work, last, None, observed.promised)
@@ -92,6 +95,9 @@ def _outcome(
         queues=queues,
         promised=promised,
         standing=stands,
+        left_jobs=tuple(work.left_jobs),
+        left_nodes=tuple(work.left_nodes),
+        look_at=work.look_at if work.look_at < math.inf else None,
         next_order=work.next_order,
         wake_at=work.wake_at,
     )

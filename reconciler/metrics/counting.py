@@ -98,8 +98,16 @@ class Sums:
         self._jobs[job.name] = now
         return before, now
 
+    def forget(self, name: str) -> None:
+        """A job is listed no longer."""
+        before = self._jobs.pop(name, None)
+        if before is not None:
+            self._add(before, -1)
+
     def _add(self, job: _Job, sign: int) -> None:
         self.by_state[job.queue, job.state.value] += sign
+        if not self.by_state[job.queue, job.state.value]:
+            del self.by_state[job.queue, job.state.value]
         if job.reason_key:
             self.by_reason[job.queue, job.reason_key] += sign
             if not self.by_reason[job.queue, job.reason_key]:
@@ -175,6 +183,8 @@ class Counters:
             return  # all are counted when a page is first rendered
         for job in decided.jobs:
             self._count_job(sums, job)
+        for name in decided.left_jobs:
+            sums.forget(name)
         for attempt in decided.attempts:
             sums.attempt(attempt)
 

@@ -152,6 +152,10 @@ class Settings(msgspec.Struct, frozen=True):
     node_silence_s: int = 90
     retain_events_s: int = 30 * 86_400
     retain_journal_s: int = 7 * 86_400
+    retain_finished_jobs_s: int = 7 * 86_400
+    retain_finished_jobs_max: int = 20_000
+    retain_history_s: int = 90 * 86_400
+    retain_gone_nodes_s: int = 7 * 86_400
 
 
 class Structure(msgspec.Struct, frozen=True):
