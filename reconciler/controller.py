@@ -285,7 +285,8 @@ class Loop:
         """One cycle, if there is a desired state to go by, and what came of it."""
         if self._desired is None:
             return None
-        started = time.perf_counter()
+        started, phases = time.perf_counter(), self._counters.phases
+        phases.begin()
         now = self._clock()
         self._mind_clock(now)
         wanted = self._in_force(self._desired)
@@ -293,7 +294,9 @@ class Loop:
             self._memory.share_specs(wanted.jobs)
         self._journal.begin(wanted, self._memory.observed((), {}), now)
         observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
-        result = reconcile.reconcile(wanted, observed, now)
+        phases("journal")
+        result = reconcile.reconcile(wanted, observed, now, ended=phases)
+        phases("outcome")
         decided = time.perf_counter()
         adopted, self._adopted_runs = self._adopted_runs, ()
         if adopted:
@@ -302,16 +305,20 @@ class Loop:
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
+        phases("journal")
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
+        phases("commit")
         self._memory.absorb(result)
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")
         self._tell(result)
+        phases("act")
         self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
         self._publish()
+        phases("publish")
         return result
 
     def _tell(self, result: outcome.Outcome) -> None:
