@@ -42,10 +42,6 @@ PRUNE_AGAIN_S = 5.0
 CLOCK_STEP_S_MAX = 1.0
 #: What is in force while nobody has said which jobs are new; no loader gives this number.
 ADOPTING_GENERATION = -2
-ADOPT = (
-    "held: the store is empty and this repository was run before; "
-    "`muster adopt` says which of its jobs are new"
-)
 #: The stored view that remembers over a restart that this is not said yet.
 ADOPTION = "adoption"
 
@@ -276,8 +272,11 @@ class Loop:
         """The desired state, without its jobs while it is not known which of them are new."""
         if not self._adopting:
             return wanted
-        status = msgspec.structs.replace(wanted.status, sync="OutOfSync", message=ADOPT)
-        refused = {**wanted.refused, **dict.fromkeys(wanted.jobs, ADOPT)}
+        status = msgspec.structs.replace(
+            wanted.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
+        )
+        waiting = dict.fromkeys(wanted.jobs, desired.AWAITS_ADOPTION)
+        refused = {**wanted.refused, **waiting}
         return msgspec.structs.replace(
             wanted, generation=ADOPTING_GENERATION, jobs={}, refused=refused, status=status
         )
@@ -286,29 +285,40 @@ class Loop:
         """One cycle, if there is a desired state to go by, and what came of it."""
         if self._desired is None:
             return None
-        started = time.perf_counter()
+        started, phases = time.perf_counter(), self._counters.phases
+        phases.begin()
         now = self._clock()
         self._mind_clock(now)
         wanted = self._in_force(self._desired)
+        if wanted.generation != self._memory.desired_generation:
+            self._memory.share_specs(wanted.jobs)
         self._journal.begin(wanted, self._memory.observed((), {}), now)
         observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
-        result = reconcile.reconcile(wanted, observed, now)
+        phases("journal")
+        result = reconcile.reconcile(wanted, observed, now, ended=phases)
+        phases("outcome")
         decided = time.perf_counter()
         adopted, self._adopted_runs = self._adopted_runs, ()
         if adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
         self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decided - started)
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
+        for name in result.left_nodes:
+            self._unsaved_nodes.pop(name, None)
+        phases("journal")
         if self._must_commit(result):
             self._commit(result)
         committed = time.perf_counter()
+        phases("commit")
         self._memory.absorb(result)
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")
         self._tell(result)
+        phases("act")
         self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
         self._publish()
+        phases("publish")
         return result
 
     def _tell(self, result: outcome.Outcome) -> None:
@@ -344,6 +354,8 @@ class Loop:
             or result.new_runs
             or result.reasons
             or result.actions
+            or result.left_jobs
+            or result.left_nodes
             or result.drift != self._memory.drift
             or result.overrides != self._memory.overrides
             or result.desired_generation != self._memory.desired_generation
@@ -435,5 +447,6 @@ class Loop:
             now,
             events_before=now - settings.retain_events_s,
             journal_before=now - settings.retain_journal_s,
+            history_before=now - settings.retain_history_s,
         )
         self._next_prune_at = now + (PRUNE_AGAIN_S if pruned else PRUNE_EVERY_S)

@@ -26,6 +26,7 @@ from reconciler import controller
 from reconciler.changes import notes
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
+from reconciler.operations import logfiles
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
@@ -34,6 +35,8 @@ log = logging.getLogger("muster.controller")
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
+#: How often the size of the server's log is looked at.
+LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -196,7 +199,10 @@ class ServerProcess:
             )
         if self._stopping.is_set():
             self._process.terminate()
-        return self._process.wait()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(timeout=LOG_LOOK_S)
+            logfiles.bound(self._log_path)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,16 +1,23 @@
 """Commands that change desired state: each makes a commit, here in a clone or at the controller."""
 
+from __future__ import annotations
+
 import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import context, overriding, terminal
-from reconciler.operations import authoring
-from reconciler.operations import changing as operations
+from reconciler.cli import context, lazily, overriding, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import authoring
+    from reconciler.operations import changing as operations
+else:
+    authoring = lazily.module("reconciler.operations.authoring")
+    operations = lazily.module("reconciler.operations.changing")
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 DryRun = Annotated[

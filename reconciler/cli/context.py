@@ -1,17 +1,23 @@
 """What every command shares: which controller, and how its refusals become exit codes."""
 
+from __future__ import annotations
+
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import terminal
+from reconciler.cli import lazily, terminal
 from reconciler.model import quantities
-from reconciler.operations import client as clients
 from reconciler.operations import endpoints
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
+else:
+    clients = lazily.module("reconciler.operations.client")
 
 Server = Annotated[
     str | None,

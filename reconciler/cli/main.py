@@ -4,9 +4,12 @@ Parser libraries exit with 2 on wrong usage; here 2 means that there are changes
 usage is 64 (INTERFACES).
 """
 
+import os
 import sys
+from typing import Any
 
 import typer
+import typer.core
 
 from reconciler.cli import (
     changing,
@@ -21,8 +24,25 @@ from reconciler.cli import (
     terminal,
 )
 
+
+class _ReaderLeftError(Exception):
+    """Nobody reads stdout any more."""
+
+
+class _Group(typer.core.TyperGroup):
+    """All commands; a closed pipe leaves them under a name that the parser has no view of."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderLeftError from error
+
+
 app = typer.Typer(
     name="muster",
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -53,6 +73,7 @@ def main() -> None:
     command = typer.main.get_command(app)
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         sys.exit(_wrong_usage(error))
     except ParserError as error:
@@ -60,9 +81,10 @@ def main() -> None:
         sys.exit(terminal.ERROR)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(terminal.ERROR)
+    except (_ReaderLeftError, BrokenPipeError):
+        # whoever read has had enough, as in `muster events | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(terminal.DONE)
     sys.exit(code if isinstance(code, int) else terminal.DONE)
 
 

@@ -1,14 +1,22 @@
 """Commands that review before anything happens: ``validate`` a folder, ``plan`` a revision."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.operations import client as clients
-from reconciler.operations import endpoints, revisions
+from reconciler.cli import context, lazily, terminal
+from reconciler.operations import endpoints
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
+    from reconciler.operations import revisions
+else:
+    clients = lazily.module("reconciler.operations.client")
+    revisions = lazily.module("reconciler.operations.revisions")
 
 MARKS = {"add": "+", "remove": "-", "change": "~"}
 STYLES = {"add": "green", "remove": "red", "change": "yellow"}

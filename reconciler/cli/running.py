@@ -1,18 +1,26 @@
 """Commands that wait: ``run`` a command on the cluster as if it ran here, ``wait`` for jobs."""
 
+from __future__ import annotations
+
 import secrets
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import changing, context, terminal
-from reconciler.operations import authoring
-from reconciler.operations import changing as operations
-from reconciler.operations import client as clients
+from reconciler.cli import changing, context, lazily, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import authoring
+    from reconciler.operations import changing as operations
+    from reconciler.operations import client as clients
+else:
+    authoring = lazily.module("reconciler.operations.authoring")
+    operations = lazily.module("reconciler.operations.changing")
+    clients = lazily.module("reconciler.operations.client")
 
 #: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
 TIMED_OUT, MUSTER_FAILED = 124, 125

@@ -1,5 +1,7 @@
 """Commands that run things: a cluster on this machine, the demo, a controller, an agent."""
 
+from __future__ import annotations
+
 import os
 import platform
 import shutil
@@ -8,13 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import reconciler
-from reconciler.cli import context, terminal
-from reconciler.operations import localcluster, resources
+from reconciler.cli import context, lazily, terminal
+from reconciler.operations import resources
+
+if TYPE_CHECKING:
+    from reconciler.operations import localcluster
+else:
+    localcluster = lazily.module("reconciler.operations.localcluster")
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

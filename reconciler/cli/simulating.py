@@ -1,13 +1,19 @@
 """Commands that run the controller's own function in virtual time: ``scenario``, ``simulate``."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.operations import scenarios
+from reconciler.cli import context, lazily, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import scenarios
+else:
+    scenarios = lazily.module("reconciler.operations.scenarios")
 
 
 def register(app: typer.Typer) -> None:

@@ -13,7 +13,16 @@ import typer
 
 from reconciler.model import times
 
-out = rich.console.Console(highlight=False, soft_wrap=False)
+
+class _Console(rich.console.Console):
+    """Leaves it to ``main`` what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while a ``BrokenPipeError`` is handled: it goes on up."""
+        raise  # noqa: PLE0704
+
+
+out = _Console(highlight=False, soft_wrap=False)
 err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
 #: Width of tables that go into a pipe or a file, and the least width of a column that gives way.

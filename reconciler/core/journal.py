@@ -131,15 +131,18 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
     parts: tuple[object, ...] = (
         _without_notes(of.jobs),
         of.attempts,
-        _node_states(of.nodes),
-        of.new_runs,
+        (*_node_states(of.nodes), *of.left_nodes),
+        (of.new_runs, of.left_jobs) if of.new_runs or of.left_jobs else (),
         of.reasons,
         of.actions,
         of.events,
         of.drift,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
         of.queues,
-        (of.now, of.desired_generation, of.promised, of.standing, of.next_order, of.wake_at),
+        (
+            *(of.now, of.desired_generation, of.promised, of.standing, of.next_order),
+            *(of.wake_at, of.look_at),
+        ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
 

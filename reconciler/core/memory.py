@@ -7,7 +7,10 @@ those held here; it reads them and changes none.
 from collections.abc import Mapping
 from typing import Self
 
-from reconciler.model import outcome, records
+import msgspec
+import numpy as np
+
+from reconciler.model import desired, outcome, records, runs
 from reconciler.model.reasons import Reason
 from reconciler.model.states import AttemptState
 
@@ -15,6 +18,9 @@ from reconciler.model.states import AttemptState
 REPORTS_MAX = 100_000
 #: How many overrides may be asked for in one cycle; who gets no answer asks again.
 ASKED_MAX = 1000
+
+#: Keys of runs are packed when there are more new ones than this, with many fewer before.
+RECENT_RUNS_MAX = 100_000
 
 
 class Memory:
@@ -24,7 +30,8 @@ class Memory:
         self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
         self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
         self.watched: set[str] = {name for name in self.active if self.jobs[name].is_watched}
-        self.past_runs: set[str] = set(loaded.past_runs)
+        self.past_runs = loaded.past_runs.copy()
+        self._pack_runs()
         self.attempts: dict[str, records.AttemptRecord] = dict(loaded.attempts)
         self.attempts_by_node: dict[str, dict[str, None]] = {}
         for attempt in self.attempts.values():
@@ -35,6 +42,7 @@ class Memory:
         self.drift = loaded.drift
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
+        self.look_at = loaded.look_at
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
@@ -93,6 +101,7 @@ class Memory:
             drift=self.drift,
             promised=self.promised,
             standing=self.standing,
+            look_at=self.look_at,
             leader_since=self.leader_since,
             next_order=self.next_order,
         )
@@ -110,6 +119,7 @@ class Memory:
             else:
                 self.watched.discard(job.name)
         self.past_runs.update(result.new_runs)
+        self._pack_runs()
         for attempt in result.attempts:
             if attempt.concluded:
                 self.attempts.pop(attempt.id, None)
@@ -128,8 +138,33 @@ class Memory:
         self.overrides = result.overrides
         self.promised = result.promised
         self.standing = result.standing
+        self.look_at = result.look_at
+        for name in result.left_jobs:
+            self.jobs.pop(name, None)
+        for name in result.left_nodes:
+            self.nodes.pop(name, None)
+            self.attempts_by_node.pop(name, None)
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
+
+    def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Let records hold the very specs that git asks for, where they are equal.
+
+        Most records have their document; loaded from the store they would hold a copy of it each.
+        """
+        for name, spec in jobs.items():
+            record = self.jobs.get(name)
+            if record is not None and record.spec is not spec and record.spec == spec:
+                self.jobs[name] = msgspec.structs.replace(record, spec=spec)
+
+    def _pack_runs(self) -> None:
+        known = self.past_runs
+        if len(known.recent) <= max(runs.RECENT_MAX, min(len(known) // 8, RECENT_RUNS_MAX)):
+            return
+        packed = np.frombuffer(known.packed, dtype=np.int64)
+        recent = np.fromiter(known.recent, dtype=np.int64, count=len(known.recent))
+        known.packed = np.sort(np.concatenate((packed, recent)), kind="stable").tobytes()
+        known.recent = set()
 
     def _index(self, attempt: records.AttemptRecord) -> None:
         if attempt.state is AttemptState.ENDED:

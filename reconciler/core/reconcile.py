@@ -5,13 +5,16 @@ and the next moment at which time alone changes something. It reads no clock, dr
 number, and gives the same answer for the same input on any machine.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from reconciler.core import (
     admission,
     drifts,
     health,
     ingest,
+    leaving,
     lifecycle,
     overrides,
     placing,
@@ -24,6 +27,9 @@ from reconciler.model.states import AttemptState
 from reconciler.scheduling import schedule
 from reconciler.scheduling import snapshot as columns
 
+#: The phases of a cycle, in order; the outcome is put together after the last one.
+Phase = Literal["ingest", "admit", "health", "lifecycle", "leave", "snapshot", "schedule", "place"]
+
 
 def reconcile(
     wanted: desired.Desired,
@@ -31,6 +37,7 @@ def reconcile(
     now: float,
     *,
     always_schedule: bool = False,
+    ended: Callable[[Phase], None] = lambda _: None,
 ) -> outcome.Outcome:
     """Decide one cycle.
 
@@ -40,22 +47,33 @@ def reconcile(
         now: seconds since the epoch.
         always_schedule: make the schedule also where the last one still stands; what comes out
             is the same (see ``standing``).
+        ended: told of each phase when it has ended, so that the caller's clock can measure it;
+            nothing comes back from it.
     """
     work = desk.Work(wanted, observed, now)
     ingest.apply_reports(work)
+    ended("ingest")
     admission.admit(work)
     overrides.apply(work)
+    ended("admit")
     health.watch(work)
+    ended("health")
     lifecycle.progress(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
+    ended("lifecycle")
+    leaving.apply(work)
+    ended("leave")
     last = standing.find(work)
     if last is not None and not always_schedule:
         return _outcome(work, last, None, observed.promised)
     at = now if last is None else last.at
     situation = snapshots.build(work, at)
+    ended("snapshot")
     decided = schedule.schedule(situation.snapshot)
+    ended("schedule")
     placing.apply(work, situation, decided)
+    ended("place")
     new = standing.made(work, at, situation.snapshot, decided)
     if new is None and work.schedule_at is not None:
         work.wake(work.schedule_at)
@@ -92,6 +110,9 @@ def _outcome(
         queues=queues,
         promised=promised,
         standing=stands,
+        left_jobs=tuple(work.left_jobs),
+        left_nodes=tuple(work.left_nodes),
+        look_at=work.look_at if work.look_at < math.inf else None,
         next_order=work.next_order,
         wake_at=work.wake_at,
     )

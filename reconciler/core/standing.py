@@ -21,6 +21,8 @@ def find(work: desk.Work) -> records.Standing | None:
     standing = work.observed.standing
     if standing is None or standing.generation != work.desired.generation:
         return None
+    if work.left_nodes:
+        return None
     if work.now < standing.at:
         return None  # the clock was set back
     for moment in (standing.wake_at, standing.stale_at):

@@ -128,6 +128,10 @@ class Work:
         self.wake_at: float | None = None
         #: When something that waits for a moment may be scheduled.
         self.schedule_at: float | None = None
+        #: What leaves the memory, and when to look for more (see ``leaving``).
+        self.left_jobs: list[str] = []
+        self.left_nodes: list[str] = []
+        self.look_at = 0.0
         self._by_job: dict[str, dict[int, dict[str, None]]] | None = None
         self._by_node: dict[str, dict[str, None]] | None = None
 
@@ -215,7 +219,7 @@ class Work:
 
     def node_names(self) -> list[str]:
         """Names of all nodes ever seen or declared, sorted."""
-        return sorted(self.observed.nodes.keys() | self.nodes.keys())
+        return sorted((self.observed.nodes.keys() | self.nodes.keys()).difference(self.left_nodes))
 
     def _index_by_job(self) -> dict[str, dict[int, dict[str, None]]]:
         if self._by_job is None:
@@ -297,6 +301,12 @@ class Work:
         if renewed != node:
             self.nodes[node.name] = renewed
         return renewed
+
+    def let_node_go(self, name: str) -> None:
+        """Know a node no longer."""
+        self.left_nodes.append(name)
+        self.nodes.pop(name, None)
+        self.event("NodeForgotten", "gone, in no pool, and not heard of for long", node=name)
 
     def set_job_state(self, draft: JobDraft, state: JobState, message: str = "") -> None:
         """Change a job's state as the table allows; a change is an event."""

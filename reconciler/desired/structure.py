@@ -109,12 +109,19 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
 
 
 def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
+    kept = spec.retention
     return desired.Settings(
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
-        retain_events_s=faults.duration(spec.retention.events, "spec", "retention", "events"),
-        retain_journal_s=faults.duration(spec.retention.journal, "spec", "retention", "journal"),
+        retain_events_s=faults.duration(kept.events, "spec", "retention", "events"),
+        retain_journal_s=faults.duration(kept.journal, "spec", "retention", "journal"),
+        retain_finished_jobs_s=faults.duration(
+            kept.finished_jobs, "spec", "retention", "finishedJobs"
+        ),
+        retain_finished_jobs_max=kept.finished_jobs_max,
+        retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
+        retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
     )
 
 

@@ -5,8 +5,9 @@ the first time: each outcome changes the sums by what it changed.
 """
 
 import bisect
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, get_args
 
@@ -98,8 +99,16 @@ class Sums:
         self._jobs[job.name] = now
         return before, now
 
+    def forget(self, name: str) -> None:
+        """A job is listed no longer."""
+        before = self._jobs.pop(name, None)
+        if before is not None:
+            self._add(before, -1)
+
     def _add(self, job: _Job, sign: int) -> None:
         self.by_state[job.queue, job.state.value] += sign
+        if not self.by_state[job.queue, job.state.value]:
+            del self.by_state[job.queue, job.state.value]
         if job.reason_key:
             self.by_reason[job.queue, job.reason_key] += sign
             if not self.by_reason[job.queue, job.reason_key]:
@@ -124,6 +133,35 @@ class Sums:
             del self.held[node]
 
 
+#: The phases of a cycle: those that ``core.reconcile`` tells of, the outcome that they come to,
+#: then what the loop does with it.
+PHASES = (
+    *("ingest", "admit", "health", "lifecycle", "leave", "snapshot", "schedule", "place"),
+    *("outcome", "journal", "commit", "act", "publish"),
+)
+
+
+class Phases:
+    """The seconds spent in each phase: each call ends the phase that it names.
+
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._at = clock()
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    def begin(self) -> None:
+        """The first phase begins now; what was before belongs to none."""
+        self._at = self._clock()
+
+    def __call__(self, phase: str) -> None:
+        now = self._clock()
+        self.seconds[phase] += now - self._at
+        self._at = now
+
+
 class Counters:
     """What adds up over the life of a loop. Made by the loop, and passed where it is needed."""
 
@@ -133,7 +171,7 @@ class Counters:
         self.cycle_duration = Histogram(DURATION_BUCKETS)
         self.commit_duration = Histogram(DURATION_BUCKETS)
         self.job_wait = Histogram(WAIT_BUCKETS)
-        self.phase_s: dict[str, float] = {"decide": 0.0, "commit": 0.0}
+        self.phases = Phases()
         self.actions: Counter[str] = Counter(dict.fromkeys(ACTIONS.values(), 0))
         self.ended: Counter[str] = Counter({reason.value: 0 for reason in EndReason})
         self.evictions: Counter[str] = Counter({reason.value: 0 for reason in EndReason})
@@ -156,8 +194,6 @@ class Counters:
         self.cycles += 1
         self.cycle_duration.observe(decide_s + commit_s)
         self.commit_duration.observe(commit_s)
-        self.phase_s["decide"] += decide_s
-        self.phase_s["commit"] += commit_s
         if decided.queues is not None:
             self.queues = decided.queues
         stopped = set()
@@ -175,6 +211,8 @@ class Counters:
             return  # all are counted when a page is first rendered
         for job in decided.jobs:
             self._count_job(sums, job)
+        for name in decided.left_jobs:
+            sums.forget(name)
         for attempt in decided.attempts:
             sums.attempt(attempt)
 

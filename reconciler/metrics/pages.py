@@ -101,7 +101,7 @@ def _put_counters(page: _Text, counters: Counters) -> None:
     page.put_histogram("muster_store_commit_duration_seconds", counters.commit_duration)
     page.put_histogram("muster_job_wait_seconds", counters.job_wait)
     counted: tuple[tuple[str, Mapping[str, float]], ...] = (
-        ("muster_cycle_phase_seconds_total", counters.phase_s),
+        ("muster_cycle_phase_seconds_total", counters.phases.seconds),
         ("muster_actions_total", counters.actions),
         ("muster_attempts_ended_total", counters.ended),
         ("muster_evictions_total", counters.evictions),

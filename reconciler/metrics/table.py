@@ -27,7 +27,7 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ("muster_cycle_duration_seconds", "histogram", "seconds", (), "cluster",
      "Time from a cycle's input to its acts."),
     ("muster_cycle_phase_seconds_total", "counter", "seconds", ("phase",), "cluster",
-     "Time spent in each phase of the cycle."),
+     "Time spent in each phase of the cycle, from taking reports in to publishing the page."),
     ("muster_cycle_failures_total", "counter", "", (), "cluster",
      "Cycles given up for an unexpected error."),
     ("muster_store_commit_duration_seconds", "histogram", "seconds", (), "cluster",

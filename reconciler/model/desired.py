@@ -343,6 +343,10 @@ class Settings(msgspec.Struct, frozen=True):
     node_silence_s: int = 90
     retain_events_s: int = 30 * 86_400
     retain_journal_s: int = 7 * 86_400
+    retain_finished_jobs_s: int = 7 * 86_400
+    retain_finished_jobs_max: int = 20_000
+    retain_history_s: int = 90 * 86_400
+    retain_gone_nodes_s: int = 7 * 86_400
     scheduling: Scheduling = Scheduling()
 
 
@@ -396,6 +400,13 @@ class Problem(msgspec.Struct, frozen=True):
         if self.expected:
             detail += f"; expected {self.expected}"
         return f"{place}: {self.severity}: {detail}"
+
+
+#: The problem of jobs that wait until somebody says whether they are new to an empty store.
+AWAITS_ADOPTION = (
+    "held: the store is empty and this repository was run before; "
+    "`muster adopt` says which of its jobs are new"
+)
 
 
 class SyncStatus(msgspec.Struct, frozen=True):

@@ -64,9 +64,10 @@ class Outcome(msgspec.Struct, frozen=True):
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
     list, and so is ``overrides``. ``answers`` says of each of ``Observed.asked``, by its id, why
     it was refused; empty where it was not. ``promised`` is the room kept for what waits for
-    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``standing``
-    is what this cycle's schedule holds for, None where it changed what it was made from.
-    ``wake_at`` is the next moment at which time alone changes something.
+    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``left_jobs``
+    and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when to look for
+    more. ``standing`` is what this cycle's schedule holds for, None where it changed what it was
+    made from. ``wake_at`` is the next moment at which time alone changes something.
     """
 
     now: float
@@ -84,5 +85,8 @@ class Outcome(msgspec.Struct, frozen=True):
     queues: tuple[QueueUsage, ...] | None = None
     promised: Mapping[str, int] = {}
     standing: Standing | None = None
+    left_jobs: tuple[str, ...] = ()
+    left_nodes: tuple[str, ...] = ()
+    look_at: float | None = None
     next_order: int = 1
     wake_at: float | None = None

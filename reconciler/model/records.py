@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import desired
+from reconciler.model import desired, runs
 from reconciler.model.drift import Drift
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
@@ -287,6 +287,7 @@ class Observed(msgspec.Struct, frozen=True):
         active: names of those that are not finished.
         watched: names of the active ones for which ``JobRecord.is_watched`` holds.
         past_runs: keys of every run that there ever was; none of them starts again.
+        look_at: when to look for what may leave the memory; None: there is nothing to come.
         attempts: attempts of tries that are not concluded, by id.
         nodes: nodes by name.
         reasons: why work waits, by the key that job records carry.
@@ -305,7 +306,8 @@ class Observed(msgspec.Struct, frozen=True):
     jobs: Mapping[str, JobRecord] = {}
     active: AbstractSet[str] = frozenset()
     watched: AbstractSet[str] = frozenset()
-    past_runs: AbstractSet[str] = frozenset()
+    past_runs: runs.RunSet = msgspec.field(default_factory=runs.RunSet)
+    look_at: float | None = 0.0
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
     reasons: Mapping[str, tuple[Reason, ...]] = {}

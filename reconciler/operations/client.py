@@ -42,7 +42,9 @@ class Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = endpoint.url
         self._http = httpx.Client(
-            base_url=endpoint.url, headers=headers, timeout=httpx.Timeout(timeout_s, read=90.0)
+            base_url=endpoint.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, read=90.0),
         )
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from typing import Any
 from agents import virtual
 from reconciler.model import hostlists
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints
+from reconciler.operations import endpoints, logfiles
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
@@ -203,6 +203,7 @@ class LocalCluster:
             if time.monotonic() < follow_at:
                 continue
             follow_at = time.monotonic() + FOLLOW_POOLS_S
+            logfiles.bound(self.state / "controller.log")
             try:
                 for line in self.follow_pools():
                     say(line)

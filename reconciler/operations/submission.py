@@ -90,6 +90,10 @@ class Pusher(Protocol):
         ...
 
 
+class UnavailableError(Exception):
+    """What a change depends on can't be read now; it was not made."""
+
+
 class InvalidError(ValueError):
     """What was sent holds no jobs that could run; nothing of it was submitted."""
 
@@ -176,6 +180,8 @@ class Batcher:
         changes = [change for change, _ in batch]
         try:
             results = await asyncio.to_thread(self._pusher.push, changes)
+        except UnavailableError as error:
+            results = [Result(change.name, 503, str(error)) for change in changes]
         except Exception:
             _LOG.exception("%d changes could not be pushed", len(changes))
             told = "an unexpected error while pushing; the controller's log has it"

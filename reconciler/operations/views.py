@@ -7,6 +7,7 @@ the loop knows and no table holds (queues' arithmetic, structure, sync) comes as
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +17,9 @@ from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.model.times import format_time
+from reconciler.store.errors import DamagedError
+
+_T = TypeVar("_T")
 
 API_VERSION = "muster/v1"
 #: Attempts shown with a job in a list, and with a job alone.
@@ -43,26 +47,41 @@ def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
     }
 
 
+def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
+    """What a stored view holds.
+
+    Raises:
+        DamagedError: it can't be read.
+    """
+    if not body:
+        return empty
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamagedError(
+            f"the stored view {name!r} can't be read ({error}); restart the controller, which "
+            "writes it anew, or restore a backup with `muster restore`"
+        ) from None
+
+
 def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
     """The queues' arithmetic from its stored view."""
-    return msgspec.msgpack.decode(body, type=tuple[outcome.QueueUsage, ...]) if body else ()
+    return _stored(QUEUES, body, tuple[outcome.QueueUsage, ...], ())
 
 
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
     """The pools in force from their stored view."""
-    return msgspec.msgpack.decode(body, type=tuple[desired.Pool, ...]) if body else ()
+    return _stored(POOLS, body, tuple[desired.Pool, ...], ())
 
 
 def stored_sync(body: bytes | None) -> desired.SyncStatus:
     """How the repository stands, from its stored view."""
-    if not body:
-        return desired.SyncStatus()
-    return msgspec.msgpack.decode(body, type=desired.SyncStatus)
+    return _stored(SYNC, body, desired.SyncStatus, desired.SyncStatus())
 
 
 def stored_refused(body: bytes | None) -> dict[str, str]:
     """Jobs that are written but have no good version, with the problem."""
-    return msgspec.msgpack.decode(body, type=dict[str, str]) if body else {}
+    return _stored(REFUSED, body, dict[str, str], {})
 
 
 class _View(msgspec.Struct, frozen=True, rename="camel"):
@@ -400,14 +419,17 @@ def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord])
 
 
 def refused_view(name: str, problem: str, seen_at: float) -> JobView:
-    """A job that is written, but so that it can't run: ``Invalid``."""
+    """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
+    held = problem == desired.AWAITS_ADOPTION
     why = ReasonView(ReasonCode.INVALID.value, problem, [], "correct its document and push")
+    if held:
+        why = ReasonView(ReasonCode.HELD.value, problem, [], f"`muster adopt {name}`")
     return JobView(
         name=name,
         run=0,
         queue="",
         owner="",
-        state=JobState.PENDING.value,
+        state=(JobState.HELD if held else JobState.PENDING).value,
         reasons=[why],
         place=None,
         estimated_start=None,

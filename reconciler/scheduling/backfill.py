@@ -140,9 +140,7 @@ class Calendar:
         self._combined.clear()
         return reservation
 
-    def _earliest(
-        self, ask: asking.Ask
-    ) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
+    def _earliest(self, ask: asking.Ask) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
         """The first moment, the placement, and the room at that moment with it taken."""
         walk = self.later.copy()
         moments = 0
@@ -168,9 +166,7 @@ class Calendar:
 
     def _until(self, walk: Room, moment: float, duration_s: float) -> Room:
         """What stays free from a moment on for a duration."""
-        following = [
-            r for r in self.reservations if moment < r.starts_at < moment + duration_s
-        ]
+        following = [r for r in self.reservations if moment < r.starts_at < moment + duration_s]
         if not following:
             return walk
         room = walk.copy()

@@ -108,9 +108,7 @@ class Mover:
         for node, members in self._by_node().items():
             if not shape.eligible[node] or counted[node] > 0:
                 continue
-            lacks = tuple(
-                max(0, group.amounts[r] - int(amounts[node, r])) for r in (2, 0, 1)
-            )
+            lacks = tuple(max(0, group.amounts[r] - int(amounts[node, r])) for r in (2, 0, 1))
             ranked.append((lacks, self._newest(members), node))
         ranked.sort()
         return [node for *_, node in ranked]
@@ -145,9 +143,7 @@ class Mover:
         later.rollback(mark)
         return None
 
-    def _settle(
-        self, placed: tuple[TaskPlacement, ...], out: list[int]
-    ) -> list[Move] | None:
+    def _settle(self, placed: tuple[TaskPlacement, ...], out: list[int]) -> list[Move] | None:
         """Leave alone who can stay after all, place the others anew."""
         later, moves = self.later, []
         taken = {task.node for task in placed}

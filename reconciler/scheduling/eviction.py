@@ -109,9 +109,7 @@ class Evictor:
         return [
             queue
             for queue in range(len(self.ledger.paths))
-            if queue != ask.queue
-            and self._may_lose(ask, queue)
-            and not self.pool.is_empty(queue)
+            if queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
         ]
 
     def _may_lose(self, ask: asking.Ask, loser: int) -> bool:
@@ -162,9 +160,7 @@ class Evictor:
 
     # The search
 
-    def _search(
-        self, ask: asking.Ask, ground: Ground, *, foreign: bool, own: bool
-    ) -> Found | None:
+    def _search(self, ask: asking.Ask, ground: Ground, *, foreign: bool, own: bool) -> Found | None:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0

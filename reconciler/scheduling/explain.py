@@ -384,9 +384,7 @@ class Explainer:
             return False
         free = self.now.amounts[usable].sum(axis=0)
         asked = shape.least
-        return asked[ledgers.GPU] > 0 and all(
-            int(free[r]) >= asked[r] for r in ledgers.RESOURCES
-        )
+        return asked[ledgers.GPU] > 0 and all(int(free[r]) >= asked[r] for r in ledgers.RESOURCES)
 
     def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
         """The group with the least room for its tasks, and the number that has room."""

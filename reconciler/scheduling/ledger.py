@@ -84,8 +84,10 @@ class Ledger:
 
     def _demand(self, situation: snapshots.Snapshot) -> tuple[list[Vector], list[int]]:
         """What each queue has and asks for, and the unit of its GPU amounts."""
-        rows = [[a - b for a, b in zip(c, g, strict=True)] for c, g in
-                zip(self.charged, self.going, strict=True)]
+        rows = [
+            [a - b for a, b in zip(c, g, strict=True)]
+            for c, g in zip(self.charged, self.going, strict=True)
+        ]
         units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
         for line in situation.lines:
             shape = situation.shapes[line.shape]
@@ -179,7 +181,10 @@ class Ledger:
             for resource in RESOURCES:
                 if not asked[resource] or not self.rationed[member][resource]:
                     continue
-                if self.used(member, resource) + asked[resource] <= self.guaranteed[member][resource]:
+                if (
+                    self.used(member, resource) + asked[resource]
+                    <= self.guaranteed[member][resource]
+                ):
                     return None
             above = self.paths[queue][level + 1] if level + 1 < len(self.paths[queue]) else -1
             for resource in RESOURCES:
@@ -278,9 +283,7 @@ class Ledger:
     def lacks_share(self, queue: int, more: Vector) -> bool:
         """Whether a queue would hold some of a resource of which it has no share at all."""
         row, fair, rationed = self.charged[queue], self.fair[queue], self.rationed[queue]
-        return any(
-            rationed[r] and fair[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES
-        )
+        return any(rationed[r] and fair[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Vector]:

@@ -93,9 +93,7 @@ class Cycle:
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.evictor = eviction.Evictor(situation, self.ledger, self.later)
         self.mover = consolidation.Mover(situation, self.later)
-        self.running = {
-            (holding.job, holding.element): holding for holding in situation.holdings
-        }
+        self.running = {(holding.job, holding.element): holding for holding in situation.holdings}
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
         self.promised: dict[str, int] = {}
@@ -181,7 +179,9 @@ class Cycle:
             for position, claim in enumerate(line.claims):
                 if claim.promised or claim.job in leaving:
                     awaiting.append((index, position, claim))
-        awaiting.sort(key=lambda entry: self._promise_rank(self.situation.lines[entry[0]], entry[2]))
+        awaiting.sort(
+            key=lambda entry: self._promise_rank(self.situation.lines[entry[0]], entry[2])
+        )
         for index, position, claim in awaiting:
             line = self.situation.lines[index]
             found = order.Progress(index, claim)

@@ -146,7 +146,10 @@ def main(arguments: list[str]) -> int:
 
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
     """Pools in force, with their nodes."""
-    pools = views.stored_pools(service.reader.view(views.POOLS))
+    try:
+        pools = views.stored_pools(service.reader.view(views.POOLS))
+    except StoreError as error:
+        raise submission.UnavailableError(str(error)) from error
     return {pool.name: pool.nodes for pool in pools}
 
 

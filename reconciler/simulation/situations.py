@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import desired, identifiers, quantities, records
+from reconciler.model import desired, identifiers, quantities, records, runs
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from reconciler.simulation import forms, machines
@@ -87,7 +87,7 @@ def build(scenario: forms.Scenario) -> Situation:
         desired_generation=0,
         jobs=jobs,
         active=frozenset(jobs),
-        past_runs=frozenset(record.key for record in jobs.values()),
+        past_runs=runs.RunSet.of(record.key for record in jobs.values()),
         attempts=attempts,
         nodes=_nodes(made.structure),
         leader_since=BEGIN,

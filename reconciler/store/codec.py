@@ -53,6 +53,7 @@ def job_row(job: records.JobRecord) -> Row:
         labels_text(spec.labels),
         1,
         encode(bare),
+        job.ended_at,
     )
 
 

@@ -7,8 +7,10 @@ released is never edited, and names tables and columns as they were then.
 
 from collections.abc import Callable
 
+import msgspec
 import sqlalchemy as sa
 
+from reconciler.model import runs
 from reconciler.store import schema
 from reconciler.store.errors import DamagedError, StoreError
 
@@ -39,8 +41,32 @@ def _replayable_journal(connection: sa.Connection) -> None:
         connection.execute(sa.text(statement))
 
 
+def _bounded_history(connection: sa.Connection) -> None:
+    """Runs that are listed no longer go by their ends; of keys of runs eight bytes are kept."""
+    for statement in (
+        "ALTER TABLE jobs ADD COLUMN ended_at DOUBLE",
+        "CREATE INDEX jobs_by_end ON jobs (ended_at) WHERE newest = 0",
+        "CREATE INDEX attempts_by_end ON attempts (ended_at) WHERE concluded = 1",
+        """CREATE TABLE run_digests (
+            digest BIGINT NOT NULL, PRIMARY KEY (digest)
+        ) WITHOUT ROWID""",
+    ):
+        connection.execute(sa.text(statement))
+    rows = connection.execute(sa.text("SELECT key, body FROM jobs")).all()
+    ends = [
+        {"key": row.key, "at": msgspec.msgpack.decode(row.body).get("ended_at")} for row in rows
+    ]
+    if ends:
+        connection.execute(sa.text("UPDATE jobs SET ended_at = :at WHERE key = :key"), ends)
+    keys = connection.execute(sa.text("SELECT key FROM runs")).scalars()
+    digests = [{"digest": runs.digest(key)} for key in keys]
+    if digests:
+        connection.execute(sa.text("INSERT INTO run_digests (digest) VALUES (:digest)"), digests)
+    connection.execute(sa.text("DROP TABLE runs"))
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal,)
+STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history)
 NEWEST = 1 + len(STEPS)
 
 

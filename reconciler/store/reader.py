@@ -3,13 +3,14 @@
 With the write-ahead log a reader sees the last commit as a whole and blocks nobody.
 """
 
+import array
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import sqlalchemy as sa
 
-from reconciler.model import drift, events, records
+from reconciler.model import drift, events, records, runs
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, database, migrations, schema
 from reconciler.store.errors import StoreError
@@ -63,7 +64,7 @@ class Reader:
 
     def observed(self, leader_since: float) -> records.Observed:
         """Everything that ``core`` starts from, as of the last commit."""
-        jobs, runs, notes = schema.JOBS.c, schema.RUNS.c, schema.NOTES.c
+        jobs, digests, notes = schema.JOBS.c, schema.RUNS.c.digest, schema.NOTES.c
         attempts, reasons = schema.ATTEMPTS.c, schema.REASONS.c
         with database.told(self.url), self._readers.connect() as connection:
             noted: dict[str, dict[int, records.ElementNote]] = {}
@@ -93,7 +94,9 @@ class Reader:
                 jobs={job.name: job for job in found},
                 active=frozenset(job.name for job in found if not job.finished),
                 watched=frozenset(job.name for job in found if job.is_watched),
-                past_runs=frozenset(connection.execute(sa.select(runs.key)).scalars()),
+                past_runs=_run_set(
+                    connection.execute(sa.select(digests).order_by(digests)).scalars()
+                ),
                 attempts={attempt.id: attempt for attempt in unconcluded},
                 nodes={node.name: node for node in self.nodes()},
                 reasons={
@@ -150,11 +153,14 @@ class Reader:
             return [codec.job(row.body) for row in self.rows(statement)]
 
     def job(self, name: str, run: int | None = None) -> records.JobRecord | None:
-        """One run of a job with its notes, the newest unless ``run`` is given."""
+        """One run of a job with its notes, the newest unless ``run`` is given.
+
+        Where the job is listed no longer, the run that began last.
+        """
         table = schema.JOBS.c
         statement = sa.select(table.key, table.body).where(table.name == name)
         if run is None:
-            statement = statement.where(table.newest == 1)
+            statement = statement.order_by(table.newest.desc(), table.position.desc())
         else:
             statement = statement.where(table.run == run).order_by(table.newest.desc())
         rows = self.rows(statement.limit(1))
@@ -362,6 +368,10 @@ class Reader:
     def incumbents(self) -> bytes | None:
         """What was last in force of the desired state, as the loop encoded it."""
         return self.view(INCUMBENTS)
+
+
+def _run_set(ascending: Iterable[int]) -> runs.RunSet:
+    return runs.RunSet(array.array("q", ascending).tobytes())
 
 
 #: Name of the view that holds the incumbents; others may not use it.

@@ -13,6 +13,8 @@ from reconciler.store import schema
 
 #: The most rows of a table that one call deletes.
 BATCH = 2000
+#: The most runs that one call deletes, since they are named one by one.
+KEYS_MAX = 500
 #: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
 
@@ -26,12 +28,45 @@ def _behind(epoch: int, cycle: int) -> sa.ColumnElement[bool]:
 
 
 def prune(
-    connection: sa.Connection, events_before: float, journal_before: float, journal_bytes_max: int
+    connection: sa.Connection,
+    *,
+    events_before: float,
+    journal_before: float,
+    history_before: float,
+    journal_bytes_max: int,
 ) -> int:
     """Delete one batch of each table; returns how many rows went."""
-    return _prune_events(connection, events_before) + _prune_journal(
-        connection, journal_before, journal_bytes_max
+    return (
+        _prune_events(connection, events_before)
+        + _prune_journal(connection, journal_before, journal_bytes_max)
+        + _prune_history(connection, history_before)
     )
+
+
+def _prune_history(connection: sa.Connection, before: float) -> int:
+    """Delete attempts that nothing hangs on, and runs that are listed no longer, by their ends."""
+    attempts, jobs, notes = schema.ATTEMPTS.c, schema.JOBS.c, schema.NOTES.c
+    old_attempts = (
+        sa.select(attempts.id)
+        .where(attempts.concluded == sa.literal_column("1"), attempts.ended_at < before)
+        .order_by(attempts.ended_at)
+        .limit(BATCH)
+    )
+    deleted = connection.execute(
+        sa.delete(schema.ATTEMPTS).where(attempts.id.in_(old_attempts))
+    ).rowcount
+    old_jobs = list(
+        connection.execute(
+            sa.select(jobs.key)
+            .where(jobs.newest == sa.literal_column("0"), jobs.ended_at < before)
+            .order_by(jobs.ended_at)
+            .limit(KEYS_MAX)
+        ).scalars()
+    )
+    if old_jobs:
+        connection.execute(sa.delete(schema.NOTES).where(notes.job_key.in_(old_jobs)))
+        deleted += connection.execute(sa.delete(schema.JOBS).where(jobs.key.in_(old_jobs))).rowcount
+    return deleted
 
 
 def _prune_events(connection: sa.Connection, before: float) -> int:

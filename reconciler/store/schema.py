@@ -49,7 +49,7 @@ LEADER = sa.Table(
     _integer("last_event"),
 )
 
-#: ``newest`` is 1 for the newest run of each name.
+#: ``newest`` is 1 for the newest run of each name that is listed, 0 for what is history.
 JOBS = sa.Table(
     "jobs",
     METADATA,
@@ -65,8 +65,10 @@ JOBS = sa.Table(
     _text("labels"),
     _integer("newest"),
     _body(),
+    _time("ended_at", nullable=True),
     sa.Index("jobs_by_name", "name", "run"),
 )
+sa.Index("jobs_by_end", JOBS.c.ended_at, sqlite_where=JOBS.c.newest == 0)
 sa.Index("jobs_by_position", JOBS.c.position, JOBS.c.name, sqlite_where=JOBS.c.newest == 1)
 
 #: Notes of elements, a row each: a cycle writes only those that changed.
@@ -79,8 +81,8 @@ NOTES = sa.Table(
     sqlite_with_rowid=False,
 )
 
-#: Keys of every run that there ever was.
-RUNS = sa.Table("runs", METADATA, _text("key", key=True), sqlite_with_rowid=False)
+#: Digests of the keys of every run that there ever was (``model.runs``).
+RUNS = sa.Table("run_digests", METADATA, _integer("digest", key=True), sqlite_with_rowid=False)
 
 #: ``concluded`` is 1 when nothing hangs on the attempt any more (``AttemptRecord.concluded``).
 ATTEMPTS = sa.Table(
@@ -111,6 +113,12 @@ sa.Index(
     ATTEMPTS.c.node,
     sqlite_where=ATTEMPTS.c.state != "Ended",
     postgresql_where=ATTEMPTS.c.state != "Ended",
+)
+sa.Index(
+    "attempts_by_end",
+    ATTEMPTS.c.ended_at,
+    sqlite_where=ATTEMPTS.c.concluded == 1,
+    postgresql_where=ATTEMPTS.c.concluded == 1,
 )
 sa.Index(
     "attempts_open",

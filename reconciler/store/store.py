@@ -152,6 +152,7 @@ class Store(Reader):
             put = self._writer
             put.jobs(connection, outcome.jobs)
             put.records(connection, outcome.attempts, outcome.nodes, outcome.new_runs)
+            put.left(connection, outcome.left_jobs, outcome.left_nodes)
             put.reasons(connection, outcome.reasons)
             last = put.events(connection, outcome.events, self._last_event)
             put.drift(connection, outcome.drift)
@@ -175,6 +176,7 @@ class Store(Reader):
         *,
         events_before: float,
         journal_before: float,
+        history_before: float,
         journal_bytes_max: int = retention.JOURNAL_BYTES_MAX,
     ) -> int:
         """Delete a bounded number of rows that are too old; returns how many, 0 when done.
@@ -183,4 +185,10 @@ class Store(Reader):
             DeposedError: another controller leads; nothing was deleted.
         """
         with self._write(epoch, self._cycle, now) as connection:
-            return retention.prune(connection, events_before, journal_before, journal_bytes_max)
+            return retention.prune(
+                connection,
+                events_before=events_before,
+                journal_before=journal_before,
+                history_before=history_before,
+                journal_bytes_max=journal_bytes_max,
+            )

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from reconciler.model import drift, events, records
+from reconciler.model import drift, events, records, runs
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, schema
 from reconciler.store.codec import Row
@@ -45,6 +45,8 @@ def _delete(*columns: sa.Column[Any]) -> str:
 UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
 DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
 DELETE_REASON = _delete(schema.REASONS.c.key)
+LEFT_JOB = "UPDATE jobs SET newest = 0 WHERE name = ? AND newest = 1"
+DELETE_NODE = _delete(schema.NODES.c.name)
 OLD_RUNS = "UPDATE jobs SET newest = 0 WHERE name = ? AND key <> ? AND newest = 1"
 
 
@@ -132,7 +134,16 @@ class Writer:
         """Attempts, nodes and the keys of runs."""
         many(connection, UPSERT["attempts"], [codec.attempt_row(attempt) for attempt in attempts])
         many(connection, UPSERT["nodes"], [codec.node_row(node) for node in nodes])
-        many(connection, UPSERT["runs"], [(key,) for key in new_runs])
+        many(connection, UPSERT["run_digests"], [(runs.digest(key),) for key in new_runs])
+
+    def left(
+        self, connection: sa.Connection, jobs: tuple[str, ...], nodes: tuple[str, ...]
+    ) -> None:
+        """What is listed no longer: jobs become history, nodes go."""
+        many(connection, LEFT_JOB, [(name,) for name in jobs])
+        many(connection, DELETE_NODE, [(name,) for name in nodes])
+        for name in jobs:
+            self._newest.pop(name, None)
 
     def reasons(self, connection: sa.Connection, reasons: Mapping[str, tuple[Reason, ...]]) -> None:
         """Reasons that changed; an empty one goes."""

@@ -175,6 +175,7 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
         held = made.get("/v1/jobs")["items"]
         assert {item["name"] for item in held} == {"old", "new"}
         assert not any(item["attempts"] for item in held)
+        assert {(item["state"], item["reasons"][0]["code"]) for item in held} == {("Held", "Held")}
         assert made.api is not None
         made.api.post("/v1/adopt", {"names": ["new"]})
         made.until_state("new", "Succeeded")

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from agents import tasks
 from reconciler import controller
+from reconciler.core import leaving
 from reconciler.desired import normalise, validate
 from reconciler.model import desired, records, wire
 from reconciler.model.documents import kinds
@@ -250,6 +251,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 CLUSTER = (document("Cluster", "c", {}), pool(), job())
+OVER = (*CLUSTER, job("n"))
 POOL = (pool(), job())
 JOB = (job(), pool())
 ONE_NODE = pool(count=1)
@@ -376,6 +378,35 @@ def kept(field: str) -> Callable[[Run, Path], Json]:
     return look
 
 
+def over(seconds: float) -> Callable[[Run, Path], Json]:
+    """Which jobs are listed so long after one ended and its document left, and a look later."""
+
+    def look(run: Run, _: Path) -> Json:
+        run.end("j")
+        run.commit(remove=("j",))
+        run.settle()
+        run.advance(seconds)
+        run.advance(leaving.EVERY_S)
+        return sorted(run.memory.jobs)
+
+    return look
+
+
+def node_gone(seconds: float) -> Callable[[Run, Path], Json]:
+    """Which nodes are listed so long after one was taken away, and a look later."""
+
+    def look(run: Run, _: Path) -> Json:
+        (pool,) = run.structure.pools.values()
+        run.change_structure(pools={"p": msgspec.structs.replace(pool, nodes=("p-0",))})
+        run.nodes["p-1"].silent = True
+        run.advance(100)
+        run.advance(seconds)
+        run.advance(leaving.EVERY_S)
+        return sorted(run.memory.nodes)
+
+    return look
+
+
 def usage(field: str, name: str) -> Callable[[Run, Path], Json]:
     """What a queue is accounted for."""
     return lambda run, _: next(
@@ -467,6 +498,19 @@ TABLE: dict[str, Case] = {
         silent(600),
         (["Unknown", 0], ["Ready", 0]),
         (document("Cluster", "c", {}), ONE_NODE, job()),
+    ),
+    "Cluster.spec.retention.finishedJobs": Case(
+        ("1h", "30d"), over(7200), (["n"], ["j", "n"]), OVER
+    ),
+    "Cluster.spec.retention.finishedJobsMax": Case((0, 5), over(0), (["n"], ["j", "n"]), OVER),
+    "Cluster.spec.retention.goneNodes": Case(
+        ("1h", "30d"), node_gone(7200), (["p-0"], ["p-0", "p-1"]), CLUSTER
+    ),
+    "Cluster.spec.retention.history": Case(
+        ("1d", "30d"),
+        lambda run, _: run.structure.settings.retain_history_s,
+        (86_400, 2_592_000),
+        CLUSTER,
     ),
     "Cluster.spec.retention.events": Case(("1d", "30d"), kept("events"), (False, True), CLUSTER),
     "Cluster.spec.retention.journal": Case(("1d", "30d"), kept("journal"), (False, True), CLUSTER),

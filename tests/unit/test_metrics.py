@@ -1,17 +1,21 @@
 """What is exported is what the table says, by Prometheus' own rules."""
 
+import itertools
 import re
 import shutil
 import subprocess
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from prometheus_client import parser
 
 from reconciler import metrics
+from reconciler.core import reconcile
+from reconciler.metrics import counting
 from reconciler.model import desired, drift, outcome, records
 from reconciler.model.states import AttemptState, EndReason, JobState
+from tests.unit.core.world import World
 from tests.unit.store import samples
 
 UNITS = {"seconds", "bytes", "cpus", "gpus", "ratio", ""}
@@ -206,3 +210,29 @@ def test_sums_follow_what_changes() -> None:
     for _ in range(2):
         first.cycle(samples.cycle(attempts=tuple(ended)), decide_s=0, commit_s=0)
     assert kept.held == {}
+
+
+def test_each_phase_of_a_cycle_is_measured_by_the_clock_that_is_given() -> None:
+    moments = itertools.count(0.0, 1.0)
+    phases = counting.Phases(lambda: next(moments))
+    world = World(nodes=1)
+    told: list[str] = []
+
+    def ended(phase: str) -> None:
+        told.append(phase)
+        phases(phase)
+
+    def cycle() -> list[str]:
+        told.clear()
+        phases.begin()
+        wanted = desired.Desired(1, world.structure)
+        observed = world.memory.observed(*world.memory.take_input())
+        world.memory.absorb(reconcile.reconcile(wanted, observed, world.now, ended=ended))
+        return told
+
+    names = list(get_args(reconcile.Phase))
+    assert cycle() == names
+    assert [phases.seconds[name] for name in names] == [1.0] * len(names)
+    assert cycle() == names[:5], "no schedule is made, and none is measured"
+    assert counting.PHASES[: len(names)] == tuple(names)
+    assert sum(phases.seconds.values()) == len(names) + 5

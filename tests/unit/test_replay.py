@@ -410,7 +410,7 @@ def test_differences_are_applied_as_they_were_found() -> None:
 def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
-    renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing"}
+    renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
     inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
@@ -436,6 +436,9 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
         "promised": {"job": 1},
         "standing": records.Standing(1.0, 1),
+        "left_jobs": ("job",),
+        "left_nodes": ("n",),
+        "look_at": 7.0,
         "next_order": 9,
         "wake_at": 5.0,
     }

@@ -2,6 +2,8 @@
 
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
+
 from reconciler.model.documents.fields import Duration, Metadata, Part, Weight, doc
 from reconciler.model.documents.job import Placement
 
@@ -89,7 +91,41 @@ class SchedulingSpec(Part, frozen=True):
 
 
 class RetentionSpec(Part, frozen=True):
-    """How long the store remembers."""
+    """How long what is over is remembered."""
+
+    finished_jobs: Annotated[
+        Duration,
+        doc(
+            "How long a finished job is listed after its document has left the repository. One "
+            "whose document stands is always listed.",
+            example="7d",
+            unit="duration",
+        ),
+    ] = "7d"
+    finished_jobs_max: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1_000_000)],
+        doc(
+            "How many such jobs are listed at the most; those that ended first leave first.",
+            example=20_000,
+        ),
+    ] = 20_000
+    history: Annotated[
+        Duration,
+        doc(
+            "How long the store keeps jobs that are no longer listed, earlier runs of those that "
+            "are, and attempts, each from its end.",
+            example="90d",
+            unit="duration",
+        ),
+    ] = "90d"
+    gone_nodes: Annotated[
+        Duration,
+        doc(
+            "How long a node that is gone and in no pool is listed since it was last heard of.",
+            example="7d",
+            unit="duration",
+        ),
+    ] = "7d"
 
     events: Annotated[
         Duration, doc("How long events are kept.", example="30d", unit="duration")
@@ -138,7 +174,7 @@ class ClusterSpec(Part, frozen=True):
         SchedulingSpec, doc("Policies of the scheduler.", example={"backfill": "conservative"})
     ] = SchedulingSpec()
     retention: Annotated[
-        RetentionSpec, doc("How long the store remembers.", example={"events": "30d"})
+        RetentionSpec, doc("How long what is over is remembered.", example={"events": "30d"})
     ] = RetentionSpec()
 
 

@@ -1,7 +1,10 @@
 """Users see what the store holds, in the shapes that scripts rely on."""
 
+import os
 import pathlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +13,7 @@ import msgspec
 import pytest
 from prometheus_client import parser
 
-from reconciler.model import desired, link, outcome
+from reconciler.model import desired, link, outcome, records
 from reconciler.model.drift import Drift
 from reconciler.model.states import AttemptState, JobState
 from reconciler.operations import views
@@ -222,3 +225,41 @@ def test_an_answer_of_a_sync_is_what_agents_read() -> None:
 
     fields = {field.name: field.default for field in msgspec.structs.fields(wire.SyncResponse)}
     assert fields == {field.name: field.default for field in msgspec.structs.fields(sync.Answer)}
+
+
+def test_a_damaged_view_is_an_error_that_says_what_to_do(served: parts.Served) -> None:
+    served.commit(views={"queues": b"\xc1", "pools": b"\xc1", "sync": b"\xc1", "refused": b"\xc1"})
+    for path in ("/v1/queues", "/v1/pools", "/v1/sync", "/v1/jobs", "/v1/snapshot"):
+        response = served.client.get(path)
+        assert response.status_code == 503, path
+        assert "restart the controller" in response.json()["error"]["message"]
+
+
+def test_a_reader_that_has_had_enough_is_no_error(
+    served: parts.Served, tmp_path: pathlib.Path
+) -> None:
+    served.commit(
+        jobs=tuple(samples.job(f"j{number}", order=number) for number in range(300)),
+        nodes=tuple(samples.node(f"n{number}") for number in range(300)),
+        events=tuple(samples.event(f"event {number}", job="j1") for number in range(150)),
+        overrides=(records.Override("drain", "n1", "smoke", "alice", 1.0, 2.0),),
+        drift=tuple(
+            Drift("node-silent", f"n{number}", "x", "warning", "report", 1.0)
+            for number in range(300)
+        ),
+    )
+    for command in ("events", "jobs", "jobs -o json", "job j1", "nodes", "drift", "overrides"):
+        read, write = os.pipe()
+        os.close(read)  # as early as a reader can leave
+        words = [*command.split(), "--server", served.address]
+        with os.fdopen(write, "wb") as pipe:
+            done = subprocess.run(
+                [sys.executable, "-m", "reconciler.cli.main", *words],
+                check=False,
+                stdout=pipe,
+                stderr=subprocess.PIPE,
+                cwd=tmp_path,
+                timeout=60,
+            )
+        assert done.returncode == 0, (command, done.stderr)
+        assert b"roken" not in done.stderr, (command, done.stderr)

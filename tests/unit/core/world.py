@@ -135,6 +135,7 @@ class World:
         self.now = 1_000_000.0
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 0
+        self.refused: dict[str, str] = {}
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
         self.engine = agents_engine.AgentsEngine(epoch=1)
@@ -167,6 +168,7 @@ class World:
             generation=self.generation,
             structure=self.structure,
             jobs=dict(self.jobs),
+            refused=dict(self.refused),
             status=desired.SyncStatus(sync=self.sync),
         )
         reports, answered = self.memory.take_input()

@@ -488,9 +488,7 @@ class Situation:
                 if (eviction.job, eviction.element) != (held.job, held.element) or held.leaving:
                     continue
                 if eviction.tasks:
-                    gone = tuple(
-                        t for t in held.tasks if (t.group, t.index) in set(eviction.tasks)
-                    )
+                    gone = tuple(t for t in held.tasks if (t.group, t.index) in set(eviction.tasks))
                     held.tasks = self._spared(
                         self.jobs[held.job], tuple(t for t in held.tasks if t not in gone)
                     )

@@ -265,9 +265,7 @@ def test_no_victim_could_be_spared(s: Situation) -> None:
         assert eviction.for_job not in situations.started(scheduler.schedule(trial))
 
 
-def _without(
-    before: Snapshot, holdings: tuple[Holding, ...], lines: tuple[Line, ...]
-) -> Snapshot:
+def _without(before: Snapshot, holdings: tuple[Holding, ...], lines: tuple[Line, ...]) -> Snapshot:
     """The situation with some holdings gone and some claims only; nobody is evicted in it."""
     free = before.nodes.free.copy()
     devices = before.nodes.devices.copy()
@@ -349,7 +347,9 @@ def _guarantee_denied(situation: Snapshot, line: Line, claim: Claim) -> bool:
         queues.allocated[queue][2] + asked[2] <= queues.guaranteed[queue][2] for queue in path
     )
     whole = situation.nodes.capacity[situation.nodes.accepts].sum(axis=0)[2]
-    roots = sum(int(g) for g, p in zip(queues.guaranteed[:, 2], queues.parent, strict=True) if p < 0)
+    roots = sum(
+        int(g) for g, p in zip(queues.guaranteed[:, 2], queues.parent, strict=True) if p < 0
+    )
     if not covered or not asked[2] or roots > whole:
         return False
     lines = (dataclasses.replace(line, claims=(dataclasses.replace(claim, startable=1),)),)

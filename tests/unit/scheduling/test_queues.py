@@ -24,7 +24,9 @@ def test_later_work_of_the_same_shape_never_overtakes() -> None:
     s.job("runs", gpu=1, on=("n",)).job("first", gpu=4).job("second", gpu=4).job("small", gpu=1)
     decisions = s.decide()
     assert started(decisions) == ["small"]
-    assert situations.reasons_of(s, decisions, "first") == situations.reasons_of(s, decisions, "second")
+    assert situations.reasons_of(s, decisions, "first") == situations.reasons_of(
+        s, decisions, "second"
+    )
 
 
 def test_what_is_guaranteed_goes_before_what_borrows() -> None:

@@ -20,9 +20,8 @@ def _version_1(path: pathlib.Path) -> None:
     job = samples.job(reason_key="default/shape")
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript((_FOLDER / "version_1.sql").read_text())
-        connection.execute(
-            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", codec.job_row(job)
-        )
+        columns = codec.job_row(job)[:12]  # as they were then
+        connection.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns)
         connection.execute("INSERT INTO runs VALUES (?)", (job.key,))
         for cycle in (1, 2):
             entry = (7, cycle, 100.0 + cycle, 3, b"old")
@@ -68,7 +67,7 @@ def test_an_upgraded_store_has_the_tables_of_a_new_one(tmp_path: pathlib.Path) -
 def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> None:
     _version_1(tmp_path / "old.db")
     url = f"sqlite:///{tmp_path / 'old.db'}"
-    with pytest.raises(store.StoreError, match="has schema version 1, 2 is needed; start the"):
+    with pytest.raises(store.StoreError, match="has schema version 1, 3 is needed; start the"):
         store.Reader.open(url)
     for _ in range(2):
         with contextlib.closing(store.Store.open(url)) as opened:
@@ -77,7 +76,7 @@ def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> No
             assert opened.cycle == 2
     with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         versions = connection.execute("SELECT version FROM schema_version ORDER BY version")
-        assert [number for (number,) in versions] == [1, migrations.NEWEST]
+        assert [number for (number,) in versions] == list(range(1, migrations.NEWEST + 1))
 
 
 def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(

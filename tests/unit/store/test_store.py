@@ -13,10 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from reconciler import store
-from reconciler.model import drift, outcome, records
+from reconciler.model import drift, outcome, records, runs
 from reconciler.model.states import AttemptState, JobState
 from reconciler.store import journals, reader
 from tests.unit.store import samples
+
+#: Nothing is too old.
+_KEPT = {"events_before": 0.0, "journal_before": 0.0, "history_before": 0.0}
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> No
     assert found == records.Observed(
         jobs={"train": train},
         active=frozenset({"train"}),
-        past_runs=frozenset({train.key}),
+        past_runs=runs.RunSet.of({train.key}),
         attempts={alive.id: alive, waiting.id: waiting},
         nodes={"n1": samples.node()},
         reasons={"default/shape": (samples.reason(),)},
@@ -143,7 +146,7 @@ def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
     assert opened.job("nobody") is None
     found = reopened(opened)
     assert found.jobs == {"train": new}
-    assert found.past_runs == {old.key, new.key}
+    assert found.past_runs == runs.RunSet.of({old.key, new.key})
 
 
 def test_a_reason_that_ended_is_removed(opened: store.Store) -> None:
@@ -160,7 +163,7 @@ def test_a_deposed_leader_writes_nothing(opened: store.Store) -> None:
     with pytest.raises(store.DeposedError, match=r"epoch 50 no longer leads; two does"):
         commit(opened, first, 1, samples.cycle(jobs=(samples.job(),)), views={"queues": b"x"})
     with pytest.raises(store.DeposedError):
-        opened.prune(first, 70.0, events_before=1e9, journal_before=1e9)
+        opened.prune(first, 70.0, events_before=1e9, journal_before=1e9, history_before=1e9)
     assert opened.job("train") is None
     assert opened.view("queues") is None
     commit(opened, second, 1, samples.cycle(jobs=(samples.job(),)))
@@ -333,7 +336,7 @@ def test_what_is_too_old_goes_in_bounded_batches(
         )
 
     def prune(**limits: float) -> int:
-        return opened.prune(epoch, 100.0, **({"events_before": 0, "journal_before": 0} | limits))  # type: ignore[arg-type]
+        return opened.prune(epoch, 100.0, **(_KEPT | limits))  # type: ignore[arg-type]
 
     assert prune() == 0
     assert prune(events_before=6.0) == 4
@@ -383,7 +386,7 @@ def test_entries_without_a_snapshot_go_by_age_too(
     for number in range(1, 7):
         snapshot = b"s" if number == 5 else None
         commit(opened, epoch, number, samples.cycle(now=float(number)), snapshot=snapshot)
-    limits = {"events_before": 0.0, "journal_before": 4.0}
+    limits = _KEPT | {"journal_before": 4.0}
     assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]  # type: ignore[arg-type]
     assert [one.cycle for one in journals.entries(opened, epoch, 0, None)] == [4, 5, 6]
 

@@ -1,0 +1,26 @@
+"""Stored views that can't be read, and jobs that are written and have no run."""
+
+from collections.abc import Callable
+
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations import views
+from reconciler.store import DamagedError
+
+
+@pytest.mark.parametrize("body", [b"\xc1", b"\x01", b"\x93\x01\x02"])
+@pytest.mark.parametrize(
+    "stored", [views.stored_queues, views.stored_pools, views.stored_sync, views.stored_refused]
+)
+def test_a_damaged_view_is_told(stored: Callable[[bytes], object], body: bytes) -> None:
+    with pytest.raises(DamagedError, match=r"the stored view '\w+' can't be read .* restart"):
+        stored(body)
+
+
+def test_a_job_that_waits_for_adoption_is_held() -> None:
+    waiting = views.refused_view("train", desired.AWAITS_ADOPTION, 1.0)
+    (why,) = waiting.reasons
+    assert (waiting.state, why.code, why.unblocks) == ("Held", "Held", "`muster adopt train`")
+    broken = views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
+    assert (broken.state, broken.reasons[0].code) == ("Pending", "Invalid")
