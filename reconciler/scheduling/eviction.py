@@ -185,9 +185,9 @@ class Evictor:
         if own:
             for unit in self.pool.remaining(ask.queue):
                 lower = unit.holding.priority < ask.line.priority
-                if lower and unit.holding.job != ask.job:
-                    if any(usable[task.node] for task in unit.tasks):
-                        yield unit
+                others = lower and unit.holding.job != ask.job
+                if others and any(usable[task.node] for task in unit.tasks):
+                    yield unit
 
     def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether a unit may be taken at this moment of the search."""

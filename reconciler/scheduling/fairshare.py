@@ -196,7 +196,18 @@ def shares(
             if not members:
                 continue
             siblings = [
-                _sibling(queues, owed, demand, units, queue, resource, total) for queue in members
+                Sibling(
+                    guaranteed=owed[queue][resource],
+                    demand=min(int(queues.limit[queue, resource]), demand[queue][resource]),
+                    weight=float(queues.weight[queue]),
+                    priority=int(queues.priority[queue]),
+                    usage=float(queues.usage[queue]),
+                    withheld=max(
+                        0, min(owed[queue][resource], total) - int(queues.lending[queue, resource])
+                    ),
+                    unit=units[queue] if resource == GPU else 1,
+                )
+                for queue in members
             ]
             divided = divide(total, siblings, strength, shrink=parent < 0)
             for queue, share in zip(members, divided, strict=True):
@@ -206,26 +217,3 @@ def shares(
                 else:
                     pending.append((queue, total))
     return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
-
-
-def _sibling(
-    queues: snapshots.QueueColumns,
-    owed: Sequence[snapshots.Vector],
-    demand: Sequence[snapshots.Vector],
-    units: Sequence[int],
-    queue: int,
-    resource: int,
-    total: int,
-) -> Sibling:
-    limit = int(queues.limit[queue, resource])
-    guaranteed = owed[queue][resource]
-    lending = int(queues.lending[queue, resource])
-    return Sibling(
-        guaranteed=guaranteed,
-        demand=min(limit, demand[queue][resource]),
-        weight=float(queues.weight[queue]),
-        priority=int(queues.priority[queue]),
-        usage=float(queues.usage[queue]),
-        withheld=max(0, min(guaranteed, total) - lending),
-        unit=units[queue] if resource == GPU else 1,
-    )

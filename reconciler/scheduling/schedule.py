@@ -8,18 +8,16 @@ not delay it. It never looks at a clock, and the order of what comes in does not
 """
 
 import dataclasses
-import math
-
-import numpy as np
 
 from reconciler.scheduling import (
     asking,
     backfill,
     consolidation,
-    estimating,
     eviction,
     explain,
     order,
+    telling,
+    windows,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -27,9 +25,7 @@ from reconciler.scheduling.decisions import (
     Action,
     Decisions,
     Eviction,
-    Kept,
     Placement,
-    QueueShare,
     TaskPlacement,
 )
 from reconciler.scheduling.room import Room
@@ -37,36 +33,7 @@ from reconciler.scheduling.room import Room
 
 def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
-    return Cycle(_within_windows(situation)).run()
-
-
-def _within_windows(situation: snapshots.Snapshot) -> snapshots.Snapshot:
-    """The same with nodes taken out for lines that would still run when a window begins there.
-
-    Lines for which a window matters get a shape of their own with fewer eligible nodes.
-    """
-    if not situation.windows:
-        return situation
-    shapes, known, lines = list(situation.shapes), {}, []
-    for line in situation.lines:
-        ends_at = situation.now + line.duration_s
-        barred = tuple(
-            index
-            for index, window in enumerate(situation.windows)
-            if window.ends_at > situation.now
-            and window.starts_at < ends_at
-            and (window.maintenance or index not in line.reservations)
-        )
-        if not barred:
-            lines.append(line)
-            continue
-        key = (line.shape, barred)
-        if key not in known:
-            closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
-            known[key] = len(shapes)
-            shapes.append(explain.windowed(situation, line.shape, barred, closed))
-        lines.append(dataclasses.replace(line, shape=known[key]))
-    return dataclasses.replace(situation, shapes=tuple(shapes), lines=tuple(lines))
+    return Cycle(windows.within(situation)).run()
 
 
 class Cycle:
@@ -116,7 +83,7 @@ class Cycle:
             self._try_again(risen)
             self._turns()
         self._break_up()
-        return self._decisions()
+        return telling.decisions(self)
 
     def _over(self) -> set[int]:
         """Queues that hold more than they may keep."""
@@ -146,10 +113,10 @@ class Cycle:
             for line in self.situation.lines
         )
         for _ in range(turns_max + 16):
-            queue = self.tree.first()
-            if queue is None:
+            first = self.tree.first()
+            if first is None:
                 break
-            self._turn(queue)
+            self._turn(first)
 
     def _tasks(self, line: snapshots.Line) -> int:
         return 1 + sum(g.count - g.least for g in self.situation.shapes[line.shape].groups)
@@ -159,9 +126,10 @@ class Cycle:
     def _suspend(self) -> None:
         flags = self.situation.queues.suspended
         for index, line in enumerate(self.situation.lines):
-            by = next((m for m in self.ledger.paths[line.queue] if flags[m]), -1)
-            if by >= 0:
-                self._block(index, explain.Cause("suspended", queue=by))
+            for member in self.ledger.paths[line.queue]:
+                if flags[member]:
+                    self._block(index, explain.Cause("suspended", queue=member))
+                    break
 
     def _keep_promises(self) -> None:
         """Claims that others were evicted for get their room before anyone else."""
@@ -281,7 +249,7 @@ class Cycle:
         self._put(queue)
 
     def _later(self, ask: asking.Ask) -> explain.Cause | None:
-        """No room now: wait for what leaves, move, evict, reserve; the cause if none of it helps."""
+        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps."""
         if self._promise(ask) or self._move(ask) or self._evict(ask):
             return None
         reservations = self.calendar.reservations
@@ -332,9 +300,9 @@ class Cycle:
         policy, queue = self.situation.policy, line.queue
         if policy.preempt and self._lowest()[queue] < line.priority:
             return True
-        if policy.reclaim and any(self.ledger.rationed[queue]):
-            if self.ledger.within_fair_share(queue, self.least[line.shape]):
-                return True
+        rationed = policy.reclaim and any(self.ledger.rationed[queue])
+        if rationed and self.ledger.within_fair_share(queue, self.least[line.shape]):
+            return True
         if policy.backfill == "none" or not self.calendar.has_moments():
             return False
         return policy.backfill == "conservative" or queue not in self.reserved_in
@@ -343,10 +311,11 @@ class Cycle:
         """The lowest priority of preemptible work of each queue."""
         if self._lowest_of is None:
             self._lowest_of = [2**31] * len(self.queues)
+            lowest = self._lowest_of
             for holding in self.situation.holdings:
+                queue, priority = holding.queue, holding.priority
                 if holding.preemptible or any(task.spare for task in holding.tasks):
-                    if holding.priority < self._lowest_of[holding.queue]:
-                        self._lowest_of[holding.queue] = holding.priority
+                    lowest[queue] = min(lowest[queue], priority)
         return self._lowest_of
 
     def _block(self, index: int, cause: explain.Cause) -> None:
@@ -550,64 +519,3 @@ class Cycle:
                         "stale-gang",
                     )
                 )
-
-    # The result
-
-    def _decisions(self) -> Decisions:
-        explainer = explain.Explainer(
-            self.situation, self.ledger, self.now, self.later, self.takers
-        )
-        reasons = explain.Reasons(explainer)
-        for index, line in enumerate(self.situation.lines):
-            reasons.line(index, line, self.line_causes.get(index))
-        for queue in self.queues:
-            for progress in queue.progress.values():
-                claim = progress.claim
-                if claim.missing or progress.started == len(claim.elements):
-                    continue
-                cause = self.causes.get((claim.job, False))
-                if cause is None and progress.left <= 0:
-                    cause = explain.Cause("array")
-                if cause is not None:
-                    reasons.job(progress.line, claim, cause)
-        return Decisions(
-            placements=tuple(self.placements),
-            evictions=tuple(self.evictions),
-            reasons=reasons.found,
-            reason_of_line=tuple(reasons.of_line),
-            reason_of=reasons.of_job,
-            promised=dict(sorted(self.promised.items())),
-            kept=tuple(
-                Kept(
-                    r.ask.job,
-                    r.ask.progress.claim.elements[r.ask.progress.started],
-                    r.starts_at,
-                    tuple(task.node for task in r.tasks),
-                )
-                for r in self.calendar.reservations
-                if r.ask.progress.left > 0
-            ),
-            estimates=estimating.estimates(self.situation, self.calendar, self.queues),
-            shares=tuple(
-                QueueShare(
-                    self.ledger.fair[queue],
-                    self.ledger.demand[queue],
-                    (row[0], row[1], row[2]),
-                )
-                for queue, row in enumerate(self.ledger.charged)
-            ),
-            wake_at=min(
-                (w.starts_at for w in self.situation.windows if w.starts_at > self.situation.now),
-                default=math.inf,
-            )
-            if not self.situation.lines
-            else min(
-                [self.evictor.wake_at]
-                + [
-                    moment
-                    for w in self.situation.windows
-                    for moment in (w.starts_at, w.ends_at)
-                    if moment > self.situation.now
-                ]
-            ),
-        )

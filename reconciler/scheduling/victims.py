@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import Vector, WHOLE
+from reconciler.scheduling.snapshot import WHOLE, Vector
 
 #: Spare first, priority, cost, newest first, then by name for a fixed order.
 Rank = tuple[bool, int, float, int, str, int, int]

@@ -107,6 +107,7 @@ def snapshot(nodes: Sequence[Node], shapes: Sequence[Shape], **more: Any) -> Sna
         names=(),
         parent=nothing,
         guaranteed=none,
+        firm_limit=none,
         rationed=none > 0,
         limit=none,
         lending=none,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep, Reason
 from reconciler.scheduling import schedule as scheduler
@@ -422,7 +423,7 @@ class Situation:
                 if not own.any():
                     total = guaranteed[above] + guaranteed[row]
                     guaranteed[above] = np.minimum(total, UNLIMITED)
-        named = guaranteed > 0
+        named: NDArray[np.bool_] = guaranteed > 0
         rationed = named & (guaranteed < UNLIMITED)
         rationed[:, 2] = guaranteed[:, 2] < UNLIMITED
         for row in range(len(names) - 1, -1, -1):

@@ -19,7 +19,12 @@ def guide_situation() -> Situation:
     for document in yaml.safe_load_all(block):
         queue = msgspec.convert(document, Queue)
         guaranteed, limit = queue.spec.guaranteed.gpu, queue.spec.limit.gpu
-        s.queue(queue.metadata.name, queue.spec.parent, guaranteed=guaranteed or 0, limit=limit)
+        s.queue(
+            queue.metadata.name,
+            queue.spec.parent,
+            guaranteed=int(guaranteed or 0),
+            limit=None if limit is None else int(limit),
+        )
     return s
 
 
@@ -28,18 +33,18 @@ def test_the_example_of_the_guide() -> None:
     decisions = s.decide()
     assert started(decisions) == ["sweep"] * 6
     assert (
-        f"{code(decisions, 'sweep')}: {message(decisions, 'sweep')}"
+        f"{code(s, decisions, 'sweep')}: {message(s, decisions, 'sweep')}"
         in GUIDE.read_text().replace("\n   ", " ")
     )
     s.apply(decisions).job("train", "vision", gpu=4)
     decisions = s.decide()
     assert len(situations.evicted(decisions)) == 2
-    assert code(decisions, "train") == "WaitingForEvictions"
+    assert code(s, decisions, "train") == "WaitingForEvictions"
     s.apply(decisions).left()
     decisions = s.decide()
     assert started(decisions) == ["train"]
     s.apply(decisions).job("large", "language", gpu=6)
-    assert code(s.decide(), "large") == "InsufficientResources"
+    assert code(s, s.decide(), "large") == "InsufficientResources"
     del s.jobs["large"]
     decisions = s.job("small", "language", gpu=4).decide()
     assert len(situations.evicted(decisions)) == 4

@@ -13,10 +13,10 @@ def places(situation: Situation) -> list[tuple[str, list[tuple[str, tuple[int, .
     ]
 
 
-def test_a_task_goes_to_the_node_that_it_fills_best_and_gets_the_lowest_devices() -> None:
+def test_a_task_goes_to_the_node_that_it_fills_best_and_keeps_blocks_of_devices() -> None:
     s = Situation().node("a", gpu=8).node("b", gpu=8).node("c", gpu=8, accepts=False).queue("main")
     s.job("runs", gpu=5, on=("b",)).job("small", gpu=2).job("big", gpu=8)
-    assert places(s) == [("small", [("b", (5, 6))]), ("big", [("a", tuple(range(8)))])]
+    assert places(s) == [("small", [("b", (6, 7))]), ("big", [("a", tuple(range(8)))])]
 
 
 def test_work_without_gpus_keeps_off_nodes_with_gpus_where_it_can() -> None:
@@ -38,7 +38,7 @@ def test_a_gang_that_does_not_fit_whole_starts_nothing_and_lets_smaller_work_pas
     s.job("runs", gpu=1, on=("a",)).job("gang", gpu=4, tasks=2).job("small", gpu=1)
     decisions = s.decide()
     assert situations.started(decisions) == ["small"]
-    assert situations.code(decisions, "gang") == "InsufficientResources"
+    assert situations.code(s, decisions, "gang") == "InsufficientResources"
 
 
 def test_groups_of_different_shape_start_together() -> None:
@@ -47,9 +47,9 @@ def test_groups_of_different_shape_start_together() -> None:
     s.job("train", groups=groups)
     (placement,) = s.decide().placements
     assert [(t.group, t.index, t.node, t.devices) for t in placement.tasks] == [
-        ("server", 0, 1, ()),
-        ("worker", 0, 0, (0, 1)),
-        ("worker", 1, 0, (2, 3)),
+        (0, 0, 1, ()),
+        (1, 0, 0, (0, 1)),
+        (1, 1, 0, (2, 3)),
     ]
 
 
@@ -74,8 +74,8 @@ def test_an_array_starts_as_many_elements_as_fit_and_no_more_than_its_parallelis
         ("narrow", 0),
         ("narrow", 1),
     ]
-    assert situations.code(decisions, "wide") == "InsufficientResources"
-    assert situations.code(decisions, "narrow") == "ArrayLimit"
+    assert situations.code(s, decisions, "wide") == "InsufficientResources"
+    assert situations.code(s, decisions, "narrow") == "ArrayLimit"
 
 
 def test_nothing_goes_to_nodes_that_are_not_eligible() -> None:

@@ -94,7 +94,7 @@ def _running(draw: st.DrawFn, s: Situation, index: int) -> None:
 
 
 def check_capacity(situation: Snapshot, decisions: Decisions) -> None:
-    """Amounts and devices are there, shares of a device come to a whole at most, gangs are whole."""
+    """Amounts and devices are there, a device's shares come to one at most, gangs are whole."""
     free = situation.nodes.free.copy()
     devices = situation.nodes.devices.copy()
     shapes = {c.job: situation.shapes[line.shape] for line in situation.lines for c in line.claims}

@@ -1,0 +1,83 @@
+"""From the state at the end of a cycle to its result: reasons, reservations, estimates, shares."""
+
+import math
+from typing import Protocol
+
+from reconciler.scheduling import backfill, estimating, eviction, explain, order, windows
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Decisions, Eviction, Placement, QueueShare
+from reconciler.scheduling.room import Room
+from reconciler.scheduling.snapshot import Kept
+
+
+class Finished(Protocol):
+    """What is read of a cycle that has gone through all claims."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    now: Room
+    later: Room
+    calendar: backfill.Calendar
+    evictor: eviction.Evictor
+    queues: list[order.Line]
+    placements: list[Placement]
+    evictions: list[Eviction]
+    promised: dict[str, int]
+    causes: dict[tuple[str, bool], explain.Cause]
+    line_causes: dict[int, explain.Cause]
+    takers: list[tuple[str, tuple[int, ...]]]
+
+
+def decisions(cycle: Finished) -> Decisions:
+    """The result of a cycle."""
+    reasons = _reasons(cycle)
+    return Decisions(
+        placements=tuple(cycle.placements),
+        evictions=tuple(cycle.evictions),
+        reasons=reasons.found,
+        reason_of_line=tuple(reasons.of_line),
+        reason_of=reasons.of_job,
+        promised=dict(sorted(cycle.promised.items())),
+        kept=tuple(
+            Kept(
+                r.ask.job,
+                r.ask.progress.claim.elements[r.ask.progress.started],
+                r.starts_at,
+                tuple(task.node for task in r.tasks),
+            )
+            for r in cycle.calendar.reservations
+            if r.ask.progress.left > 0
+        ),
+        estimates=estimating.estimates(cycle.situation, cycle.calendar, cycle.queues),
+        shares=tuple(
+            QueueShare(
+                cycle.ledger.fair[queue], cycle.ledger.demand[queue], (row[0], row[1], row[2])
+            )
+            for queue, row in enumerate(cycle.ledger.charged)
+        ),
+        wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
+        if cycle.situation.lines
+        else math.inf,
+    )
+
+
+def _reasons(cycle: Finished) -> explain.Reasons:
+    """Why lines, and claims that differ from their line, wait."""
+    explainer = explain.Explainer(
+        cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
+    )
+    reasons = explain.Reasons(explainer)
+    for index, line in enumerate(cycle.situation.lines):
+        reasons.line(index, line, cycle.line_causes.get(index))
+    for queue in cycle.queues:
+        for progress in queue.progress.values():
+            claim = progress.claim
+            if claim.missing or progress.started == len(claim.elements):
+                continue
+            cause = cycle.causes.get((claim.job, False))
+            if cause is None and progress.left <= 0:
+                cause = explain.Cause("array")
+            if cause is not None:
+                reasons.job(progress.line, claim, cause)
+    return reasons
