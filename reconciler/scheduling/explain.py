@@ -32,7 +32,7 @@ class Cause:
             ``reserved``, ``kept`` (its start would delay a reservation) or ``array``.
         excess: the queue and amounts, for ``limit``, ``quota`` and ``lending``.
         queue: the suspended queue.
-        ahead: how many claims had started or been promised room before (``room``).
+        ahead: whether other claims had started or been promised room before (``room``).
         subject: the claim itself, where the reason is its own.
         stopping: elements that are being stopped for the claim.
         at: start of its reservation.
@@ -41,7 +41,7 @@ class Cause:
     kind: str
     excess: ledgers.Excess | None = None
     queue: int = -1
-    ahead: int = 0
+    ahead: bool = False
     subject: str = ""
     stopping: tuple[str, ...] = ()
     at: float = 0.0
@@ -195,7 +195,7 @@ class Explainer:
             if cause.kind == "lending":
                 return self._over_lending(cause.excess)
             return self._over_guarantee(line, cause.excess)
-        reason = self._no_room(line.shape, behind=cause.ahead > 0)
+        reason = self._no_room(line.shape, behind=cause.ahead)
         if cause.kind == "reserved":
             until = times.format_time(cause.at)
             return reasons.Reason(

@@ -256,7 +256,7 @@ class Cycle:
         if reservations and ask.fits(self.now):
             first = reservations[0]
             return explain.Cause("kept", subject=first.ask.job, at=first.starts_at)
-        cause = explain.Cause("room", ahead=len(self.takers))
+        cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return self._reserve(ask) or cause
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
@@ -493,7 +493,7 @@ class Cycle:
         if reservation is None:
             return None
         return explain.Cause(
-            "reserved", subject=ask.job, at=reservation.starts_at, ahead=len(self.takers)
+            "reserved", subject=ask.job, at=reservation.starts_at, ahead=bool(self.takers)
         )
 
     def _break_up(self) -> None:
