@@ -40,6 +40,8 @@ PRECISION = 100.0
 
 #: (class, CPU and memory in steps, free devices ascending, idle MIG instances).
 Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
+#: (``Option.values``, milli-GPUs lost by another measure than the mix, row of the table after).
+Way = tuple[tuple[int, ...], int, int]
 Costs = NDArray[np.float64]
 States = NDArray[np.intp]
 
@@ -137,7 +139,7 @@ class StateIndex:
             nodes.shareable[first],
         )
         self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._after_whole: dict[int, dict[tuple[int, tuple[int, ...]], int]] = {}
+        self._known_ways: dict[tuple[int, tuple[int, ...], int, int], tuple[Way, ...]] = {}
         self._rankings: dict[tuple[int, int], Ranking] = {}
         self._build()
 
@@ -177,6 +179,7 @@ class StateIndex:
         self._row = np.zeros(size, dtype=np.intp)
         self.vacant = np.full(size, EMPTY)
         self._buffer = np.empty(size)
+        self._after_whole: dict[int, NDArray[np.intp]] = {}
         for ranking in self._rankings.values():
             ranking.costs = np.full(64, UNKNOWN)
             ranking.values = {}
@@ -400,22 +403,40 @@ class StateIndex:
         )
 
     def _rows_after(self, devices: int, states: States) -> NDArray[np.intp]:
+        """Rows of the table for what is left when a task took whole devices of each state."""
         if not devices:
             return self._row[states]
-        known = self._after_whole.setdefault(devices, {})
-        found = []
-        for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
-            key = (node_class, self._vectors[state])
-            row = known.get(key)
-            if row is None:
-                (option,) = device_choice.options(key[1], devices, WHOLE)
-                row = known[key] = self.table.number(node_class, option.after)
-            found.append(row)
-        return np.array(found, dtype=np.intp)
+        known = self._after_whole.get(devices)
+        if known is None or len(known) < len(self._row):
+            more = np.full(len(self._row), -1, dtype=np.intp)
+            if known is not None:
+                more[: len(known)] = known
+            known = self._after_whole[devices] = more
+        for state in states[known[states] < 0].tolist():
+            (option,) = device_choice.options(self._vectors[state], devices, WHOLE)
+            known[state] = self.table.number(int(self._class[state]), option.after)
+        return known[states]
+
+    def _ways(self, state: int, devices: int, share: int, *, mixed: bool) -> tuple[Way, ...]:
+        """The ways to take shares of devices, remembered for all groups that ask the same."""
+        node_class, vector = int(self._class[state]), self._vectors[state]
+        key = (node_class if mixed else -1, vector, devices, share)
+        found = self._known_ways.get(key)
+        if found is None:
+            found = self._known_ways[key] = tuple(
+                (
+                    way.values,
+                    # An idle device that would be opened counts as lost as a whole besides.
+                    sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values),
+                    self.table.number(node_class, way.after) if mixed else 0,
+                )
+                for way in device_choice.options(vector, devices, share)
+            )
+        return found
 
     def _work_out_shares(self, ranking: Ranking, states: States) -> None:
         """Each way to choose devices is a candidate; the best one stands for the state."""
-        ask, table = ranking.ask, self.table
+        ask, spreads = ranking.ask, ranking.strategy == "spread"
         of: list[int] = []
         values: list[tuple[int, ...]] = []
         rows: list[int] = []
@@ -425,19 +446,18 @@ class StateIndex:
             share = ranking.share(node_class)
             if share >= IMPOSSIBLE:
                 continue
-            ways = device_choice.options(self._vectors[state], ask.devices, share)
-            for way in reversed(ways) if ranking.strategy == "spread" else ways:
+            ways = self._ways(state, ask.devices, share, mixed=mixed)
+            for value, lost_there, row in reversed(ways) if spreads else ways:
                 of.append(state)
-                values.append(way.values)
-                # An idle device that would be opened counts as lost as a whole besides.
-                left.append(sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values))
-                rows.append(table.number(node_class, way.after) if mixed else 0)
+                values.append(value)
+                left.append(lost_there)
+                rows.append(row)
         if not of:
             return
         at = np.array(of, dtype=np.intp)
         if mixed:
             lost = self._growth(ask, at, np.array(rows, dtype=np.intp))
-        elif ranking.strategy == "spread":
+        elif spreads:
             lost = np.zeros(len(at))
         else:
             lost = np.array(left, dtype=np.float64) / PRECISION
