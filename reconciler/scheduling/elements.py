@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import affinity, states, topology
+from reconciler.scheduling import affinity, rankings, states, topology
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.inventory import Counts, Inventory
@@ -382,7 +382,7 @@ class _Search:
         for node in nodes[start:]:
             row = stock.rows[node]
             key = (index.classes.of[node], row)
-            if key in tried or not states.has_room(row, ask, ask.share_on(node)):
+            if key in tried or not rankings.has_room(row, ask, ask.share_on(node)):
                 continue
             tried.add(key)
             self.steps += 1

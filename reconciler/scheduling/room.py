@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import elements, funnels, growing, states, topology
+from reconciler.scheduling import elements, funnels, growing, rankings, states, topology
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
@@ -29,7 +29,7 @@ class _Fixed:
     asks: tuple[tuple[Ask, ...], ...]
     singly: tuple[bool, ...]
     network: topology.Topology
-    classes: states.Classes
+    classes: rankings.Classes
 
     @classmethod
     def of(cls, situation: Snapshot) -> "_Fixed":
@@ -38,9 +38,9 @@ class _Fixed:
                 tuple(Ask(group, situation.nodes) for group in shape.groups)
                 for shape in situation.shapes
             ),
-            tuple(states.is_singly(shape) for shape in situation.shapes),
+            tuple(rankings.is_singly(shape) for shape in situation.shapes),
             topology.Topology(situation.nodes.domains),
-            states.Classes(situation),
+            rankings.Classes(situation),
         )
 
 
@@ -80,7 +80,7 @@ class Room:
         self._before = 0
         self._index_made: states.StateIndex | None = None
         self._planner_made: elements.Planner | None = None
-        self._rankings: dict[int, states.Ranking] = {}
+        self._rankings: dict[int, rankings.Ranking] = {}
         self._unfit: dict[int, int] = {}
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}

@@ -9,7 +9,6 @@ are not as many states as nodes; devices are exact, and so is what fits.
 
 import itertools
 from bisect import bisect_left, insort
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from reconciler.scheduling import fragmentation
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import IMPOSSIBLE, Ask
 from reconciler.scheduling.inventory import Inventory, Row
+from reconciler.scheduling.rankings import EMPTY, NONE, UNKNOWN, Classes, Costs, Ranking
 from reconciler.scheduling.snapshot import WHOLE
 
 #: Up to so many nodes CPU and memory are exact in states.
@@ -33,72 +33,14 @@ STATES_TIMES = 4
 #: Rows of nodes have so many bits.
 NODE_BITS = 24
 NODE_MASK = (1 << NODE_BITS) - 1
-#: A cost that is not worked out yet sorts before all, what can't be had after all.
-UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
 
 #: (class, CPU and memory in steps, free devices ascending, idle MIG instances).
 Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
-Costs = NDArray[np.float64]
+#: (``Option.values``, milli-GPUs lost by another measure than the mix, row of the table after).
+Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
-
-
-class Classes:
-    """Which nodes nothing tells apart but what they have free.
-
-    Attributes:
-        of: class of each node.
-        first: a node of each class.
-    """
-
-    def __init__(self, situation: snapshots.Snapshot) -> None:
-        nodes = situation.nodes
-        count = len(nodes.names)
-        codes = np.zeros(count, dtype=np.int64)
-        masks = [shape.eligible for shape in situation.shapes]
-        masks += [entry.eligible for entry in situation.mix]
-        scores = [shape.scores for shape in situation.shapes if shape.scores is not None]
-        columns: dict[bytes, NDArray[Any]] = {}
-        for column in (*masks, *scores, nodes.shareable, nodes.device_memory):
-            columns.setdefault(column.tobytes(), column)
-        for column in columns.values():
-            values, ranks = np.unique(column, return_inverse=True)
-            if len(values) > 1:
-                codes = np.unique(codes * len(values) + ranks, return_inverse=True)[1]
-        _, first = np.unique(codes, return_index=True)
-        self.of: list[int] = codes.tolist()
-        self.column = codes
-        self.first = first
-
-
-class Ranking:
-    """Costs of states for one group.
-
-    Attributes:
-        ask: what a task asks.
-        allowed: (c,) classes it may go to.
-        costs: by state; ``UNKNOWN`` where not worked out.
-        values: by state, which devices to take (``devices.Option.values``), for shares.
-    """
-
-    __slots__ = ("allowed", "ask", "costs", "scores", "share_of", "strategy", "values")
-
-    def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
-        allowed = shape.eligible[classes.first]
-        if ask.closed is not None:
-            allowed = allowed & ~ask.closed[classes.first]
-        self.ask = ask
-        self.allowed = allowed
-        self.strategy = shape.strategy
-        self.scores = None if shape.scores is None else shape.scores[classes.first]
-        self.share_of = None if ask.shares is None else ask.shares[classes.first]
-        self.costs: Costs = np.full(64, UNKNOWN)
-        self.values: dict[int, tuple[int, ...]] = {}
-
-    def share(self, node_class: int) -> int:
-        """Milli-GPUs of each device on nodes of a class."""
-        return self.ask.share if self.share_of is None else int(self.share_of[node_class])
 
 
 class StateIndex:
@@ -137,7 +79,7 @@ class StateIndex:
             nodes.shareable[first],
         )
         self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._after_whole: dict[int, dict[tuple[int, tuple[int, ...]], int]] = {}
+        self._known_ways: dict[tuple[int, tuple[int, ...], int, int], tuple[Way, ...]] = {}
         self._rankings: dict[tuple[int, int], Ranking] = {}
         self._build()
 
@@ -177,6 +119,7 @@ class StateIndex:
         self._row = np.zeros(size, dtype=np.intp)
         self.vacant = np.full(size, EMPTY)
         self._buffer = np.empty(size)
+        self._after_whole: dict[int, NDArray[np.intp]] = {}
         for ranking in self._rankings.values():
             ranking.costs = np.full(64, UNKNOWN)
             ranking.values = {}
@@ -400,22 +343,40 @@ class StateIndex:
         )
 
     def _rows_after(self, devices: int, states: States) -> NDArray[np.intp]:
+        """Rows of the table for what is left when a task took whole devices of each state."""
         if not devices:
             return self._row[states]
-        known = self._after_whole.setdefault(devices, {})
-        found = []
-        for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
-            key = (node_class, self._vectors[state])
-            row = known.get(key)
-            if row is None:
-                (option,) = device_choice.options(key[1], devices, WHOLE)
-                row = known[key] = self.table.number(node_class, option.after)
-            found.append(row)
-        return np.array(found, dtype=np.intp)
+        known = self._after_whole.get(devices)
+        if known is None or len(known) < len(self._row):
+            more = np.full(len(self._row), -1, dtype=np.intp)
+            if known is not None:
+                more[: len(known)] = known
+            known = self._after_whole[devices] = more
+        for state in states[known[states] < 0].tolist():
+            (option,) = device_choice.options(self._vectors[state], devices, WHOLE)
+            known[state] = self.table.number(int(self._class[state]), option.after)
+        return known[states]
+
+    def _ways(self, state: int, devices: int, share: int, *, mixed: bool) -> tuple[Way, ...]:
+        """The ways to take shares of devices, remembered for all groups that ask the same."""
+        node_class, vector = int(self._class[state]), self._vectors[state]
+        key = (node_class if mixed else -1, vector, devices, share)
+        found = self._known_ways.get(key)
+        if found is None:
+            found = self._known_ways[key] = tuple(
+                (
+                    way.values,
+                    # An idle device that would be opened counts as lost as a whole besides.
+                    sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values),
+                    self.table.number(node_class, way.after) if mixed else 0,
+                )
+                for way in device_choice.options(vector, devices, share)
+            )
+        return found
 
     def _work_out_shares(self, ranking: Ranking, states: States) -> None:
         """Each way to choose devices is a candidate; the best one stands for the state."""
-        ask, table = ranking.ask, self.table
+        ask, spreads = ranking.ask, ranking.strategy == "spread"
         of: list[int] = []
         values: list[tuple[int, ...]] = []
         rows: list[int] = []
@@ -425,19 +386,18 @@ class StateIndex:
             share = ranking.share(node_class)
             if share >= IMPOSSIBLE:
                 continue
-            ways = device_choice.options(self._vectors[state], ask.devices, share)
-            for way in reversed(ways) if ranking.strategy == "spread" else ways:
+            ways = self._ways(state, ask.devices, share, mixed=mixed)
+            for value, lost_there, row in reversed(ways) if spreads else ways:
                 of.append(state)
-                values.append(way.values)
-                # An idle device that would be opened counts as lost as a whole besides.
-                left.append(sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values))
-                rows.append(table.number(node_class, way.after) if mixed else 0)
+                values.append(value)
+                left.append(lost_there)
+                rows.append(row)
         if not of:
             return
         at = np.array(of, dtype=np.intp)
         if mixed:
             lost = self._growth(ask, at, np.array(rows, dtype=np.intp))
-        elif ranking.strategy == "spread":
+        elif spreads:
             lost = np.zeros(len(at))
         else:
             lost = np.array(left, dtype=np.float64) / PRECISION
@@ -447,26 +407,3 @@ class StateIndex:
             if cost < costs[state]:
                 costs[state] = cost
                 ranking.values[state] = value
-
-
-def is_singly(shape: snapshots.Shape) -> bool:
-    """Whether an element of a shape is one task that the index alone can place."""
-    group = shape.groups[0]
-    return (
-        len(shape.groups) == 1
-        and group.least == 1
-        and not shape.exclusive
-        and not shape.affinities
-        and max(shape.required_level, group.required_level) < 0
-        and not (group.slice_size > 0 and group.slice_level >= 0)
-    )
-
-
-def has_room(row: Row, ask: Ask, share: int) -> bool:
-    """Whether one task fits on a node with this row."""
-    return (
-        (row.cpu >= ask.cpu or not ask.cpu)
-        and (row.memory >= ask.memory or not ask.memory)
-        and (not ask.instances or row.instances[ask.profile] >= ask.instances)
-        and (not ask.devices or device_choice.count_fits(row.devices, ask.devices, share) > 0)
-    )

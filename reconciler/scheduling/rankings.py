@@ -1,0 +1,96 @@
+"""Costs of groups by state, and the classes of nodes that states are made of."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling import devices as device_choice
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.inventory import Row
+
+#: A cost that is not worked out yet sorts before all, what can't be had after all.
+UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
+
+Costs = NDArray[np.float64]
+
+
+class Classes:
+    """Which nodes nothing tells apart but what they have free.
+
+    Attributes:
+        of: class of each node.
+        first: a node of each class.
+    """
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        nodes = situation.nodes
+        count = len(nodes.names)
+        codes = np.zeros(count, dtype=np.int64)
+        masks = [shape.eligible for shape in situation.shapes]
+        masks += [entry.eligible for entry in situation.mix]
+        scores = [shape.scores for shape in situation.shapes if shape.scores is not None]
+        columns: dict[bytes, NDArray[Any]] = {}
+        for column in (*masks, *scores, nodes.shareable, nodes.device_memory):
+            columns.setdefault(column.tobytes(), column)
+        for column in columns.values():
+            values, ranks = np.unique(column, return_inverse=True)
+            if len(values) > 1:
+                codes = np.unique(codes * len(values) + ranks, return_inverse=True)[1]
+        _, first = np.unique(codes, return_index=True)
+        self.of: list[int] = codes.tolist()
+        self.column = codes
+        self.first = first
+
+
+class Ranking:
+    """Costs of states for one group.
+
+    Attributes:
+        ask: what a task asks.
+        allowed: (c,) classes it may go to.
+        costs: by state; ``UNKNOWN`` where not worked out.
+        values: by state, which devices to take (``devices.Option.values``), for shares.
+    """
+
+    __slots__ = ("allowed", "ask", "costs", "scores", "share_of", "strategy", "values")
+
+    def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
+        allowed = shape.eligible[classes.first]
+        if ask.closed is not None:
+            allowed = allowed & ~ask.closed[classes.first]
+        self.ask = ask
+        self.allowed = allowed
+        self.strategy = shape.strategy
+        self.scores = None if shape.scores is None else shape.scores[classes.first]
+        self.share_of = None if ask.shares is None else ask.shares[classes.first]
+        self.costs: Costs = np.full(64, UNKNOWN)
+        self.values: dict[int, tuple[int, ...]] = {}
+
+    def share(self, node_class: int) -> int:
+        """Milli-GPUs of each device on nodes of a class."""
+        return self.ask.share if self.share_of is None else int(self.share_of[node_class])
+
+
+def is_singly(shape: snapshots.Shape) -> bool:
+    """Whether an element of a shape is one task that the index alone can place."""
+    group = shape.groups[0]
+    return (
+        len(shape.groups) == 1
+        and group.least == 1
+        and not shape.exclusive
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and not (group.slice_size > 0 and group.slice_level >= 0)
+    )
+
+
+def has_room(row: Row, ask: Ask, share: int) -> bool:
+    """Whether one task fits on a node with this row."""
+    return (
+        (row.cpu >= ask.cpu or not ask.cpu)
+        and (row.memory >= ask.memory or not ask.memory)
+        and (not ask.instances or row.instances[ask.profile] >= ask.instances)
+        and (not ask.devices or device_choice.count_fits(row.devices, ask.devices, share) > 0)
+    )
