@@ -105,12 +105,15 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 def _job(
     reader: Reader, name: str, then: memories.Memory, wanted: desired.Desired, now: float
 ) -> views.JobView | None:
-    """The job as the records have it, or as git had it where it could never run."""
+    """The job as the records have it, as git had it where it could never run, or as it ended."""
     record = then.jobs.get(name)
-    if record is None:
-        problem = wanted.refused.get(name)
+    if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
-        return None if problem is None else views.refused_view(name, problem, checked_at)
+        return views.refused_view(name, wanted.refused[name], checked_at)
+    if record is None:
+        record = reader.job(name)  # it may have left the memory before; its end is its end
+        if record is None or record.ended_at is None or record.ended_at > now:
+            return None
     return views.job_view(
         record,
         attempts=_attempts(reader, record, then, now),

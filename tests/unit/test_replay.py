@@ -447,3 +447,44 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         changed = msgspec.structs.replace(empty, **{field: value})
         assert journal.checksums(changed) != journal.checksums(empty), field
     assert len(journal.checksums(empty)) == len(journal.PARTS)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "expected"),
+    [
+        ("SNAPSHOT_CALLS", 3, [1, 4, 7]),
+        ("SNAPSHOT_DECIDE_S", 2.5, [1, 6]),
+        ("SNAPSHOT_INPUT_BYTES", 1, [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("SNAPSHOT_EVERY_S", 20.0, [1, 3, 5, 7]),
+        ("", 0, [1]),
+    ],
+)
+def test_a_snapshot_is_due_before_a_replay_has_too_much_to_do(
+    limit: str, value: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setattr(journal, limit, value)
+    recorder = journal.Recorder("test")
+    wanted, observed = desired.Desired(), records.Observed()
+    taken = []
+    for call in range(1, 9):
+        recorder.begin(wanted, observed, now=100.0 + 10 * call)
+        result = outcome.Outcome(now=100.0 + 10 * call, desired_generation=0)
+        recorder.add(wanted, observed, result, decide_s=0.5)
+        if recorder.take().snapshot is not None:
+            taken.append(call)
+    assert taken == expected
+
+
+def test_a_snapshot_that_is_too_large_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_BYTES_MAX", 10)
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    leader.want(desired.Desired(1, world.structure))
+    leader.cycle()
+    assert "is not kept, at most 10 are" in caplog.text
+    with pytest.raises(replaying.ReplayError, match="the snapshot that it starts from was not"):
+        replaying.replay(leader.store, cycle=1)
+    leader.close()

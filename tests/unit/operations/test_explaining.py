@@ -84,3 +84,36 @@ def test_every_moment_is_told_as_it_was_shown(
             explaining.explain(reader, "first", world.now - 1)
     states = {view.state for _, then, _ in shown for view in then.values() if view is not None}
     assert len(states) > 2, "the story is too dull to tell anything"
+
+
+def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -> None:
+    settings = desired.Settings(retain_finished_jobs_s=60)
+    world = World(nodes=1, settings=settings)
+    (node,) = world.nodes.values()
+    leader = Leader(tmp_path, world.now)
+
+    def cycle(generation: int, jobs: dict[str, desired.Job]) -> None:
+        status = desired.SyncStatus(sync="Synced")
+        leader.want(desired.Desired(generation, world.structure, jobs, status=status))
+        leader.report(node.report(leader.now))
+        leader.cycle()
+        update = leader.loop._engine.update(node.name, world.structure, leader.loop._memory)
+        assert update.payload is not None
+        node.take(update.payload, (), leader.now)
+        leader.now += 60
+
+    other = {"other": job("other", suspend=True)}
+    cycle(1, {**other, "gone": job("gone")})
+    cycle(2, {**other, "gone": job("gone")})
+    (attempt,) = node.attempts
+    node.end(attempt, leader.now, exit_code=0)
+    cycle(3, other)
+    ended_at = leader.now
+    for generation in range(4, 30):
+        cycle(generation, other)
+    assert "gone" not in leader.loop._memory.jobs
+    told = explaining.explain(leader.store, "gone", leader.now)
+    assert (told.job.state, told.job.place, len(told.job.attempts)) == ("Succeeded", None, 1)
+    assert explaining.explain(leader.store, "gone", ended_at).job == told.job
+    assert explaining.explain(leader.store, "gone", world.now).job.state != "Succeeded"
+    leader.close()
