@@ -357,7 +357,7 @@ class Applied:
                 winner.document.part, winner.document.hash, self.basis, winner.path
             )
             if made is not None:
-                unknown = checks.queue_of_job(made, self.basis.structure)
+                unknown = checks.of_job(made, self.basis.structure)
                 if unknown is not None:
                     faults = [unknown]
                 else:

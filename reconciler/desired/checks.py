@@ -154,22 +154,121 @@ def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[
             return
 
 
+def topologies(pools: Mapping[str, desired.Pool]) -> Iterator[tuple[str, Fault]]:
+    """Pools that put the same levels in another order than pools before them; by pool name."""
+    order: list[str] = []
+    for pool in pools.values():
+        merged = desired.merge_levels(order, pool.levels)
+        if merged is None:
+            yield (
+                pool.name,
+                Fault(
+                    "topology-levels",
+                    "other pools have these levels in another order: use one order everywhere",
+                    ("spec", "topology", "levels"),
+                    found=", ".join(pool.levels),
+                    expected=f"an order that goes with {', '.join(order)}",
+                ),
+            )
+        else:
+            order = merged
+
+
+def names(
+    pools: Mapping[str, desired.Pool],
+    queues: Mapping[str, desired.Queue],
+    volumes: Mapping[str, desired.Volume],
+    quotas: Mapping[str, desired.Quota],
+) -> Iterator[tuple[str, str, Fault]]:
+    """Pools and queues that volumes and quotas name and that are not there; by kind and name."""
+    for volume in volumes.values():
+        for index, pool in enumerate(volume.pools):
+            if pool not in pools:
+                yield "Volume", volume.name, _unknown("pool", pool, ("spec", "pools", index), pools)
+    for quota in quotas.values():
+        if quota.queue and quota.queue not in queues and quota.queue != "default":
+            place = ("spec", "subject", "queue")
+            yield "Quota", quota.name, _unknown("queue", quota.queue, place, queues)
+
+
+def _unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable[str]) -> Fault:
+    names = sorted(known)
+    listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return Fault(
+        f"unknown-{what}",
+        f"there is no such {what}: add it or name another",
+        place,
+        found=found,
+        expected=f"one of {listed}" if names else f"none, as there is no {what}",
+    )
+
+
 # --- jobs -----------------------------------------------------------------------------------
 
 
-def queue_of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
-    """The queue that the job names is there."""
-    if job.queue in structure.queues:
+def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
+    """The queue, volumes, reservation and levels that a job names are there; it is in bounds."""
+    queue = structure.queues.get(job.queue)
+    if queue is None:
+        return _unknown("queue", job.queue, ("spec", "queue"), structure.queues)
+    for index, volume in enumerate(job.volumes):
+        if volume not in structure.volumes:
+            return _unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
+    if job.reservation and job.reservation not in structure.reservations:
+        place = ("spec", "reservation")
+        return _unknown("reservation", job.reservation, place, structure.reservations)
+    return _unknown_level(job, structure) or _beyond_queue(job, queue)
+
+
+def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | None:
+    wanted = [(level, place) for level, place in _levels_of(job) if level]
+    if not wanted:
         return None
-    names = sorted(structure.queues)
-    listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-    return Fault(
-        "unknown-queue",
-        "there is no such queue: add it or name another",
-        ("spec", "queue"),
-        found=job.queue,
-        expected=f"one of {listed}",
-    )
+    known = {level for pool in structure.pools.values() for level in pool.levels}
+    for level, place in wanted:
+        if level not in known:
+            return _unknown("level", level, place, known)
+    return None
+
+
+def _levels_of(job: desired.Job) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    place: tuple[str | int, ...] = ("spec", "topology")
+    yield job.topology.required, (*place, "required")
+    yield job.topology.preferred, (*place, "preferred")
+    for index, group in enumerate(job.groups):
+        if group.topology is not desired.ANYWHERE:
+            single = group.name == "main" and len(job.groups) == 1
+            place = ("spec", "topology") if single else ("spec", "groups", index, "topology")
+            yield group.topology.required, (*place, "required")
+            yield group.topology.preferred, (*place, "preferred")
+            yield group.topology.slice_level, (*place, "slices", "level")
+    for affinity in job.affinities:
+        yield affinity.level, ("spec", "affinity")
+
+
+def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
+    """The job asks for no more than one job of its queue may."""
+    most_s = queue.time_limit_max_s
+    if most_s is not None and (job.time_limit_s is None or job.time_limit_s > most_s):
+        has = "none" if job.time_limit_s is None else quantities.format_duration(job.time_limit_s)
+        return Fault(
+            "beyond-queue",
+            f"jobs of queue {queue.name} have a time limit, and no longer one than this",
+            ("spec", "timeLimit"),
+            found=has,
+            expected=f"at most {quantities.format_duration(most_s)}",
+        )
+    if queue.gpu_milli_max is not None:
+        gpu = sum(group.resources.gpu_milli * group.count for group in job.groups)
+        if gpu > queue.gpu_milli_max:
+            return Fault(
+                "beyond-queue",
+                f"one job of queue {queue.name} takes no more GPUs at once than this",
+                ("spec", "resources", "gpu"),
+                found=quantities.format_gpu(gpu),
+                expected=f"at most {quantities.format_gpu(queue.gpu_milli_max)}",
+            )
+    return None
 
 
 class Fitting:
@@ -177,6 +276,8 @@ class Fitting:
 
     def __init__(self, structure: desired.Structure) -> None:
         self._pools = structure.pools
+        self._volumes = structure.volumes
+        self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
 
     def warning(self, job: desired.Job) -> Fault | None:
@@ -184,11 +285,10 @@ class Fitting:
         if not self._pools:
             return None
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
+        elsewhere = self._barred(job) if job.volumes or self._tainted else ()
         for group in job.groups:
-            needs = group.resources
-            why = self._why(
-                needs.cpu_milli, needs.memory_bytes, needs.gpu_milli, job.pools, selector
-            )
+            devices = (group.devices, group.gpu_memory_bytes, group.mig_profile)
+            why = self._why(group.resources, devices, job.pools, selector, elsewhere)
             if why:
                 return Fault(
                     "never-fits",
@@ -198,29 +298,69 @@ class Fitting:
                 )
         return None
 
+    def _barred(self, job: desired.Job) -> tuple[tuple[str, str], ...]:
+        """Pools that lack a volume or have a taint of which the job minds, with the reason."""
+        found = []
+        for pool in self._pools.values():
+            lacking = [
+                name
+                for name in job.volumes
+                if self._volumes[name].pools and pool.name not in self._volumes[name].pools
+            ]
+            minded = [taint for taint in pool.taints if taint.hard and not job.tolerates(taint)]
+            if lacking:
+                found.append((pool.name, f"it has no volume {lacking[0]}"))
+            elif minded:
+                found.append((pool.name, f"it has the taint {minded[0].text()}"))
+        return tuple(found)
+
     def _judge(
         self,
-        cpu: int,
-        memory: int,
-        gpu: int,
+        needs: resources.Resources,
+        devices: tuple[int, int, str],
         pools: tuple[str, ...],
         selector: tuple[tuple[str, str], ...],
+        elsewhere: tuple[tuple[str, str], ...],
     ) -> str:
-        needs = resources.Resources(cpu, memory, gpu)
         reasons = []
+        barred = dict(elsewhere)
         for pool in self._pools.values():
             if pools and pool.name not in pools:
                 reason = "the job does not name it"
             elif not all(_may_have(pool, key, value) for key, value in selector):
                 reason = "its labels are not those of nodeSelector"
-            elif not needs.fits_in(pool.node_resources):
-                reason = _too_large(needs, pool.node_resources)
+            elif pool.name in barred:
+                reason = barred[pool.name]
+            elif not needs.fits_in(pool.promised()):
+                reason = _too_large(needs, pool.promised())
+            elif (lacks := _lacks_devices(pool, needs, devices)) != "":
+                reason = lacks
             elif not pool.nodes:
                 reason = "it has no nodes"
             else:
                 return ""
             reasons.append(f"{pool.name}: {reason}")
         return "; ".join(reasons[:5])
+
+
+def _lacks_devices(
+    pool: desired.Pool, needs: resources.Resources, devices: tuple[int, int, str]
+) -> str:
+    """Why the devices of a node of the pool are of the wrong kind; empty where they are not."""
+    count, memory_bytes, profile = devices
+    if profile:
+        have = sum(number for one in pool.mig for name, number in one.instances if name == profile)
+        return "" if have >= count else f"{count} {profile} asked, {have} there"
+    if memory_bytes and (pool.gpu_memory_bytes or 0) < memory_bytes:
+        asked = quantities.format_memory(memory_bytes)
+        there = quantities.format_memory(pool.gpu_memory_bytes or 0)
+        return f"{asked} of GPU memory asked, {there} there"
+    if not pool.shareable and (memory_bytes or 0 < needs.gpu_milli < 1000):
+        return "its GPUs are not shared"
+    whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
+    if needs.gpu_milli > whole:
+        return f"{quantities.format_gpu(needs.gpu_milli)} gpu asked, {whole // 1000} not cut by MIG"
+    return ""
 
 
 def _may_have(pool: desired.Pool, label: str, value: str) -> bool:

@@ -33,6 +33,14 @@ EXECUTION_FIELDS = (
     "checkpoint",
     "pools",
     "nodeSelector",
+    "min",
+    "max",
+    "topology",
+    "affinity",
+    "tolerations",
+    "placement",
+    "exclusive",
+    "volumes",
 )
 _HASH_CHARACTERS = 16
 _encode = msgspec.json.Encoder(order="deterministic").encode

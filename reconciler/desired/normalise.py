@@ -6,13 +6,13 @@ structure in force, so a change of the structure means normalising again. What c
 normalised comes out as faults.
 """
 
-import functools
-
 import msgspec
 
+from reconciler.desired import asking
+from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault
 from reconciler.desired.yamlreader import Path
-from reconciler.model import desired, identifiers, quantities, resources, times
+from reconciler.model import desired, identifiers, times
 from reconciler.model.documents import job as documents
 
 #: The most tasks that start together, and the most tasks of all elements of an array.
@@ -48,53 +48,23 @@ class Basis(msgspec.Struct, frozen=True):
         return (
             self.priority_classes == other.priority_classes
             and self.structure.settings.lease_s == other.structure.settings.lease_s
-            and self.structure.queues.keys() == other.structure.queues.keys()
+            and _bounds_of_jobs(self) == _bounds_of_jobs(other)
             and self.structure.pools == other.structure.pools
+            and self.structure.volumes == other.structure.volumes
+            and self.structure.reservations.keys() == other.structure.reservations.keys()
         )
+
+
+def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[int | None, ...]]:
+    """What queues say of their jobs."""
+    return {
+        queue.name: (queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max)
+        for queue in basis.structure.queues.values()
+    }
 
 
 #: What is in force before any structure was accepted: a queue without bounds and no node.
 EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
-
-
-class Faults:
-    """Collects what is wrong with one object."""
-
-    def __init__(self) -> None:
-        self.found: list[Fault] = []
-
-    def add(
-        self, rule: str, message: str, *path: str | int, found: str = "", expected: str = ""
-    ) -> None:
-        """Note one fault at ``path``."""
-        self.found.append(Fault(rule, message, path, found, expected))
-
-    def duration(self, written: str | int, *path: str | int) -> int:
-        """Seconds; 0 and a fault where it is none."""
-        try:
-            return duration_s(written)
-        except quantities.QuantityError as error:
-            self.add("bad-quantity", str(error), *path)
-            return 0
-
-    def amount(self, kind: str, written: str | float, *path: str | int) -> int:
-        """Milli-CPUs or bytes; 0 and a fault where it is none."""
-        try:
-            return cpu_milli(written) if kind == "cpu" else memory_bytes(written)
-        except quantities.QuantityError as error:
-            self.add("bad-quantity", str(error), *path)
-            return 0
-
-
-# The same few amounts are written in thousands of jobs.
-duration_s = functools.lru_cache(maxsize=4096)(quantities.parse_duration)
-cpu_milli = functools.lru_cache(maxsize=4096)(quantities.parse_cpu)
-memory_bytes = functools.lru_cache(maxsize=4096)(quantities.parse_memory)
-
-
-@functools.lru_cache(maxsize=4096)
-def _resources(cpu: str | float, memory: str | float, gpu: int) -> resources.Resources:
-    return resources.Resources(cpu_milli(cpu), memory_bytes(memory), gpu * 1000)
 
 
 def job(
@@ -105,7 +75,7 @@ def job(
     spec = document.spec
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)
-    groups = _groups(spec, faults)
+    groups = _groups(spec, basis, faults)
     if spec.environment or spec.groups:
         _check_environment(spec, faults)
     if spec.depends_on:
@@ -119,7 +89,7 @@ def job(
     checkpoint = None
     if spec.checkpoint is not None:
         checkpoint = _checkpoint(spec.checkpoint, name, spec.run, faults)
-    limit, grace, array = spec.time_limit, spec.termination_grace, spec.array
+    grace, array = spec.termination_grace, spec.array
     made = desired.Job(
         name=name,
         run=spec.run,
@@ -140,14 +110,22 @@ def job(
         ),
         pools=tuple(spec.pools),
         node_selector=spec.node_selector,
-        time_limit_s=None if limit is None else faults.duration(limit, "spec", "timeLimit"),
+        time_limit_s=_time_limit(spec, basis, faults),
         deadline=deadline,
         retries=retries,
         checkpoint=checkpoint,
         grace_s=None if grace is None else faults.duration(grace, "spec", "terminationGrace"),
         lease_s=_lease(spec, basis, faults),
         path=path,
+        tolerations=tuple([desired.Toleration(t.key, t.value) for t in spec.tolerations]),
+        topology=asking.of_job(spec, faults),
+        placement=spec.placement,
+        exclusive=spec.exclusive,
+        volumes=tuple(spec.volumes),
+        reservation=spec.reservation or "",
     )
+    if spec.affinity is not None:
+        made = asking.with_affinity(made, spec.affinity, faults)
     _check_size(made, faults)
     return (None, faults.found) if faults.found else (made, faults.found)
 
@@ -188,9 +166,16 @@ def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[in
     return priority, preemptible if spec.preemptible is None else spec.preemptible
 
 
-def _groups(spec: documents.JobSpec, faults: Faults) -> tuple[desired.TaskGroup, ...]:
+def _time_limit(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+    if spec.time_limit is not None:
+        return faults.duration(spec.time_limit, "spec", "timeLimit")
+    queue = basis.structure.queues.get(spec.queue)
+    return queue.default_time_limit_s if queue else None
+
+
+def _groups(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[desired.TaskGroup, ...]:
     if not spec.groups:
-        made = _group("main", None, spec, faults, ("spec",))
+        made = _group("main", None, spec, basis, faults=faults, place=("spec",))
         return () if made is None else (made,)
     groups: dict[str, desired.TaskGroup] = {}
     for index, group in enumerate(spec.groups):
@@ -204,7 +189,9 @@ def _groups(spec: documents.JobSpec, faults: Faults) -> tuple[desired.TaskGroup,
                 "name",
                 found=group.name,
             )
-        made = _group(group.name, group, spec, faults, ("spec", "groups", index))
+        made = _group(
+            group.name, group, spec, basis, faults=faults, place=("spec", "groups", index)
+        )
         if made is not None:
             groups[group.name] = made
     return tuple(groups.values())
@@ -214,13 +201,14 @@ def _group(
     name: str,
     group: documents.TaskGroupSpec | None,
     spec: documents.JobSpec,
+    basis: Basis,
+    *,
     faults: Faults,
     place: Path,
 ) -> desired.TaskGroup | None:
-    count, needs, command, script = spec.count, spec.resources, spec.command, spec.script
+    needs, command, script = spec.resources, spec.command, spec.script
     environment = spec.environment
     if group is not None:
-        count = count if group.count is None else group.count
         needs = needs if group.resources is None else group.resources
         if group.command is not None or group.script is not None:
             command, script = group.command, group.script
@@ -238,21 +226,23 @@ def _group(
         )
     elif command is not None and not command:
         faults.add("empty-command", "the command is empty", *place, "command")
-    needs = needs or _NO_RESOURCES
-    try:
-        amounts = _resources(needs.cpu, needs.memory, needs.gpu)
-    except quantities.QuantityError:
-        where = place if group is not None and group.resources is not None else ("spec",)
-        faults.amount("cpu", needs.cpu, *where, "resources", "cpu")
-        faults.amount("memory", needs.memory, *where, "resources", "memory")
+    where = place if group is not None and group.resources is not None else ("spec",)
+    asked = asking.resources(needs or _NO_RESOURCES, basis.structure, faults, where)
+    count, minimum = asking.size(group, spec, faults, place)
+    if asked is None:
         return None
     return desired.TaskGroup(
         name=name,
-        count=count or 1,
-        resources=amounts,
+        count=count,
+        resources=asked.amounts,
         command=tuple(command or ()),
         script=script,
         environment=environment,
+        minimum=minimum,
+        devices=asked.devices,
+        gpu_memory_bytes=asked.gpu_memory_bytes,
+        mig_profile=asked.mig_profile,
+        topology=asking.of_group(group, spec, faults, place),
     )
 
 

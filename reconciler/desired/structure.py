@@ -9,11 +9,21 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from reconciler.desired import checks, documents
+from reconciler.desired import checks, documents, pools, sharing
+from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
-from reconciler.desired.normalise import Basis, Faults, PriorityClass
-from reconciler.model import desired, hostlists, resources
-from reconciler.model.documents import access, cluster, fields, nodepool, queue
+from reconciler.desired.normalise import Basis, PriorityClass
+from reconciler.model import desired, hostlists
+from reconciler.model.documents import (
+    access,
+    cluster,
+    fields,
+    nodepool,
+    queue,
+    quota,
+    reservation,
+    volume,
+)
 
 #: The most nodes of all pools together.
 NODES_MAX = hostlists.HOSTS_MAX
@@ -36,6 +46,10 @@ class Build:
         self.queues: dict[str, desired.Queue] = {}
         self.classes: dict[str, PriorityClass] = {}
         self.users: dict[str, str] = {}
+        self.quotas: dict[str, desired.Quota] = {}
+        self.reservations: dict[str, desired.Reservation] = {}
+        self.reservation_specs: dict[str, reservation.ReservationSpec] = {}
+        self.volumes: dict[str, desired.Volume] = {}
         self.places: dict[str, Placed] = {}
 
     def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
@@ -83,6 +97,9 @@ def _basis(made: Build) -> Basis:
         queues=checks.parents_first(made.queues),
         priority_classes={name: item.value for name, item in made.classes.items()},
         unix_users=made.users,
+        quotas=dict(sorted(made.quotas.items())),
+        reservations=dict(sorted(made.reservations.items())),
+        volumes=dict(sorted(made.volumes.items())),
     )
     return Basis(structure, made.classes)
 
@@ -99,13 +116,20 @@ def _is_duplicate(made: Build, item: Placed) -> bool:
 def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) -> None:
     name = item.document.name
     if isinstance(part, nodepool.NodePool):
-        made.pools[name] = _pool(name, part.spec, faults)
+        made.pools[name] = pools.pool(name, part.spec, faults)
     elif isinstance(part, queue.Queue):
-        made.queues[name] = _queue(name, part.spec, faults)
+        made.queues[name] = sharing.queue(name, part.spec, faults)
     elif isinstance(part, queue.PriorityClass):
         made.classes[name] = PriorityClass(part.spec.value, part.spec.preemptible)
     elif isinstance(part, access.Access):
         _add_users(made.users, part.spec, faults)
+    elif isinstance(part, quota.Quota):
+        made.quotas[name] = sharing.quota(name, part.spec, faults)
+    elif isinstance(part, reservation.Reservation):
+        made.reservation_specs[name] = part.spec
+        made.reservations[name] = sharing.reservation(name, part.spec, faults)
+    elif isinstance(part, volume.Volume):
+        made.volumes[name] = desired.Volume(name, part.spec.mount_path, tuple(part.spec.pools))
 
 
 def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
@@ -114,6 +138,7 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
+        scheduling=sharing.scheduling(spec.scheduling, faults),
         retain_events_s=faults.duration(kept.events, "spec", "retention", "events"),
         retain_journal_s=faults.duration(kept.journal, "spec", "retention", "journal"),
         retain_finished_jobs_s=faults.duration(
@@ -142,112 +167,19 @@ def _add_users(users: dict[str, str], spec: access.AccessSpec, faults: Faults) -
             )
 
 
-def _queue(name: str, spec: queue.QueueSpec, faults: Faults) -> desired.Queue:
-    return desired.Queue(
-        name=name,
-        parent=spec.parent,
-        guaranteed=_amounts(spec.guaranteed, faults, "guaranteed"),
-        limit=_amounts(spec.limit, faults, "limit"),
-        suspend=spec.suspend,
-    )
-
-
-def _amounts(spec: fields.AmountsSpec, faults: Faults, field: str) -> desired.Amounts:
-    return desired.Amounts(
-        None if spec.cpu is None else faults.amount("cpu", spec.cpu, "spec", field, "cpu"),
-        None
-        if spec.memory is None
-        else faults.amount("memory", spec.memory, "spec", field, "memory"),
-        None if spec.gpu is None else spec.gpu * 1000,
-    )
-
-
-def _pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool:
-    nodes = _nodes(name, spec, faults)
-    gpus = spec.nodes.gpus
-    labels = dict(spec.labels)
-    if gpus is not None and gpus.model:
-        labels = {"gpu-model": gpus.model, **labels}
-    memory = None
-    if gpus is not None and gpus.memory is not None:
-        memory = faults.amount("memory", gpus.memory, "spec", "nodes", "gpus", "memory")
-    return desired.Pool(
-        name=name,
-        nodes=nodes,
-        node_resources=resources.Resources(
-            faults.amount("cpu", spec.nodes.cpu, "spec", "nodes", "cpu"),
-            faults.amount("memory", spec.nodes.memory, "spec", "nodes", "memory"),
-            0 if gpus is None else gpus.count * 1000,
-        ),
-        provisioner=spec.provisioner,
-        gpu_model="" if gpus is None else gpus.model,
-        gpu_memory_bytes=memory,
-        labels=labels,
-        observe_only=spec.mode == "observe",
-        allow_root=spec.allow_root,
-        drains=_drains(spec, frozenset(nodes), faults),
-        grace_s=faults.duration(spec.termination_grace, "spec", "terminationGrace"),
-    )
-
-
-def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
-    wanted, other = ("hosts", "count") if spec.provisioner == "static" else ("count", "hosts")
-    if getattr(spec, other) is not None:
-        faults.add(
-            "exclusive-fields",
-            f"a pool with `provisioner: {spec.provisioner}` has `{wanted}`: remove `{other}`",
-            "spec",
-            other,
-        )
-    if getattr(spec, wanted) is None:
-        faults.add(
-            "missing-field",
-            f"a pool with `provisioner: {spec.provisioner}` needs `{wanted}`",
-            "spec",
-            wanted,
-        )
-        return ()
-    if spec.provisioner == "virtual":
-        return tuple(f"{name}-{index}" for index in range(spec.count or 0))
-    return tuple(_expand(spec.hosts or "", faults, "spec", "hosts"))
-
-
-def _expand(text: str, faults: Faults, *path: str | int) -> list[str]:
-    try:
-        return hostlists.expand(text)
-    except hostlists.HostListError as error:
-        faults.add(
-            "bad-host-list", str(error), *path, expected="a host list such as gpu[001-128,130]"
-        )
-        return []
-
-
-def _drains(
-    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
-) -> dict[str, desired.Drain]:
-    drains: dict[str, desired.Drain] = {}
-    for index, override in enumerate(spec.overrides):
-        hosts = _expand(override.hosts, faults, "spec", "overrides", index, "hosts")
-        strangers = [host for host in hosts if host not in nodes]
-        if strangers:
-            faults.add(
-                "unknown-host",
-                "these nodes are not of this pool: correct the names or remove them",
-                "spec",
-                "overrides",
-                index,
-                "hosts",
-                found=hostlists.fold(strangers),
-            )
-        if override.drain or override.gone:
-            drain = desired.Drain(override.reason, override.owner, gone=override.gone)
-            drains.update(dict.fromkeys(hosts, drain))
-    return drains
-
-
 def _check_together(made: Build) -> None:
     """What can only be seen over several objects."""
     for name, fault in checks.queue_tree(made.queues):
         made.add(made.places[f"Queue/{name}"], [fault])
     for name, fault in checks.shared_hosts(made.pools, NODES_MAX):
         made.add(made.places[f"NodePool/{name}"], [fault])
+    for name, fault in checks.topologies(made.pools):
+        made.add(made.places[f"NodePool/{name}"], [fault])
+    for kind, name, fault in checks.names(made.pools, made.queues, made.volumes, made.quotas):
+        made.add(made.places[f"{kind}/{name}"], [fault])
+    for name, spec in made.reservation_specs.items():
+        faults = Faults()
+        made.reservations[name] = sharing.with_nodes(
+            made.reservations[name], spec, made.pools, made.queues, faults
+        )
+        made.add(made.places[f"Reservation/{name}"], faults.found)

@@ -5,7 +5,7 @@ A ``Desired`` is one immutable value: a newer revision is a newer value that sha
 older one every object that did not change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -152,6 +152,12 @@ class Job(msgspec.Struct, frozen=True):
     volumes: tuple[str, ...] = ()
     reservation: str = ""
 
+    def tolerates(self, taint: "Taint") -> bool:
+        """Whether it does not mind a taint."""
+        return any(
+            one.key == taint.key and one.value in {None, taint.value} for one in self.tolerations
+        )
+
     @property
     def is_elastic(self) -> bool:
         """Whether it may run with fewer tasks than it would take."""
@@ -201,7 +207,7 @@ class Queue(msgspec.Struct, frozen=True):
     guaranteed: Amounts = Amounts()
     limit: Amounts = Amounts()
     suspend: bool = False
-    lending: Amounts = Amounts()
+    lending_limit: Amounts = Amounts()
     weight: float = 1.0
     priority: int = 0
     min_runtime_s: int | None = None
@@ -229,6 +235,10 @@ class Taint(msgspec.Struct, frozen=True):
     key: str
     value: str = ""
     hard: bool = True
+
+    def text(self) -> str:
+        """As people write it."""
+        return f"{self.key}={self.value}" if self.value else self.key
 
 
 class MigLayout(msgspec.Struct, frozen=True):
@@ -268,6 +278,25 @@ class Pool(msgspec.Struct, frozen=True):
         has = self.node_resources
         cpu, memory = self.overcommit
         return Resources(int(has.cpu_milli * cpu), int(has.memory_bytes * memory), has.gpu_milli)
+
+
+def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:
+    """One order of topology levels, the widest first, that has both; None where there is none.
+
+    Levels that only one has stand as near as can be before the next that both have.
+    """
+    merged: list[str] = []
+    left = list(order)
+    for level in more:
+        if level in merged:
+            return None
+        if level in left:
+            at = left.index(level)
+            merged += left[: at + 1]
+            del left[: at + 1]
+        else:
+            merged.append(level)
+    return merged + left
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -331,8 +360,6 @@ class Scheduling(msgspec.Struct, frozen=True):
     learned_quantile: float | None = None
     min_runtime_s: int = 0
     stale_gang_s: int = 60
-    #: Whether all preemptible work may be moved, checkpoint or not: for made situations alone.
-    any_movable: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -362,6 +389,13 @@ class Structure(msgspec.Struct, frozen=True):
     quotas: dict[str, Quota] = {}
     reservations: dict[str, Reservation] = {}
     volumes: dict[str, Volume] = {}
+
+    def levels(self) -> tuple[str, ...]:
+        """Topology levels of all pools, the widest first."""
+        order: list[str] = []
+        for pool in self.pools.values():
+            order = merge_levels(order, pool.levels) or order
+        return tuple(order)
 
     def pool_of_node(self) -> dict[str, str]:
         """Node name to pool name."""

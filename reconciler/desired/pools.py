@@ -1,0 +1,187 @@
+"""A node pool as written to the pool that the rest of Muster works with."""
+
+from collections.abc import Container
+
+from reconciler.desired import asking
+from reconciler.desired.collecting import Faults
+from reconciler.model import desired, hostlists, resources
+from reconciler.model.documents import nodepool
+
+
+def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool:
+    """A pool with its nodes by name."""
+    nodes = _nodes(name, spec, faults)
+    gpus = spec.nodes.gpus
+    labels = dict(spec.labels)
+    if gpus is not None and gpus.model:
+        labels = {"gpu-model": gpus.model, **labels}
+    memory = None
+    if gpus is not None and gpus.memory is not None:
+        memory = faults.amount("memory", gpus.memory, "spec", "nodes", "gpus", "memory")
+    levels, domains = _topology(spec, frozenset(nodes), faults)
+    return desired.Pool(
+        name=name,
+        nodes=nodes,
+        node_resources=resources.Resources(
+            faults.amount("cpu", spec.nodes.cpu, "spec", "nodes", "cpu"),
+            faults.amount("memory", spec.nodes.memory, "spec", "nodes", "memory"),
+            0 if gpus is None else gpus.count * 1000,
+        ),
+        provisioner=spec.provisioner,
+        gpu_model="" if gpus is None else gpus.model,
+        gpu_memory_bytes=memory,
+        labels=labels,
+        observe_only=spec.mode == "observe",
+        allow_root=spec.allow_root,
+        drains=_drains(spec, frozenset(nodes), faults),
+        grace_s=faults.duration(spec.termination_grace, "spec", "terminationGrace"),
+        taints=tuple(
+            desired.Taint(one.key, one.value, one.effect == "NoSchedule") for one in spec.taints
+        ),
+        levels=levels,
+        domains=domains,
+        shareable=spec.sharing != "none",
+        mig=_mig(spec, faults),
+        overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
+    )
+
+
+def _topology(
+    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    if spec.topology is None:
+        return (), {}
+    levels = tuple(spec.topology.levels)
+    if not levels or len(set(levels)) < len(levels):
+        faults.add(
+            "topology-levels",
+            "levels are one or more different names, the widest first",
+            "spec",
+            "topology",
+            "levels",
+        )
+    domains: dict[str, tuple[str, ...]] = {}
+    for index, domain in enumerate(spec.topology.domains):
+        place: tuple[str | int, ...] = ("spec", "topology", "domains", index)
+        if len(domain.path) != len(levels):
+            faults.add(
+                "topology-path",
+                "path has one name for each of levels",
+                *place,
+                "path",
+                found=f"{len(domain.path)} names",
+                expected=f"{len(levels)}: {', '.join(levels)}",
+            )
+        hosts = expand(domain.hosts, faults, *place, "hosts")
+        refuse_strangers(hosts, nodes, faults, *place, "hosts")
+        twice = [host for host in hosts if host in domains]
+        if twice:
+            faults.add(
+                "host-in-two-domains",
+                "these nodes stand in another domain already: take them out of one",
+                *place,
+                "hosts",
+                found=hostlists.fold(twice),
+            )
+        domains.update(dict.fromkeys(hosts, tuple(domain.path)))
+    return levels, domains
+
+
+def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout, ...]:
+    gpus = spec.nodes.gpus
+    if gpus is None or not gpus.mig:
+        return ()
+    if spec.provisioner != "virtual":
+        faults.add(
+            "mig-not-found",
+            "the agent does not find the MIG instances of real devices yet: only virtual pools "
+            "may declare them",
+            *("spec", "nodes", "gpus", "mig"),
+        )
+    found: dict[int, desired.MigLayout] = {}
+    for index, layout in enumerate(gpus.mig):
+        place: tuple[str | int, ...] = ("spec", "nodes", "gpus", "mig", index)
+        slices = sum(
+            asking.mig_slices(profile) * count for profile, count in layout.instances.items()
+        )
+        if not 0 < slices <= asking.MIG_SLICES:
+            faults.add(
+                "mig-layout",
+                "the instances of a device take from one to seven slices",
+                *place,
+                "instances",
+                found=f"{slices} slices",
+            )
+        instances = tuple(sorted(layout.instances.items()))
+        for device in layout.devices:
+            if device >= gpus.count or device in found:
+                faults.add(
+                    "mig-device",
+                    "each device is named once, by its index from 0",
+                    *place,
+                    "devices",
+                    found=str(device),
+                    expected=f"an index below {gpus.count} that no other layout has",
+                )
+            found[device] = desired.MigLayout(device, instances)
+    return tuple(layout for _, layout in sorted(found.items()))
+
+
+def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
+    wanted, other = ("hosts", "count") if spec.provisioner == "static" else ("count", "hosts")
+    if getattr(spec, other) is not None:
+        faults.add(
+            "exclusive-fields",
+            f"a pool with `provisioner: {spec.provisioner}` has `{wanted}`: remove `{other}`",
+            "spec",
+            other,
+        )
+    if getattr(spec, wanted) is None:
+        faults.add(
+            "missing-field",
+            f"a pool with `provisioner: {spec.provisioner}` needs `{wanted}`",
+            "spec",
+            wanted,
+        )
+        return ()
+    if spec.provisioner == "virtual":
+        return tuple(f"{name}-{index}" for index in range(spec.count or 0))
+    return tuple(expand(spec.hosts or "", faults, "spec", "hosts"))
+
+
+def expand(text: str, faults: Faults, *path: str | int) -> list[str]:
+    """The names of a host list; none and a fault where it can't be read."""
+    try:
+        return hostlists.expand(text)
+    except hostlists.HostListError as error:
+        faults.add(
+            "bad-host-list", str(error), *path, expected="a host list such as gpu[001-128,130]"
+        )
+        return []
+
+
+def _drains(
+    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+) -> dict[str, desired.Drain]:
+    drains: dict[str, desired.Drain] = {}
+    for index, override in enumerate(spec.overrides):
+        hosts = expand(override.hosts, faults, "spec", "overrides", index, "hosts")
+        refuse_strangers(hosts, nodes, faults, "spec", "overrides", index, "hosts")
+        if override.drain or override.gone:
+            drain = desired.Drain(override.reason, override.owner, gone=override.gone)
+            drains.update(dict.fromkeys(hosts, drain))
+    return drains
+
+
+def refuse_strangers(
+    hosts: list[str], nodes: Container[str], faults: Faults, *place: str | int
+) -> None:
+    """A fault where hosts are named that are none of ``nodes``."""
+    strangers = [host for host in hosts if host not in nodes]
+    if strangers:
+        faults.add(
+            "unknown-host",
+            "these nodes are not of this pool: correct the names or remove them",
+            *place,
+            found=hostlists.fold(strangers),
+        )
