@@ -115,7 +115,6 @@ def snapshot(nodes: Sequence[Node], shapes: Sequence[Shape], **more: Any) -> Sna
         priority=nothing,
         allocated=none,
         firm=none,
-        firm_limit=none,
         usage=zero,
         suspended=nothing > 0,
     )
