@@ -1,7 +1,8 @@
 """Who goes first: claims within a queue, and queues among each other.
 
-Within a queue: what is not yet running before what grows, then priority, then arrival; among one
-owner's claims of equal priority the one with the least slack takes the owner's earliest turn.
+Within a queue: what is not yet running before what grows, then priority, then arrival (among what
+arrived at one moment, what ``backlog`` says); among one owner's claims of equal priority the one
+with the least slack takes the owner's earliest turn.
 Between queues the tree is walked from the roots, at each level to the child that is not above its
 fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
 the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
@@ -10,8 +11,10 @@ a time.
 
 import heapq
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reconciler.scheduling import backlog
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import Vector
@@ -52,10 +55,12 @@ class Progress:
 class Line:
     """The claims of one queue in the order in which they are tried.
 
-    ``blocked`` lines are passed over; what is blocked stays so for the cycle.
+    ``blocked`` lines are passed over; what is blocked stays so for the cycle. ``ranks`` stand for
+    the order of arrival where claims arrived together (``backlog.Backlog``).
     """
 
     situation: snapshots.Snapshot
+    ranks: Mapping[backlog.Entry, int] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     blocked: set[int] = field(default_factory=set)
     progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
@@ -64,14 +69,13 @@ class Line:
 
     def head(self) -> Progress | None:
         """The next claim that may start something, or None."""
-        lines = self.situation.lines
         while self.places:
             place = self.places[0]
             index, position = place[3], place[4]
             if position < 0 or index not in self.blocked:
                 found = self.progress.get((index, position))
                 if found is None:
-                    claim = lines[index].claims[position]
+                    claim = self.situation.lines[index].claims[position]
                     found = self.progress[index, position] = Progress(index, claim)
                 if found.left > 0:
                     return found
@@ -79,6 +83,15 @@ class Line:
             else:
                 heapq.heappop(self.places)
         return None
+
+    def left(self, entry: backlog.Entry) -> int:
+        """Elements of a claim that may still start."""
+        if entry[0] in self.blocked:
+            return 0
+        found = self.progress.get(entry)
+        if found is None:
+            found = Progress(entry[0], self.situation.lines[entry[0]].claims[entry[1]])
+        return found.left
 
     def skip(self) -> None:
         """The head can't start; the next claim of its line may."""
@@ -90,14 +103,15 @@ class Line:
         if self.explicit or position <= 0 or position >= len(claims):
             heapq.heappop(self.places)
             return
-        following = (place[0], place[1], claims[position].order, index, position)
+        arrival = self.ranks.get((index, position), claims[position].order)
+        following = (place[0], place[1], arrival, index, position)
         heapq.heapreplace(self.places, following)
 
     def restore(self, lines: set[int]) -> None:
         """Lines that were blocked are tried again from their first claim."""
         self.blocked -= lines
         self.places = [place for place in self.places if place[3] not in lines or place[4] < 0]
-        fresh = _places(self.situation, sorted(lines), explicit=self.explicit)
+        fresh = _places(self.situation, sorted(lines), self.ranks, explicit=self.explicit)
         self.places.extend(fresh)
         heapq.heapify(self.places)
 
@@ -110,9 +124,9 @@ class Line:
         heapq.heappush(self.places, (True, -priority, claim.order, line, position))
 
 
-def lines_of(situation: snapshots.Snapshot) -> list[Line]:
+def lines_of(situation: snapshots.Snapshot, ranks: Mapping[backlog.Entry, int]) -> list[Line]:
     """One line for each queue."""
-    found = [Line(situation) for _ in situation.queues.names]
+    found = [Line(situation, ranks) for _ in situation.queues.names]
     members: list[list[int]] = [[] for _ in found]
     for index, line in enumerate(situation.lines):
         if line.claims:
@@ -124,30 +138,40 @@ def lines_of(situation: snapshots.Snapshot) -> list[Line]:
             for claim in situation.lines[index].claims
         )
         found[queue].explicit = pressed
-        found[queue].places = _places(situation, indexes, explicit=pressed)
+        found[queue].places = _places(situation, indexes, ranks, explicit=pressed)
     return found
 
 
-def _places(situation: snapshots.Snapshot, indexes: list[int], *, explicit: bool) -> list[Place]:
+def _places(
+    situation: snapshots.Snapshot,
+    indexes: list[int],
+    ranks: Mapping[backlog.Entry, int],
+    *,
+    explicit: bool,
+) -> list[Place]:
     """Where the lines of a queue begin, as a heap."""
     if explicit:
-        return _ranked(situation, indexes)
+        return _ranked(situation, indexes, ranks)
     places: list[Place] = []
     for index in indexes:
         line = situation.lines[index]
         first = line.claims[0]
-        places.append((bool(first.missing), -line.priority, first.order, index, 0))
+        arrival = ranks.get((index, 0), first.order)
+        places.append((bool(first.missing), -line.priority, arrival, index, 0))
     heapq.heapify(places)
     return places
 
 
-def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
+def _ranked(
+    situation: snapshots.Snapshot, indexes: list[int], ranks: Mapping[backlog.Entry, int]
+) -> list[Place]:
     """Every claim with its rank, where deadlines reorder an owner's claims of one priority."""
     entries = [
-        ((bool(claim.missing), -line.priority, claim.order, claim.job), index, position)
+        ((bool(claim.missing), -line.priority, arrival, claim.job), index, position)
         for index in indexes
         for line in (situation.lines[index],)
         for position, claim in enumerate(line.claims)
+        for arrival in (ranks.get((index, position), claim.order),)
     ]
     entries.sort()
     turns: dict[tuple[bool, int, str], list[int]] = {}
@@ -155,12 +179,12 @@ def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
         owner = situation.lines[index].claims[position].owner
         turns.setdefault((key[0], key[1], owner), []).append(rank)
     result = list(entries)
-    for ranks in turns.values():
+    for held in turns.values():
         by_slack = sorted(
-            (entries[rank] for rank in ranks),
+            (entries[rank] for rank in held),
             key=lambda e: (situation.lines[e[1]].claims[e[2]].slack_s, e[0]),
         )
-        for rank, entry in zip(ranks, by_slack, strict=True):
+        for rank, entry in zip(held, by_slack, strict=True):
             result[rank] = entry
     return [
         (key[0], key[1], float(rank), index, position)

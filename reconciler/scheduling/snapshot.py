@@ -232,7 +232,7 @@ class Claim:
         owner: who it belongs to.
         slack_s: seconds until it must have started to meet its deadline; infinity without one.
             It orders jobs of one owner at equal priority.
-        submitted_at: since when it waits.
+        submitted_at: since when it waits; 0: unknown.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
@@ -408,6 +408,9 @@ class Policy:
         usage_strength: k of the time-based fair share (KAI): 0 leaves usage out.
         reclaim, preempt: whether these evictions happen at all.
         any_movable: whether all preemptible work counts as movable.
+        order: of claims of one queue and priority that were submitted at the same moment, which
+            goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
+            No document sets it yet.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -418,6 +421,7 @@ class Policy:
     reclaim: bool = True
     preempt: bool = True
     any_movable: bool = False
+    order: Literal["arrival", "fit"] = "fit"
 
 
 @dataclass(frozen=True, slots=True)

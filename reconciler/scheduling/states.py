@@ -63,7 +63,13 @@ class StateIndex:
         vacant: by state, 0 where it has members, else ``EMPTY``.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, classes: Classes, stock: Inventory) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        classes: Classes,
+        stock: Inventory,
+        mix: Sequence[snapshots.MixEntry],
+    ) -> None:
         nodes = situation.nodes
         self.situation = situation
         self.classes = classes
@@ -78,7 +84,7 @@ class StateIndex:
             float(int(most[0]) + 1),
             float(int(most[1]) + 1),
         )
-        self._expect(situation.mix)
+        self._expect(mix)
         self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._known_ways: dict[tuple[int, tuple[int, ...], int, int], tuple[Way, ...]] = {}
         self._rankings: dict[tuple[int, int], Ranking] = {}
