@@ -19,6 +19,7 @@ Values are pure functions of the mix, the kind of node and what it has free: no 
 in (the draws are stratified, from a generator of fixed seed), and keeping values only saves time.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -45,6 +46,8 @@ VALUES_MAX = 100_000
 VECTORS_MAX = 16_384
 #: Outlooks kept for further snapshots.
 OUTLOOKS_MAX = 2
+#: Weights are rounded to so many steps a doubling: a few more arrivals make no other mix.
+WEIGHT_STEPS = 4
 _SEED = 7
 #: More than any device has: what may not go to a node asks for this share there.
 IMPOSSIBLE = 2 * WHOLE
@@ -86,7 +89,7 @@ class Outlook:
         ]
         kinds.sort(key=lambda at: _rank(mix[at], eligible[:, at]))
         groups = [mix[at].group for at in kinds]
-        weights = np.array([mix[at].weight for at in kinds], dtype=np.float64)
+        weights = np.array([2.0 ** (_step(mix[at]) / WEIGHT_STEPS) for at in kinds])
         self._weights = weights / weights.sum() if kinds else weights
         self._cpu = np.array([group.amounts[0] for group in groups], dtype=np.int64)
         self._memory = np.array([group.amounts[1] for group in groups], dtype=np.int64)
@@ -215,12 +218,8 @@ def outlook(
 
     Cycles follow each other with the same mix: values of the last one are then known already.
     """
-    key = (
-        tuple((entry.group, entry.weight) for entry in mix),
-        eligible.tobytes(),
-        device_memory.tobytes(),
-        shareable.tobytes(),
-    )
+    kinds = [_rank(entry, eligible[:, at]) for at, entry in enumerate(mix) if entry.weight > 0]
+    key = (tuple(sorted(kinds)), device_memory.tobytes(), shareable.tobytes())
     found = _kept.pop(key, None)
     if found is None or found.is_full:
         found = Outlook(mix, eligible, device_memory, shareable)
@@ -256,12 +255,16 @@ def _played(stream: list[Offer], free: list[int], cpu: int, memory: int) -> int:
     return taken
 
 
-def _rank(entry: snapshots.MixEntry, eligible: snapshots.Mask) -> tuple[object, ...]:
-    """Kinds are numbered by what they are, so that the order of the mix does not matter."""
+def _step(entry: snapshots.MixEntry) -> int:
+    return round(math.log2(entry.weight) * WEIGHT_STEPS)
+
+
+def _rank(entry: snapshots.MixEntry, eligible: snapshots.Mask) -> tuple[int | bytes, ...]:
+    """A kind as what it is. Kinds go by this, so that the order of the mix does not matter."""
     group = entry.group
     size = group.devices * (group.share_bytes or min(group.share, WHOLE))
-    facts = (bool(group.share_bytes), size, *group.amounts, group.devices, entry.weight)
-    return (*facts, eligible.tobytes())
+    asked = (group.share_bytes, size, *group.amounts, group.devices, group.share, group.profile)
+    return (*asked, _step(entry), eligible.tobytes())
 
 
 def _shares_of(
