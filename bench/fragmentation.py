@@ -156,6 +156,7 @@ def figures(trace: Trace, seed: int, *, cycles: bool, only: Sequence[str]) -> di
         "packing": lambda cluster: placement.Packing(cluster, kinds),
         "best_fit": lambda cluster: placement.BestFit(cluster, kinds),
         "fgd": lambda cluster: placement.Gradient(cluster, kinds),
+        "fgd_tightest": lambda cluster: placement.Gradient(cluster, kinds, tight=True),
         "muster": lambda cluster: own(trace, cluster),
     }
 
@@ -197,7 +198,7 @@ def rows_of(found: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
     means = {name: statistics.mean(of) for name, of in values.items()}
     rows = [
         _row(f"online_{name}", values[name])
-        for name in ("random", "packing", "best_fit", "fgd")
+        for name in ("random", "packing", "best_fit", "fgd", "fgd_tightest")
         if name in values
     ]
 

@@ -71,9 +71,24 @@ def read(nodes: Path, pods: Path) -> Trace:
     Raises:
         RuntimeError: a file can't be read, lacks a column, or has nothing that can be used.
     """
-    node_rows, node_columns = _rows(nodes, "--nodes", {"cpu_milli", "gpu"})
-    pod_rows, pod_columns = _rows(pods, "--pods", {"cpu_milli", "num_gpu"})
-    has_memory = "memory_mib" in node_columns and "memory_mib" in pod_columns
+    return of_rows(
+        _rows(nodes, "--nodes", {"cpu_milli", "gpu"}),
+        _rows(pods, "--pods", {"cpu_milli", "num_gpu"}),
+        (str(nodes), str(pods)),
+    )
+
+
+def of_rows(
+    nodes: list[tuple[int, Row]],
+    pods: list[tuple[int, Row]],
+    names: tuple[str, str] = ("nodes", "tasks"),
+) -> Trace:
+    """The trace of rows with their line numbers; all rows of a table have the same columns.
+
+    Raises:
+        RuntimeError: there is nothing that can be used.
+    """
+    has_memory = all(rows and "memory_mib" in rows[0][1] for rows in (nodes, pods))
 
     def node(row: Row) -> tuple[int, int, int, str]:
         memory = _number(row, "memory_mib") if has_memory else 0
@@ -86,18 +101,18 @@ def read(nodes: Path, pods: Path) -> Trace:
 
     def task(row: Row) -> Asked:
         devices = _number(row, "num_gpu")
-        share = _number(row, "gpu_milli") if "gpu_milli" in pod_columns else WHOLE
+        share = _number(row, "gpu_milli") if "gpu_milli" in row else WHOLE
         if devices and not 0 < share <= WHOLE:
             raise ValueError(f"gpu_milli is {share}, expected 1 to {WHOLE}")
         memory = _number(row, "memory_mib") if has_memory else 0
         spec = row.get("gpu_spec") or ""
         return Asked(_number(row, "cpu_milli"), memory, devices, share if devices else 0, spec)
 
-    have = _read(nodes, node_rows, node)
-    asked = _read(pods, pod_rows, task)
+    have = _read(names[0], nodes, node)
+    asked = _read(names[1], pods, task)
     if not any(gpu for _, _, gpu, _ in have) or not any(one.devices for one in asked):
         raise RuntimeError(
-            f"{nodes}, {pods}: expected nodes with GPUs and tasks that ask for some; found "
+            f"{names[0]}, {names[1]}: expected nodes with GPUs and tasks that ask for some; found "
             f"{len(have)} nodes and {len(asked)} tasks that can be read, none of them such"
         )
     models = sorted({model for *_, model in have})
@@ -123,8 +138,8 @@ def _kind(at: int, asked: Asked, models: list[str]) -> Kind:
     return Kind(group, np.array([model in allowed for model in models], dtype=np.bool_))
 
 
-def _rows(path: Path, option: str, needed: set[str]) -> tuple[list[tuple[int, Row]], set[str]]:
-    """(line number, row) of each row, and the columns."""
+def _rows(path: Path, option: str, needed: set[str]) -> list[tuple[int, Row]]:
+    """(line number, row) of each row."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -136,7 +151,7 @@ def _rows(path: Path, option: str, needed: set[str]) -> tuple[list[tuple[int, Ro
         raise RuntimeError(
             f"{path}: columns {sorted(needed - columns)} are missing; found {sorted(columns)}"
         )
-    return rows, columns
+    return rows
 
 
 def _number(row: Row, column: str) -> int:
@@ -150,7 +165,7 @@ def _number(row: Row, column: str) -> int:
     return found
 
 
-def _read(path: Path, rows: list[tuple[int, Row]], one: Callable[[Row], T]) -> list[T]:
+def _read(name: str, rows: list[tuple[int, Row]], one: Callable[[Row], T]) -> list[T]:
     found: list[T] = []
     wrong: list[str] = []
     for line, row in rows:
@@ -161,5 +176,5 @@ def _read(path: Path, rows: list[tuple[int, Row]], one: Callable[[Row], T]) -> l
     if wrong:
         more = ["..."] if len(wrong) > NAMED_MAX else []
         named = "; ".join(wrong[:NAMED_MAX] + more)
-        print(f"{path}: {len(wrong)} rows left out: {named}", file=sys.stderr)
+        print(f"{name}: {len(wrong)} rows left out: {named}", file=sys.stderr)
     return found

@@ -181,10 +181,14 @@ class Gradient:
     for no GPU; else the devices with less free than the task asks of each. The classes are all
     kinds that came, by how often they did. (The paper keeps to "typical" tasks, the most popular
     ones, to save time.)
+
+    Attributes:
+        tight: whether of equal nodes the one with the fewest GPUs, then CPUs, free is taken,
+            rather than the first: not of the paper.
     """
 
-    def __init__(self, cluster: Cluster, kinds: Sequence[Kind]) -> None:
-        self.cluster, self.kinds = cluster, kinds
+    def __init__(self, cluster: Cluster, kinds: Sequence[Kind], *, tight: bool = False) -> None:
+        self.cluster, self.kinds, self.tight = cluster, kinds, tight
         groups = [kind.group for kind in kinds]
         self.weights = np.zeros(len(kinds))
         self.cpu = np.array([group.amounts[0] for group in groups])
@@ -216,13 +220,17 @@ class Gradient:
             self.stale[kind] = set(self.nodes.tolist())
         costs, smallest = self.known[kind]
         if self.stale[kind]:
-            nodes = np.array(sorted(self.stale[kind]), dtype=np.intp)
-            costs[nodes], smallest[nodes] = self._least(kind, nodes)
+            stale_nodes = np.array(sorted(self.stale[kind]), dtype=np.intp)
+            costs[stale_nodes], smallest[stale_nodes] = self._least(kind, stale_nodes)
             self.stale[kind] = set()
         least = costs.min()
         if np.isinf(least):
             return None
-        node = int(np.flatnonzero(costs <= least + _EQUAL)[0])
+        nodes = np.flatnonzero(costs <= least + _EQUAL)
+        node = int(nodes[0])
+        if self.tight:
+            gpus = np.maximum(self.cluster.devices[nodes], 0).sum(axis=1)
+            node = int(nodes[np.lexsort((self.cluster.cpu[nodes], gpus))[0]])
         free = self.cluster.devices[node]
         order = np.argsort(free, kind="stable")
         first = int((free < smallest[node]).sum())
