@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model import desired, runs
+from reconciler.model import recollection as recollections
 from reconciler.model.drift import Drift
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
@@ -104,13 +105,17 @@ class RankPlacement(msgspec.Struct, frozen=True):
 
 
 class StopOrder(msgspec.Struct, frozen=True):
-    """An attempt is to end: why, for whom, with which signal, and after which time by force."""
+    """An attempt is to end: why, for whom, with which signal, and after which time by force.
+
+    ``moving``: it leaves only to start elsewhere.
+    """
 
     reason: EndReason
     signal: str
     grace_s: int
     at: float
     by: str = ""
+    moving: bool = False
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -120,6 +125,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     ``lease_s`` and ``grace_s`` are the lease that its node was told, None for none, and the time
     that the task then has to leave: what git says since does not change them.
     ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
+    ``devices`` are indexes of GPUs, each taken by ``share_milli``; ``instances`` numbers of MIG
+    instances of ``mig_profile``, from 0 on its node.
     ``concluded`` is set when the whole try of its element has come to its end: until then an
     attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
     """
@@ -151,6 +158,13 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     concluded: bool = False
     lease_s: int | None = None
     grace_s: int = 30
+    mig_profile: str = ""
+    instances: tuple[int, ...] = ()
+
+    @property
+    def share_milli(self) -> int:
+        """Milli-GPUs of each of its devices."""
+        return self.resources.gpu_milli // len(self.devices) if self.devices else 0
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -298,6 +312,7 @@ class Observed(msgspec.Struct, frozen=True):
         drift: the differences found by the last cycle.
         promised: elements of jobs for which the last cycle kept room while others leave.
         standing: what the last schedule was made from; None: it has to be made anew.
+        recollection: what the scheduler remembers besides.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
@@ -318,6 +333,7 @@ class Observed(msgspec.Struct, frozen=True):
     drift: tuple[Drift, ...] = ()
     promised: Mapping[str, int] = {}
     standing: Standing | None = None
+    recollection: recollections.Recollection = recollections.NOTHING
     leader_since: float = 0.0
     next_order: int = 1
 
