@@ -84,12 +84,7 @@ def merge(
     named = {device.uuid: device for device in sample.devices if device.uuid}
     for gpu in known:
         if gpu.uuid not in named:
-            why = nameless.pop(0) if nameless else None
-            found[gpu.uuid] = (
-                _in_state(gpu, why.state, why.message)
-                if why is not None
-                else _in_state(gpu, devices.MISSING, "the driver does not list it any more")
-            )
+            found[gpu.uuid] = _unseen(gpu, nameless.pop(0) if nameless else None)
     taken = {gpu.index for gpu in known}
     for uuid, device in named.items():
         index = found[uuid].index if uuid in found else _free_number(device.index, taken)
@@ -100,6 +95,15 @@ def merge(
         else:
             found[uuid] = _gpu(index, device, numa_of(device.pci_address))
     return tuple(sorted(found.values(), key=lambda gpu: gpu.index))
+
+
+def _unseen(gpu: records.Gpu, nameless: samples.DeviceReading | None) -> records.Gpu:
+    """A device that no reading names; one that does not say who it is may be it."""
+    if nameless is None:
+        return _in_state(gpu, devices.MISSING, "the driver does not list it any more")
+    if nameless.state == devices.OK:
+        return _in_state(gpu, devices.FAILED, "a device does not say which one it is")
+    return _in_state(gpu, nameless.state, nameless.message)
 
 
 def _free_number(wanted: int, taken: set[int]) -> int:

@@ -69,7 +69,7 @@ def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, 
     for _ in range(ANCESTORS_MAX):
         following = []
         for pid in pending:
-            if pid > 1 and pid not in table:
+            if pid > 0 and pid not in table:
                 facts = facts_of(pid, root)
                 if facts is not None:
                     table[pid] = facts

@@ -59,13 +59,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
 
 
-def parser() -> Parser:
-    """The command line of ``muster-agent``."""
+def parser(*, required: bool = True) -> Parser:
+    """The command line of ``muster-agent``; not ``required``: a check needs no server nor name."""
     made = Parser("muster-agent", description="Runs a node's tasks for a Muster controller.")
     add = made.add_argument
-    add("--server", required=True, metavar="URL", help="the controller, http(s)://host:port")
-    add("--name", required=True, metavar="NODE", help="the node's name in its pool")
-    add("--root", required=True, type=Path, metavar="DIR", help="the node's own folder")
+    add("--server", required=required, metavar="URL", help="the controller, http(s)://host:port")
+    add("--name", required=required, metavar="NODE", help="the node's name in its pool")
+    add("--root", required=required, type=Path, metavar="DIR", help="the node's own folder")
+    add("--check", action="store_true", help="say what this host offers and what is missing, and "
+        "leave: 0 when a node can run here, else 1")  # fmt: skip
+    add("-o", "--output", choices=("table", "json"), default="table", help="form of --check")
     add("--token-file", type=Path, help="file with the node's token, mode 0600")
     add("--cpus", metavar="N", help="CPUs to offer instead of all")
     add("--memory", metavar="AMOUNT", help="memory to offer instead of all, like 4Gi")

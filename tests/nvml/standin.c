@@ -6,6 +6,7 @@
  *
  *     return:FUNCTION DEVICE CODE     the function returns an error code; return:* all of a device
  *     sleep:FUNCTION DEVICE MS        the function takes so long before it does anything
+ *     crash:FUNCTION DEVICE 1         the function ends the process
  *     xid DEVICE SEQUENCE NUMBER GPU_INSTANCE     an event, delivered once a process
  *     name 0 NVIDIA H200              other keys: see the functions below
  *
@@ -71,6 +72,9 @@ static int enter(const char *function, int device)
     snprintf(key, sizeof key, "sleep:%s", function);
     if (look(key, device, values))
         usleep(1000u * (unsigned)atoi(values));
+    snprintf(key, sizeof key, "crash:%s", function);
+    if (look(key, device, values))
+        abort();
     snprintf(key, sizeof key, "return:%s", function);
     if (look(key, device, values) && atoi(values))
         return atoi(values);
