@@ -36,7 +36,7 @@ from agents import (
 from agents.link import Connection, LinkError, Target, explain
 from agents.settings import Settings
 from reconciler.model.devices import GpuUsage
-from reconciler.model.records import AttemptReport
+from reconciler.model.records import AttemptReport, Inventory
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import SyncRequest, SyncResponse
 
@@ -457,22 +457,25 @@ class Agent:
         """Take over what a look found; what changed is reported at once."""
         with self.lock:
             self.gpu_usage = look.usage or self.gpu_usage
-            before, self.inventory = self.inventory, inventory.with_gpus(self.inventory, look)
-            if self.inventory == before:
+            if not self._has_changed(inventory.with_gpus(self.inventory, look)):
                 return
             self.place = msgspec.structs.replace(self.place, gpus=self.inventory.gpus)
-            self.state.want_inventory = True
-            self.changed.set()
         for complaint in gpuwatch.complaints(look):
             self.say(complaint)
 
     def _look_at_host(self) -> None:
         """Notice what has changed of the machine itself."""
         with self.lock:
-            before, self.inventory = self.inventory, inventory.with_host(self.inventory)
-            if self.inventory != before:
-                self.state.want_inventory = True
-                self.changed.set()
+            self._has_changed(inventory.with_host(self.inventory))
+
+    def _has_changed(self, found: Inventory) -> bool:
+        """Take over an inventory that says something new, and have it told at once."""
+        if found == self.inventory:
+            return False  # the one that is held may be on its way: it is known by its identity
+        self.inventory = found
+        self.state.want_inventory = True
+        self.changed.set()
+        return True
 
     # Small things ----------------------------------------------------------------------------
 
