@@ -113,15 +113,12 @@ def test_a_device_that_falls_off_the_bus_is_told_at_once_and_its_return(scene: M
 
 
 def test_what_does_not_change_is_not_told_again(scene: Machine) -> None:
-    def inventories() -> int:
-        return sum(request.inventory is not None for request in scene.controller.requests)
-
     before = scene.usage(lambda _found: True)
-    told = inventories()  # poll and report begin at once: both may have told the first one
-    for _ in range(3):
+    for _ in range(8):
         at = before.at
         before = scene.usage(lambda found, at=at: found.at > at)  # type: ignore[misc]
-    assert inventories() == told
+    told = [request.inventory for request in scene.controller.requests if request.inventory]
+    assert len(told) <= 2, "two requests begin at once, and both may tell the first inventory"
 
 
 def test_a_driver_that_hangs_keeps_no_task_waiting(scene: Machine) -> None:
