@@ -197,7 +197,8 @@ def _tell_malformed(prepared: simulations.Prepared) -> None:
     workload = prepared.workload
     if workload is None or not workload.malformed_count:
         return
-    terminal.note(f"{workload.malformed_count} malformed rows are left out:")
+    count = workload.malformed_count
+    terminal.note(f"{count} malformed {'rows are' if count > 1 else 'row is'} left out:")
     for row in workload.malformed:
         terminal.note(f"  line {row.line}: {row.why}")
     if workload.malformed_count > len(workload.malformed):
@@ -238,7 +239,7 @@ def _show_runs(
         return
     terminal.note(prepared.title)
     wide = output is terminal.Output.WIDE
-    headings = ["POLICY", "DONE", "NEVER", "DELAY", "P50", "P99", "SLOWDOWN", "P99S", "USED"]
+    headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []

@@ -193,6 +193,8 @@ def replay(
         progress: is told how many jobs have ended so far.
     """
     chosen = options or Options()
+    settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
+    structure = msgspec.structs.replace(structure, settings=settings)  # the ledger remembers
     ledger = _Ledger(unit, chosen.checkpoint_every_s)
     cluster = clusters.Cluster(
         structure,

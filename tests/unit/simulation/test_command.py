@@ -43,7 +43,7 @@ def test_a_trace_under_every_policy(
         arguments += ["--policy", policy]
     code, out, err = muster(monkeypatch, capsys, *arguments)
     assert code == 0
-    assert "1 malformed rows are left out:\n  line 3: it is blank\n" in err
+    assert "1 malformed row is left out:\n  line 3: it is blank\n" in err
     found = json.loads(out)
     assert found["title"] == "t.csv: 3 jobs on 1 x 4 GPUs"
     assert found["malformed"] == 1
