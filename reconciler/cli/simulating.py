@@ -123,7 +123,10 @@ def simulate(
     speed_up: Annotated[
         float, typer.Option("--speed-up", help="Jobs arrive so many times as fast.", min=0.001)
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of all that is drawn.")] = 1,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
+    ] = None,
     over_estimate: Annotated[
         float, typer.Option("--over-estimate", help="Spread of time limits (sigma).", min=0.0)
     ] = 1.0,
@@ -155,13 +158,12 @@ def simulate(
     request = simulations.Request(
         source=source,
         form=form,
-        policies=tuple(policy or [simulations.OWN]),
+        policies=tuple(dict.fromkeys(policy or [simulations.OWN])),
         nodes=nodes,
         per_node=per_node,
         jobs=jobs,
         load=load,
         speed_up=speed_up,
-        seed=seed,
         over_estimate=over_estimate,
         options=replay.Options(
             cycle_every_s=float(context.seconds(cycle_every)),
@@ -172,14 +174,18 @@ def simulate(
         ),
         scheduling=_pairs(scheduling or []),
     )
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
     try:
-        prepared = simulations.prepare(request)
-        _tell_malformed(prepared)
-        with _bar(prepared) as progress:
-            runs = list(simulations.run(prepared, progress))
+        for one in dict.fromkeys(seed or [1]):
+            prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
+            if not several:
+                _tell_malformed(prepared)
+            with _bar(prepared) as progress:
+                several.append((one, prepared, list(simulations.run(prepared, progress))))
     except simulations.SimulateError as error:
         terminal.fail(str(error))
-    _show_runs(prepared, runs, output)
+    _show_runs(several, output)
+    _, prepared, runs = several[0]
     _draw(prepared, runs, png, html)
 
 
@@ -226,25 +232,28 @@ def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None
 
 
 def _show_runs(
-    prepared: simulations.Prepared, runs: list[results.Run], output: terminal.Output
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]], output: terminal.Output
 ) -> None:
+    figures = [(seed, results.figures(run)) for seed, _, runs in several for run in runs]
+    _, prepared, _ = several[0]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        malformed = prepared.workload.malformed_count if prepared.workload else 0
         value = {
             "title": prepared.title,
-            "malformed": malformed,
-            "runs": [results.as_mapping(results.figures(run)) for run in runs],
+            "malformed": prepared.workload.malformed_count if prepared.workload else 0,
+            "runs": [{"seed": seed} | results.as_mapping(found) for seed, found in figures],
         }
         terminal.document(value, output)
         return
     terminal.note(prepared.title)
+    if len(several) > 1:
+        terminal.note(f"mean of {len(several)} seeds")
     wide = output is terminal.Output.WIDE
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
-    for run in runs:
-        found = results.figures(run)
+    for policy in prepared.request.policies:
+        found = results.mean([one for _, one in figures if one.policy == policy])
         row = [
             found.policy,
             str(found.finished),

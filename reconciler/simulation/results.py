@@ -1,7 +1,8 @@
 """What a simulation comes to: who ran when and where, and the figures that follow from it."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -137,6 +138,20 @@ def figures(run: Run) -> Figures:
         lost=run.lost_unit_s / used if used else 0.0,
         cycles=run.cycles,
     )
+
+
+def mean(several: Sequence[Figures]) -> Figures:
+    """The mean of the figures of one policy over several seeds; counts are rounded."""
+    averaged: dict[str, Any] = {}
+    for field in Figures.__struct_fields__:
+        values = [getattr(found, field) for found in several]
+        if isinstance(values[0], str):
+            averaged[field] = values[0]
+        elif isinstance(values[0], int):
+            averaged[field] = round(sum(values) / len(values))
+        else:
+            averaged[field] = sum(values) / len(values)
+    return Figures(**averaged)
 
 
 def _mean(values: Floats) -> float:

@@ -64,6 +64,21 @@ def test_a_table(
     assert "\x1b" not in err, "no bar in a pipe"
 
 
+def test_the_mean_of_several_seeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--jobs", "30", "--nodes", "1", "--policy", "fifo", "--seed", "1", "--seed", "2"]
+    code, out, err = muster(monkeypatch, capsys, *arguments, "-o", "json")
+    assert code == 0
+    runs = json.loads(out)["runs"]
+    assert [run["seed"] for run in runs] == [1, 2]
+    mean = sum(run["slowdown_mean"] for run in runs) / 2
+    assert runs[0]["slowdown_mean"] != runs[1]["slowdown_mean"]
+    code, out, err = muster(monkeypatch, capsys, *arguments)
+    assert "mean of 2 seeds" in err
+    assert f"{mean:.2f}" in out
+
+
 def test_a_desired_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
