@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync", "cycle")
+NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync", "cycle", "philly")
 
 
 def machine() -> dict[str, object]:

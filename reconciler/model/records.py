@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import desired, runs
+from reconciler.model import desired, devices, hosts, runs
 from reconciler.model import recollection as recollections
 from reconciler.model.drift import Drift
 from reconciler.model.reasons import Reason
@@ -167,18 +167,44 @@ class AttemptRecord(msgspec.Struct, frozen=True):
         return self.resources.gpu_milli // len(self.devices) if self.devices else 0
 
 
-class Gpu(msgspec.Struct, frozen=True):
-    """One GPU as the agent sees it. ``simulated`` ones compute nothing."""
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU as the agent sees it. ``simulated`` ones compute nothing.
+
+    ``index`` is the node's own number, the same for as long as the node runs. ``state`` is one of
+    ``model.devices``, ``message`` why it is no other. ``fabric`` is the NVSwitch domain that it has
+    joined, ``CLUSTER.CLIQUE``. ``mps``: processes share it through an MPS server.
+    """
 
     index: int
     uuid: str
     model: str
     memory_bytes: int = 0
     simulated: bool = False
+    state: str = devices.OK
+    message: str = ""
+    pci_address: str = ""
+    numa_node: int | None = None
+    nvlinks: tuple[devices.NvLinkPeer, ...] = ()
+    fabric: str = ""
+    compute_mode: str = ""
+    mig_enabled: bool = False
+    mig: tuple[devices.MigInstance, ...] = ()
+    mps: bool = False
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a task may have the whole of it."""
+        return self.state == devices.OK and not self.mig_enabled
 
 
-class Inventory(msgspec.Struct, frozen=True):
-    """What a node has."""
+class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node has, told again whenever it changes.
+
+    ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
+    looked for one, ``host`` where the agent is older than the field.
+    """
 
     hostname: str = ""
     address: str = "127.0.0.1"
@@ -189,6 +215,9 @@ class Inventory(msgspec.Struct, frozen=True):
     agent_version: str = ""
     virtual: bool = False
     runs_as_root: bool = False
+    gpu_driver: devices.GpuDriver | None = None
+    foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
+    host: hosts.Host | None = None
 
 
 class NodeUsage(msgspec.Struct, frozen=True):

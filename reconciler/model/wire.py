@@ -7,6 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
+from reconciler.model.devices import GpuUsage
 from reconciler.model.records import AttemptReport, Inventory, NodeUsage, RankPlacement, StopOrder
 
 PROTOCOL_VERSION = 1
@@ -21,6 +22,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``wait_s`` is how long the server may wait for news before it answers.
     ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
     every request of an incarnation: of two that cross on their way the older is dropped.
+    ``gpu_usage`` is for the server to show: it goes no further.
     """
 
     node: str
@@ -34,6 +36,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: tuple[AttemptReport, ...] = ()
     inventory: Inventory | None = None
     usage: NodeUsage | None = None
+    gpu_usage: tuple[GpuUsage, ...] | None = None
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):

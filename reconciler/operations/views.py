@@ -12,11 +12,12 @@ from typing import TypeVar
 import msgspec
 
 from reconciler.core import overrides
-from reconciler.model import desired, drift, events, hostlists, outcome, records
+from reconciler.model import desired, devices, drift, events, hostlists, outcome, records
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.model.times import format_time
+from reconciler.operations import gpuviews
 from reconciler.store.errors import DamagedError
 
 _T = TypeVar("_T")
@@ -159,17 +160,6 @@ class JobView(_View, frozen=True):
     path: str
 
 
-class GpuView(_View, frozen=True):
-    """One device and the attempt that holds it."""
-
-    index: int
-    uuid: str
-    model: str
-    memory: int
-    simulated: bool
-    attempt: str | None
-
-
 class NodeUsageView(_View, frozen=True):
     """What a node said it uses."""
 
@@ -198,7 +188,9 @@ class NodeView(_View, frozen=True):
     message: str
     capacity: AmountsView
     allocated: AmountsView
-    gpus: list[GpuView]
+    gpus: list[gpuviews.GpuView]
+    gpu_driver: gpuviews.GpuDriverView | None
+    foreign_gpu_processes: list[gpuviews.GpuProcessView]
     labels: dict[str, str]
     attempts: int
     usage: NodeUsageView | None
@@ -386,17 +378,20 @@ def _drain_view(of: desired.Drain) -> DrainView:
     return DrainView(of.reason, of.owner, _time(of.until))
 
 
-def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord]) -> NodeView:
+def node_view(
+    of: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    gpu_usage: Iterable[devices.GpuUsage] = (),
+) -> NodeView:
     """A node with the attempts on it that have not ended."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     holder = {device: attempt.id for attempt in alive for device in attempt.devices}
     inventory, usage = of.inventory, of.usage
+    used = {one.uuid: one for one in gpu_usage}
     gpus = [
-        GpuView(
-            gpu.index, gpu.uuid, gpu.model, gpu.memory_bytes, gpu.simulated, holder.get(gpu.index)
-        )
-        for gpu in inventory.gpus
+        gpuviews.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
     ]
+    driver = inventory.gpu_driver
     return NodeView(
         name=of.name,
         pool=of.pool,
@@ -405,6 +400,10 @@ def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord])
         capacity=amounts(inventory.capacity),
         allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
         gpus=gpus,
+        gpu_driver=None if driver is None else gpuviews.driver_view(driver),
+        foreign_gpu_processes=[
+            gpuviews.process_view(one) for one in inventory.foreign_gpu_processes
+        ],
         labels=inventory.labels,
         attempts=len(alive),
         usage=None if not usage.at else usage_view(usage),

@@ -153,7 +153,10 @@ def show_nodes(service: services.Services) -> list[views.NodeView]:
     by_node: dict[str, list[records.AttemptRecord]] = {}
     for attempt in service.reader.attempts_alive():
         by_node.setdefault(attempt.node, []).append(attempt)
-    return [views.node_view(node, by_node.get(node.name, ())) for node in service.reader.nodes()]
+    return [
+        views.node_view(node, by_node.get(node.name, ()), service.sessions.gpu_usage(node.name))
+        for node in service.reader.nodes()
+    ]
 
 
 def show_queues(service: services.Services) -> list[views.QueueView]:

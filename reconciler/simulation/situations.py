@@ -136,13 +136,13 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             where = f"queues[{number}].parent"
             raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
-        settings=_settings(scenario.policy, missing),
+        settings=settings_of(scenario.policy, missing),
         pools=pools,
         queues=_parents_first(queues),
     )
 
 
-def _settings(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
+def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing."""
     settings = desired.Settings()
     if not policy:

@@ -150,7 +150,10 @@ class Node(world.VirtualNode):
             super().report(now),
             inventory=records.Inventory(
                 capacity=Resources(4000, 8 * 2**30, 4000),
-                gpus=tuple(records.Gpu(i, f"G{i}", "simulated", 16 * 2**30) for i in range(4)),
+                gpus=tuple(
+                    records.Gpu(i, f"G{i}", self.pool.gpu_model or "simulated", 16 * 2**30)
+                    for i in range(4)
+                ),
                 runs_as_root=self.as_root,
             ),
         )
