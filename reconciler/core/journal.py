@@ -138,10 +138,10 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
         of.events,
         of.drift,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
-        of.queues,
+        (of.queues, of.expected) if of.queues or of.expected else (),
         (
             *(of.now, of.desired_generation, of.promised, of.standing, of.next_order),
-            *(of.wake_at, of.look_at),
+            *(of.wake_at, of.look_at, of.recollection),
         ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
