@@ -20,14 +20,18 @@ from reconciler.simulation import forms, machines
 BEGIN = 1_000_000.0
 #: What a node has that does not say how much; and a guarantee without a bound.
 PLENTY, UNBOUNDED = 2**50, 2**62
-#: Whether the scheduler of this build gives shares of a device.
-SHARES_BUILT = False
+#: Times that a cluster gives work before it is moved or broken up; here there are none.
+_WAITS = ("min_runtime_s", "stale_gang_s")
 
 _HASH = "0" * 16
 
 
 def _has(struct: type[msgspec.Struct], field: str) -> bool:
     return field in struct.__struct_fields__
+
+
+#: Whether this build gives shares of a device: then task groups say how many devices they take.
+SHARES_BUILT = _has(desired.TaskGroup, "devices")
 
 
 class Situation(msgspec.Struct):
@@ -136,7 +140,7 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             where = f"queues[{number}].parent"
             raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
-        settings=settings_of(scenario.policy, missing),
+        settings=_without_waits(settings_of(scenario.policy, missing)),
         pools=pools,
         queues=_parents_first(queues),
     )
@@ -159,6 +163,16 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
         else:
             missing[f"policy {key}"] = None
     changed = msgspec.structs.replace(scheduling, **changes)
+    return msgspec.structs.replace(settings, scheduling=changed)
+
+
+def _without_waits(settings: desired.Settings) -> desired.Settings:
+    """The settings with minimum run times and graces of zero, as a scenario has them."""
+    scheduling = getattr(settings, "scheduling", None)
+    if scheduling is None:
+        return settings
+    zeros = {field: 0 for field in _WAITS if _has(type(scheduling), field)}
+    changed = msgspec.structs.replace(scheduling, **zeros)
     return msgspec.structs.replace(settings, scheduling=changed)
 
 

@@ -540,12 +540,12 @@ static int next_event(Event *to)
 }
 static int wait_event(Event *to, unsigned timeout_ms)
 {
-    for (unsigned waited = 0;; waited += 10) {
+    for (unsigned waited = 0;; waited += 50) {
         if (next_event(to))
             return OK;
         if (waited >= timeout_ms)
             return TIMEOUT;
-        usleep(10000);
+        usleep(50000);
     }
 }
 int nvmlEventSetWait(void *set, Event *to, unsigned timeout_ms)
