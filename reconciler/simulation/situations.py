@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.model import desired, identifiers, quantities, records, runs
 from reconciler.model.resources import Resources
-from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from reconciler.simulation import forms, machines
 
 #: Second 0 of a scenario; anything but 0, which stands for "never" in records.
@@ -80,8 +80,6 @@ def build(scenario: forms.Scenario) -> Situation:
             continue
         made.jobs[spec.name] = spec
         held = _attempts(entry, spec, made.tasks[spec.name], devices, where)
-        if held and len(held) < len(entry.tasks) and not _has(desired.TaskGroup, "minimum"):
-            missing["gangs of which a part runs"] = None
         attempts.update((attempt.id, attempt) for attempt in held)
         jobs[spec.name] = _record(spec, order, running=bool(held))
         order += 1
@@ -327,14 +325,23 @@ def _attempts(
     devices: "_Devices",
     where: str,
 ) -> list[records.AttemptRecord]:
-    """Attempts for the tasks that run already."""
+    """Attempts for the tasks that run already.
+
+    Of a gang that is there in part, with less than its minimum, the others were lost to a node:
+    that is how a real one comes to be so.
+    """
+    running = {number for number, task in enumerate(entry.tasks) if task.state == "running"}
+    short = 0 < len(running) < (len(entry.tasks) if entry.min is None else entry.min)
     resources = {group.name: group.resources for group in spec.groups}
+    somewhere = next((entry.tasks[number].node for number in sorted(running)), None)
     found = []
     for number, (task, (group, index)) in enumerate(zip(entry.tasks, places, strict=True)):
-        if task.state != "running":
+        if number not in running and not short:
             continue
-        if task.node is None or task.node not in devices.labels:
-            message = f"it runs, on a node that is not there: {task.node}"
+        runs = number in running
+        node = task.node if runs else somewhere
+        if node is None or node not in devices.labels:
+            message = f"it runs, on a node that is not there: {node}"
             raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
             records.AttemptRecord(
@@ -346,13 +353,15 @@ def _attempts(
                 group=group,
                 index=index,
                 try_number=1,
-                node=task.node,
-                boot_id=f"{task.node}-boot-1",
+                node=node,
+                boot_id=f"{node}-boot-1",
                 resources=resources[group],
-                state=AttemptState.RUNNING,
+                state=AttemptState.RUNNING if runs else AttemptState.ENDED,
                 assigned_at=BEGIN,
                 started_at=BEGIN,
-                devices=devices.of(task, resources[group].gpu_milli),
+                ended_at=None if runs else BEGIN,
+                end_reason=None if runs else EndReason.NODE_LOST,
+                devices=devices.of(task, resources[group].gpu_milli) if runs else (),
                 grace_s=0,
             )
         )
