@@ -215,7 +215,8 @@ def _conclude(
         draft.set_element(element, JobState.TIMED_OUT)
         draft.set_note(element, None)
     elif verdict in _FREE:
-        _wait_again(work, draft, element, verdict=verdict, tries=tries)
+        moved = any(a.stop is not None and a.stop.moving for a in attempts)
+        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved)
     elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
         _retry(work, draft, element, tries=tries)
     else:
@@ -266,6 +267,7 @@ def _wait_again(
     *,
     verdict: EndReason,
     tries: int,
+    moved: bool,
 ) -> None:
     note = draft.note(element)
     losses = note.losses + 1 if verdict in resizing.LOSSES else 0
@@ -280,6 +282,7 @@ def _wait_again(
             retries_spent=note.retries_spent,
             not_before=work.now + wait_s if wait_s else 0.0,
             losses=losses,
+            moved=moved,
         ),
     )
     work.event(

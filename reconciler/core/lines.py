@@ -143,6 +143,9 @@ class Maker:
             slack_s=slack_s,
             submitted_at=record.submitted_at,
             promised=self._work.observed.promised.get(spec.name, 0),
+            moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
+            if record.notes
+            else False,
         )
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 

@@ -121,7 +121,7 @@ def _remembered(
         kept=learning.rooms_of(decided.kept, situation.node_names),
         used=situation.used,
         offered=situation.offered,
-        used_at=situation.at if situation.offered else 0.0,
+        used_at=situation.at if work.desired.structure.settings.scheduling.usage_strength else 0.0,
     )
     return found if renewed == found else renewed
 

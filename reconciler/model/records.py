@@ -34,6 +34,7 @@ class ElementNote(msgspec.Struct, frozen=True):
         not_before: earliest start, while it backs off; 0: at once.
         verdict: why the try under way is being ended, decided before its tasks have left.
         losses: tries in a row that were lost to nodes; they spend no retry but wait longer.
+        moved: whether the last try left only to start elsewhere.
     """
 
     tries: int = 0
@@ -41,6 +42,7 @@ class ElementNote(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     verdict: EndReason | None = None
     losses: int = 0
+    moved: bool = False
 
 
 class JobRecord(msgspec.Struct, frozen=True):

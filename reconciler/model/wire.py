@@ -43,6 +43,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the tasks of one group of one run have in common.
 
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
+    ``told`` are environment variables that Muster sets and no job can.
     """
 
     job: str
@@ -59,10 +60,15 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str | None = None
     allow_root: bool = False
     framework: str = "none"
+    told: dict[str, str] = {}
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt that the node has to have: running, or stopping where ``stop`` is set."""
+    """One attempt that the node has to have: running, or stopping where ``stop`` is set.
+
+    ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
+    MIG instances of ``mig_profile``, from 0 on the node.
+    """
 
     attempt: str
     template: str
@@ -74,6 +80,9 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[int, ...] = ()
     rank: RankPlacement = RankPlacement()
     stop: StopOrder | None = None
+    share_milli: int = 1000
+    mig_profile: str = ""
+    instances: tuple[int, ...] = ()
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):

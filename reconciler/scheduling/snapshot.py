@@ -218,6 +218,8 @@ class Claim:
         submitted_at: since when it waits.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start.
+        moved: whether what waits of it left only to start elsewhere: it starts after those for
+            whom it made room.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
     """
@@ -230,6 +232,7 @@ class Claim:
     slack_s: float = math.inf
     submitted_at: float = 0.0
     promised: int = 0
+    moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
 
 
