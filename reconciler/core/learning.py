@@ -139,22 +139,21 @@ def _with_run_times(
 
 def faded_use(
     before: Recollection,
-    holding_gpus: Mapping[str, float],
     offered_gpus: float,
     at: float,
     half_life_s: float,
 ) -> tuple[Usage, float]:
     """GPU-seconds used and offered up to ``at``, where use counts half after ``half_life_s``.
 
-    What is held now is taken to have been held since the last time; a change of it is a cycle.
+    What was held at the last time was held until now: a change of it is a schedule of its own.
     """
     gone_s = max(0.0, at - before.used_at) if before.used_at else 0.0
     fade = 0.5 ** (gone_s / half_life_s)
     rate = math.log(2) / half_life_s
     weight_s = (1 - fade) / rate  # the integral of what fades over the time gone
-    names = before.used.keys() | holding_gpus.keys()
+    names = before.used.keys() | before.held.keys()
     used = {
-        name: before.used.get(name, 0.0) * fade + holding_gpus.get(name, 0.0) * weight_s
+        name: before.used.get(name, 0.0) * fade + before.held.get(name, 0.0) * weight_s
         for name in sorted(names)
     }
     return used, before.offered * fade + offered_gpus * weight_s

@@ -85,13 +85,14 @@ def reconcile(
     new = standing.made(work, at, situation.snapshot, decided)
     if new is None and work.schedule_at is not None:
         work.wake(work.schedule_at)
+    usage = _queue_usage(work, situation, decided)
     return _outcome(
         work,
         _Schedule(
             new,
-            _queue_usage(work, situation, decided),
+            usage,
             decided.promised,
-            _remembered(work, situation, decided),
+            _remembered(work, situation, decided, usage),
             {
                 job: outcome.ExpectedStart(one.at, one.certain)
                 for job, one in decided.estimates.items()
@@ -111,17 +112,22 @@ class _Schedule(NamedTuple):
 
 
 def _remembered(
-    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+    work: desk.Work,
+    situation: snapshots.Situation,
+    decided: decisions.Decisions,
+    usage: tuple[outcome.QueueUsage, ...],
 ) -> recollections.Recollection:
     """What the scheduler remembers after a schedule."""
     found = learning.renewed(work)
+    counts = bool(work.desired.structure.settings.scheduling.usage_strength)
     renewed = msgspec.structs.replace(
         found,
         turn=found.turn + bool(decided.placements),
         kept=learning.rooms_of(decided.kept, situation.node_names),
         used=situation.used,
         offered=situation.offered,
-        used_at=situation.at if work.desired.structure.settings.scheduling.usage_strength else 0.0,
+        used_at=situation.at if counts else 0.0,
+        held={one.name: one.allocated[2] / columns.WHOLE for one in usage} if counts else {},
     )
     return found if renewed == found else renewed
 

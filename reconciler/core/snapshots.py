@@ -67,7 +67,7 @@ def build(work: desk.Work, at: float) -> Situation:
         expected_s=learning.expected_s(work),
     )
     holdings = maker.all(held)
-    used, offered = _use(work, held, nodes, at)
+    used, offered = _use(work, nodes, at)
     shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
     recollection = work.observed.recollection
     mix = learning.mix(recollection, shapes, nodes)
@@ -150,20 +150,14 @@ def _presence(
     return found
 
 
-def _use(
-    work: desk.Work, held: holders.Held, nodes: tables.Nodes, at: float
-) -> tuple[Mapping[str, float], float]:
+def _use(work: desk.Work, nodes: tables.Nodes, at: float) -> tuple[Mapping[str, float], float]:
     """Faded use of each queue with those below it, where it counts at all."""
     settings = work.desired.structure.settings.scheduling
     if not settings.usage_strength:
         return {}, 0.0
     queues = work.desired.structure.queues
-    gpus: dict[str, float] = {}
-    for name, amounts in held.allocated.items():
-        for above in learning.ancestors(work.desired.structure, name):
-            gpus[above] = gpus.get(above, 0.0) + float(amounts[2]) / columns.WHOLE
     offered = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / columns.WHOLE
     used, offered_s = learning.faded_use(
-        work.observed.recollection, gpus, offered, at, settings.usage_half_life_s
+        work.observed.recollection, offered, at, settings.usage_half_life_s
     )
     return {name: amount for name, amount in used.items() if name in queues}, offered_s

@@ -39,6 +39,7 @@ class Recollection(msgspec.Struct, frozen=True):
         arrivals: kinds of GPU tasks with the number that arrived, faded by later arrivals.
         used: queue to GPU-seconds of itself and all below it, faded by time up to ``used_at``.
         offered: GPU-seconds that the cluster could have given, faded the same way.
+        held: queue to GPUs of itself and all below it since then.
         run_times: owner and stem of a job's name to the last run times in seconds.
         spent: quota to GPU-seconds settled in it by the hour in which the work ended.
         short_since: element (``JOB/ELEMENT``) to since when it has fewer tasks than it needs.
@@ -50,6 +51,7 @@ class Recollection(msgspec.Struct, frozen=True):
     used: Mapping[str, float] = {}
     offered: float = 0.0
     used_at: float = 0.0
+    held: Mapping[str, float] = {}
     run_times: Mapping[str, tuple[float, ...]] = {}
     spent: Mapping[str, Mapping[int, float]] = {}
     short_since: Mapping[str, float] = {}

@@ -13,14 +13,7 @@ from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
 NOW = "1970-01-12T13:46:40Z"  # Monday; the second at which the world of the tests begins
-EIGHT = {"array": {"count": 8}, "resources": {"cpu": 1}}
-RACKS: Json = {
-    "levels": ["block", "rack"],
-    "domains": [
-        {"hosts": "p-[0,2]", "path": ["b", "r1"]},
-        {"hosts": "p-[1,3]", "path": ["b", "r2"]},
-    ],
-}
+EIGHT: dict[str, Json] = {"array": {"count": 8}, "resources": {"cpu": 1}}
 MIG: Json = {"count": 4, "mig": [{"devices": [1], "instances": {"1g.10gb": 2}}]}
 
 
@@ -75,10 +68,6 @@ def number_of_nodes(name: str) -> Callable[[Run, Path], Json]:
     return lambda run, _: len({attempt.node for attempt in run.live(name)})
 
 
-def racks_of(name: str) -> Callable[[Run, Path], Json]:
-    return lambda run, _: len({int(a.node[-1]) % 2 for a in run.live(name)})
-
-
 def said(run: Run, _: Path) -> Json:
     """The first words of the reason of a job."""
     record = run.memory.jobs["j"]
@@ -100,7 +89,7 @@ def after_use(run: Run, _: Path) -> Json:
     run.advance(3600)
     run.end("h")
     run.advance(60)
-    asked = {"array": {"count": 4}, "resources": {"gpu": 1, "cpu": "10m"}}
+    asked: dict[str, Json] = {"array": {"count": 4}, "resources": {"gpu": 1, "cpu": "10m"}}
     run.add(job("j", queue="old", **asked), job("k", queue="new", **asked))
     run.settle()
     return [run.count("j"), run.count("k")]
@@ -203,7 +192,16 @@ def labelled(name: str, app: str, node: str, cpu: int = 1) -> Document:
 
 COMPANY = (labelled("a", "x", "p-0"), labelled("b", "y", "p-1"), racks(2))
 FULL = (labelled("a", "x", "p-0", 4), racks(2))
-BEGUN = (racks(4), labelled("a", "x", "p-0"), labelled("b", "y", "p-1"))
+#: Nodes of the first block are in use, of different racks; those of the second are idle, of one.
+TWO_BLOCKS: Json = {
+    "levels": ["block", "rack"],
+    "domains": [
+        {"hosts": "p-0", "path": ["b1", "r1"]},
+        {"hosts": "p-1", "path": ["b1", "r2"]},
+        {"hosts": "p-[2-3]", "path": ["b2", "r3"]},
+    ],
+}
+BEGUN = (pool(count=4, topology=TWO_BLOCKS), labelled("a", "x", "p-0"), labelled("b", "y", "p-1"))
 RESERVED = (pool(), job(timeLimit="1h", **EIGHT))
 
 TABLE: dict[str, Case] = {
@@ -517,8 +515,8 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.groups[].topology.preferred": Case(
         ("block", "rack"),
-        racks_of("j"),
-        (2, 1),
+        nodes_of("j"),
+        (["p-0", "p-1"], ["p-2", "p-3"]),
         (base.put(GROUP_OF_TWO, "spec.placement", "pack"), *BEGUN),
     ),
     "Job.spec.groups[].topology.slices.size": Case(
@@ -599,8 +597,8 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.topology.preferred": Case(
         ("block", "rack"),
-        racks_of("j"),
-        (2, 1),
+        nodes_of("j"),
+        (["p-0", "p-1"], ["p-2", "p-3"]),
         (job(count=2, resources={"cpu": 3}, placement="pack"), *BEGUN),
     ),
     "Job.spec.topology.slices.size": Case(
