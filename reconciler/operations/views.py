@@ -29,6 +29,7 @@ ATTEMPTS_IN_JOB = 200
 
 #: Names of the stored views, which the loop writes; their bytes are msgpack.
 QUEUES = "queues"
+EXPECTED = "expected"
 POOLS = "pools"
 SYNC = "sync"
 REFUSED = "refused"
@@ -36,7 +37,12 @@ REFUSED = "refused"
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
     """What to store for showing after a cycle, where it may be other than before."""
-    return {} if decided.queues is None else {QUEUES: msgspec.msgpack.encode(decided.queues)}
+    found = {}
+    if decided.queues is not None:
+        found[QUEUES] = msgspec.msgpack.encode(decided.queues)
+    if decided.expected is not None:
+        found[EXPECTED] = msgspec.msgpack.encode(decided.expected)
+    return found
 
 
 def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
@@ -68,6 +74,11 @@ def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
 def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
     """The queues' arithmetic from its stored view."""
     return _stored(QUEUES, body, tuple[outcome.QueueUsage, ...], ())
+
+
+def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
+    """When jobs are expected to start, from its stored view."""
+    return _stored(EXPECTED, body, dict[str, outcome.ExpectedStart], {})
 
 
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
@@ -204,13 +215,19 @@ class NodeView(_View, frozen=True):
 
 
 class QueueView(_View, frozen=True):
-    """A queue's arithmetic. ``parent`` is null for a root."""
+    """A queue's arithmetic. ``parent`` is null for a root.
+
+    ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
+    """
 
     name: str
     parent: str | None
     allocated: AmountsView
     guaranteed: AmountsView
     limit: AmountsView
+    fair_share: AmountsView
+    demand: AmountsView
+    weight: float
     pending: int
     running: int
 
@@ -342,6 +359,7 @@ def job_view(
     attempts: Iterable[records.AttemptRecord] = (),
     reasons: Iterable[Reason] = (),
     place: int | None = None,
+    expected: outcome.ExpectedStart | None = None,
 ) -> JobView:
     """A job's run with what belongs to it."""
     spec = of.spec
@@ -358,7 +376,7 @@ def job_view(
         state=of.state.value,
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
-        estimated_start=None,
+        estimated_start=_time(expected.at) if waits and expected is not None else None,
         attempts=[attempt_view(attempt, array=array) for attempt in attempts],
         priority=spec.priority,
         labels=spec.labels,
@@ -467,6 +485,9 @@ def queue_view(of: outcome.QueueUsage) -> QueueView:
         allocated=vector(of.allocated),
         guaranteed=vector(of.guaranteed),
         limit=vector(of.limit),
+        fair_share=vector(of.fair_share),
+        demand=vector(of.demand),
+        weight=of.weight,
         pending=of.pending_jobs,
         running=of.running_jobs,
     )

@@ -2,8 +2,8 @@
 
 Every leaf field of every built kind is found by looking at the types, so that a new one without
 an entry in ``TABLE``, or in that of ``test_fields_of_scheduling``, fails there. An entry puts two
-values into the same documents and says what is seen of each behind the real pipeline: documents, core, engine, and the orders and environment
-that an agent makes of its assignments.
+values into the same documents and says what is seen of each behind the real pipeline: documents,
+core, engine, and the orders and environment that an agent makes of its assignments.
 """
 
 from collections.abc import Callable, Iterator
