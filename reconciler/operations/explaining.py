@@ -121,7 +121,7 @@ def _job(
         attempts=_attempts(reader, record, then, now),
         reasons=then.reasons.get(record.reason_key, ()),
         place=_place(record, then),
-        expected=(call.result.expected or {}).get(name),
+        expected=call.expected.get(name),
     )
 
 

@@ -16,7 +16,7 @@ TABLE = [
     (HEAD + "  count: 0\n", "out-of-range", "spec.count", 6, 10, "from 1 to 10000"),
     (HEAD + "  count: two\n", "wrong-value", "spec.count", 6, 10, '"two"'),
     (HEAD + "  owner: 5\n", "wrong-type", "spec.owner", 6, 10, "in quotes"),
-    (HEAD + "  resources: {gpu: half}\n", "wrong-type", "spec.resources.gpu", 6, 20, "half"),
+    (HEAD + "  resources: {gpu: half}\n", "wrong-value", "spec.resources.gpu", 6, 20, "half"),
     (HEAD + "  groups: [{count: 1}]\n", "missing-field", "spec.groups[0].name", 6, 12, "`name`"),
     (HEAD.replace("[echo]", "[true]"), "wrong-type", "spec.command[0]", 5, 13, "in quotes"),
     (HEAD.replace("name: a", "name: A_b"), "wrong-value", "metadata.name", 3, 18, "team-a"),
