@@ -340,9 +340,9 @@ class Cycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``queues`` is the queues' arithmetic after the call, and ``expected``
-    when jobs are expected to start, also where the outcome says nothing new of them. ``disagreements`` are the parts of the outcome that came out
-    otherwise than they were recorded.
+    next one is asked for. ``queues`` is the queues' arithmetic after the call, and
+    ``expected`` when jobs are expected to start, also where the outcome says nothing new of them.
+    ``disagreements`` are the parts of the outcome that came out otherwise than they were recorded.
     """
 
     wanted: desired.Desired
