@@ -72,27 +72,12 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: tuple[int, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What outcomes tell of queues and expected starts only where it is new, as last told."""
-
-    queues: tuple[outcome.QueueUsage, ...] = ()
-    expected: Mapping[str, outcome.ExpectedStart] = {}
-
-    def after(self, result: outcome.Outcome) -> "Told":
-        """The same after one more outcome."""
-        if result.queues is None and result.expected is None:
-            return self
-        return Told(
-            self.queues if result.queues is None else result.queues,
-            self.expected if result.expected is None else result.expected,
-        )
-
-
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the version that decided.
+    are other than the spec in their record, which is most of the bytes saved. ``queues``
+    and ``expected`` are those of the last outcome with any. ``muster`` is the version that decided.
     """
 
     muster: str
@@ -100,7 +85,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     specs: dict[str, desired.Job]
     observed: records.Observed
-    told: Told = Told()
+    queues: tuple[outcome.QueueUsage, ...] = ()
+    expected: dict[str, outcome.ExpectedStart] = {}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -237,7 +223,8 @@ def pack_snapshot(
     muster: str,
     wanted: desired.Desired,
     observed: records.Observed,
-    told: Told,
+    queues: tuple[outcome.QueueUsage, ...],
+    expected: Mapping[str, outcome.ExpectedStart],
 ) -> bytes:
     """A snapshot in few bytes."""
     known = observed.jobs
@@ -252,7 +239,8 @@ def pack_snapshot(
         names=tuple(wanted.jobs),
         specs=specs,
         observed=observed,
-        told=told,
+        queues=queues,
+        expected=dict(expected),
     )
     return zlib.compress(_encode(snapshot), _LEVEL)
 
@@ -276,7 +264,8 @@ class Recorder:
         self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
-        self._told = Told()
+        self._queues: tuple[outcome.QueueUsage, ...] = ()
+        self._expected: Mapping[str, outcome.ExpectedStart] = {}
 
     @property
     def full(self) -> bool:
@@ -291,7 +280,7 @@ class Recorder:
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:
             return
-        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._told)
+        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._queues, self._expected)
         self._wanted = wanted
         self._due = False
         self._since = now
@@ -324,7 +313,10 @@ class Recorder:
             )
         )
         self._wanted = wanted
-        self._told = self._told.after(result)
+        if result.queues is not None:
+            self._queues = result.queues
+        if result.expected is not None:
+            self._expected = result.expected
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
@@ -348,9 +340,9 @@ class Cycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``told`` is what was told of queues and expected starts after the call,
-    also where the outcome says nothing new of it. ``disagreements`` are the parts of the outcome that came out
-    otherwise than they were recorded.
+    next one is asked for. ``queues`` is the queues' arithmetic after the call, and
+    ``expected`` when jobs are expected to start, also where the outcome says nothing new of them.
+    ``disagreements`` are the parts of the outcome that came out otherwise than they were recorded.
     """
 
     wanted: desired.Desired
@@ -358,7 +350,8 @@ class Cycle(msgspec.Struct, frozen=True):
     now: float
     adopted: tuple[str, ...]
     result: outcome.Outcome
-    told: Told
+    queues: tuple[outcome.QueueUsage, ...]
+    expected: Mapping[str, outcome.ExpectedStart]
     disagreements: tuple[str, ...]
 
 
@@ -382,7 +375,8 @@ class Replay:
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
         self._memory = memories.Memory.as_of(start.observed)
-        self._told = start.told
+        self._queues = start.queues
+        self._expected: Mapping[str, outcome.ExpectedStart] = start.expected
 
     def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:
         """Each call in turn; its outcome is absorbed when the next one is asked for."""
@@ -401,7 +395,10 @@ class Replay:
         result = reconcile.reconcile(self._wanted, observed, one.now)
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
-        self._told = self._told.after(result)
+        if result.queues is not None:
+            self._queues = result.queues
+        if result.expected is not None:
+            self._expected = result.expected
         found = checksums(result)
         return Cycle(
             wanted=self._wanted,
@@ -409,7 +406,8 @@ class Replay:
             now=one.now,
             adopted=one.adopted,
             result=result,
-            told=self._told,
+            queues=self._queues,
+            expected=self._expected,
             disagreements=tuple(
                 part
                 for part, then, now in zip(PARTS, one.checks, found, strict=True)
