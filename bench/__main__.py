@@ -12,7 +12,17 @@ import signal
 import sys
 from pathlib import Path
 
-NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync", "cycle", "fragmentation")
+NAMES = (
+    "throughput",
+    "latency",
+    "agent_cost",
+    "idle",
+    "answers",
+    "sync",
+    "cycle",
+    "fragmentation",
+    "philly",
+)
 
 
 def machine() -> dict[str, object]:

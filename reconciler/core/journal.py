@@ -76,8 +76,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``queues`` is the
-    arithmetic that the last outcome with any had. ``muster`` is the version that decided.
+    are other than the spec in their record, which is most of the bytes saved. ``queues``
+    and ``expected`` are those of the last outcome with any. ``muster`` is the version that decided.
     """
 
     muster: str
@@ -86,6 +86,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     specs: dict[str, desired.Job]
     observed: records.Observed
     queues: tuple[outcome.QueueUsage, ...] = ()
+    expected: dict[str, outcome.ExpectedStart] = {}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -138,10 +139,10 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
         of.events,
         of.drift,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
-        of.queues,
+        (of.queues, of.expected) if of.queues or of.expected else (),
         (
             *(of.now, of.desired_generation, of.promised, of.standing, of.next_order),
-            *(of.wake_at, of.look_at),
+            *(of.wake_at, of.look_at, of.recollection),
         ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
@@ -223,6 +224,7 @@ def pack_snapshot(
     wanted: desired.Desired,
     observed: records.Observed,
     queues: tuple[outcome.QueueUsage, ...],
+    expected: Mapping[str, outcome.ExpectedStart],
 ) -> bytes:
     """A snapshot in few bytes."""
     known = observed.jobs
@@ -238,6 +240,7 @@ def pack_snapshot(
         specs=specs,
         observed=observed,
         queues=queues,
+        expected=dict(expected),
     )
     return zlib.compress(_encode(snapshot), _LEVEL)
 
@@ -262,6 +265,7 @@ class Recorder:
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
         self._queues: tuple[outcome.QueueUsage, ...] = ()
+        self._expected: Mapping[str, outcome.ExpectedStart] = {}
 
     @property
     def full(self) -> bool:
@@ -276,7 +280,7 @@ class Recorder:
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:
             return
-        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._queues)
+        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._queues, self._expected)
         self._wanted = wanted
         self._due = False
         self._since = now
@@ -311,6 +315,8 @@ class Recorder:
         self._wanted = wanted
         if result.queues is not None:
             self._queues = result.queues
+        if result.expected is not None:
+            self._expected = result.expected
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
@@ -334,9 +340,9 @@ class Cycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``queues`` is the queues' arithmetic after the call, also where the
-    outcome says nothing new of it. ``disagreements`` are the parts of the outcome that came out
-    otherwise than they were recorded.
+    next one is asked for. ``queues`` is the queues' arithmetic after the call, and
+    ``expected`` when jobs are expected to start, also where the outcome says nothing new of them.
+    ``disagreements`` are the parts of the outcome that came out otherwise than they were recorded.
     """
 
     wanted: desired.Desired
@@ -345,6 +351,7 @@ class Cycle(msgspec.Struct, frozen=True):
     adopted: tuple[str, ...]
     result: outcome.Outcome
     queues: tuple[outcome.QueueUsage, ...]
+    expected: Mapping[str, outcome.ExpectedStart]
     disagreements: tuple[str, ...]
 
 
@@ -369,6 +376,7 @@ class Replay:
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
         self._memory = memories.Memory.as_of(start.observed)
         self._queues = start.queues
+        self._expected: Mapping[str, outcome.ExpectedStart] = start.expected
 
     def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:
         """Each call in turn; its outcome is absorbed when the next one is asked for."""
@@ -389,6 +397,8 @@ class Replay:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
         if result.queues is not None:
             self._queues = result.queues
+        if result.expected is not None:
+            self._expected = result.expected
         found = checksums(result)
         return Cycle(
             wanted=self._wanted,
@@ -397,6 +407,7 @@ class Replay:
             adopted=one.adopted,
             result=result,
             queues=self._queues,
+            expected=self._expected,
             disagreements=tuple(
                 part
                 for part, then, now in zip(PARTS, one.checks, found, strict=True)

@@ -13,21 +13,25 @@ import msgspec
 
 from reconciler.model import desired, identifiers, quantities, records, runs
 from reconciler.model.resources import Resources
-from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from reconciler.simulation import forms, machines
 
 #: Second 0 of a scenario; anything but 0, which stands for "never" in records.
 BEGIN = 1_000_000.0
 #: What a node has that does not say how much; and a guarantee without a bound.
 PLENTY, UNBOUNDED = 2**50, 2**62
-#: Whether the scheduler of this build gives shares of a device.
-SHARES_BUILT = False
+#: Times that a cluster gives work before it is moved or broken up; here there are none.
+_WAITS = ("min_runtime_s", "stale_gang_s")
 
 _HASH = "0" * 16
 
 
 def _has(struct: type[msgspec.Struct], field: str) -> bool:
     return field in struct.__struct_fields__
+
+
+#: Whether this build gives shares of a device: then task groups say how many devices they take.
+SHARES_BUILT = _has(desired.TaskGroup, "devices")
 
 
 class Situation(msgspec.Struct):
@@ -76,8 +80,6 @@ def build(scenario: forms.Scenario) -> Situation:
             continue
         made.jobs[spec.name] = spec
         held = _attempts(entry, spec, made.tasks[spec.name], devices, where)
-        if held and len(held) < len(entry.tasks) and not _has(desired.TaskGroup, "minimum"):
-            missing["gangs of which a part runs"] = None
         attempts.update((attempt.id, attempt) for attempt in held)
         jobs[spec.name] = _record(spec, order, running=bool(held))
         order += 1
@@ -136,13 +138,13 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             where = f"queues[{number}].parent"
             raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
-        settings=_settings(scenario.policy, missing),
+        settings=_without_waits(settings_of(scenario.policy, missing)),
         pools=pools,
         queues=_parents_first(queues),
     )
 
 
-def _settings(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
+def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing."""
     settings = desired.Settings()
     if not policy:
@@ -159,6 +161,16 @@ def _settings(policy: dict[str, Any], missing: dict[str, None]) -> desired.Setti
         else:
             missing[f"policy {key}"] = None
     changed = msgspec.structs.replace(scheduling, **changes)
+    return msgspec.structs.replace(settings, scheduling=changed)
+
+
+def _without_waits(settings: desired.Settings) -> desired.Settings:
+    """The settings with minimum run times and graces of zero, as a scenario has them."""
+    scheduling = getattr(settings, "scheduling", None)
+    if scheduling is None:
+        return settings
+    zeros = {field: 0 for field in _WAITS if _has(type(scheduling), field)}
+    changed = msgspec.structs.replace(scheduling, **zeros)
     return msgspec.structs.replace(settings, scheduling=changed)
 
 
@@ -313,14 +325,23 @@ def _attempts(
     devices: "_Devices",
     where: str,
 ) -> list[records.AttemptRecord]:
-    """Attempts for the tasks that run already."""
+    """Attempts for the tasks that run already.
+
+    Of a gang that is there in part, with less than its minimum, the others were lost to a node:
+    that is how a real one comes to be so.
+    """
+    running = {number for number, task in enumerate(entry.tasks) if task.state == "running"}
+    short = 0 < len(running) < (len(entry.tasks) if entry.min is None else entry.min)
     resources = {group.name: group.resources for group in spec.groups}
+    somewhere = next((entry.tasks[number].node for number in sorted(running)), None)
     found = []
     for number, (task, (group, index)) in enumerate(zip(entry.tasks, places, strict=True)):
-        if task.state != "running":
+        if number not in running and not short:
             continue
-        if task.node is None or task.node not in devices.labels:
-            message = f"it runs, on a node that is not there: {task.node}"
+        runs = number in running
+        node = task.node if runs else somewhere
+        if node is None or node not in devices.labels:
+            message = f"it runs, on a node that is not there: {node}"
             raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
             records.AttemptRecord(
@@ -332,13 +353,15 @@ def _attempts(
                 group=group,
                 index=index,
                 try_number=1,
-                node=task.node,
-                boot_id=f"{task.node}-boot-1",
+                node=node,
+                boot_id=f"{node}-boot-1",
                 resources=resources[group],
-                state=AttemptState.RUNNING,
+                state=AttemptState.RUNNING if runs else AttemptState.ENDED,
                 assigned_at=BEGIN,
                 started_at=BEGIN,
-                devices=devices.of(task, resources[group].gpu_milli),
+                ended_at=None if runs else BEGIN,
+                end_reason=None if runs else EndReason.NODE_LOST,
+                devices=devices.of(task, resources[group].gpu_milli) if runs else (),
                 grace_s=0,
             )
         )
