@@ -396,7 +396,6 @@ class Policy:
         any_movable: whether all preemptible work counts as movable.
         order: of claims of one queue and priority that were submitted at the same moment, which
             goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
-            No document sets it yet.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
