@@ -31,6 +31,9 @@ AHEAD_MIN = 300
 #: What is ahead is looked at anew after so many starts, and so often at the most.
 LOOK_EVERY, LOOKS_MAX = 300, 32
 
+#: Claims of one queue and priority that are put in order; more of them go by age.
+CLAIMS_MAX = 20_000
+
 #: (line, position in it): a claim.
 Entry = tuple[int, int]
 #: Milli-GPUs, milli-CPUs, bytes.
@@ -117,6 +120,8 @@ def gather(situation: snapshots.Snapshot) -> Backlog:
     ranks: dict[Entry, int] = {}
     queues: dict[int, list[Entry]] = {}
     for (queue, _), lines in sorted(peers.items(), key=lambda item: (item[0][0], -item[0][1])):
+        if sum(len(situation.lines[index].claims) for index in lines) > CLAIMS_MAX:
+            continue
         for together in _moments(situation, lines):
             ordered = _ordered(situation, together)
             turns = (situation.lines[line].claims[at].order for line, at in together)

@@ -106,6 +106,14 @@ def test_priority_and_the_policy_come_first() -> None:
     assert started(at_once(s.snapshot())) == ["one", "four", "none", "two"]
 
 
+def test_too_many_go_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = at_once(cluster().snapshot())
+    monkeypatch.setattr(backlog, "CLAIMS_MAX", 4)
+    assert started(now)[0] == "four"
+    monkeypatch.setattr(backlog, "CLAIMS_MAX", 3)
+    assert started(now)[0] == "one"
+
+
 def test_deadlines_take_the_owners_earliest_turn() -> None:
     s = Situation().node("n", gpu=8).queue("main")
     s.job("big", gpu=4, owner="ann").job("small", gpu=1, owner="ann", slack_s=5)
