@@ -216,7 +216,8 @@ def outlook(
 ) -> Outlook:
     """The outlook of these arguments, one that was made before if there is one.
 
-    Cycles follow each other with the same mix: values of the last one are then known already.
+    Cycles follow each other with the same mix: values of the last one are then known already. For
+    one thread at a time.
     """
     kinds = [_rank(entry, eligible[:, at]) for at, entry in enumerate(mix) if entry.weight > 0]
     key = (tuple(sorted(kinds)), device_memory.tobytes(), shareable.tobytes())

@@ -132,6 +132,16 @@ def test_beyond_the_shortlist_the_estimate_decides(monkeypatch: pytest.MonkeyPat
     assert len(Room(now).fill(0, 500)) == len(Room(now).fill(0, 500, within=np.ones(40, bool)))
 
 
+def test_rounded_states_place_for_the_mix_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = snapshot(many(40), [shape(share(470, 8), nodes=40)], mix=mix(*KINDS, nodes=40))
+    exact = len(Room(now).fill(0, 500))
+    monkeypatch.setattr(states, "EXACT_NODES_MAX", 1)
+    assert len(Room(now).fill(0, 500)) == exact
+    there = [Node(26, devices=(1000, 1000)), Node(100, devices=(1000, 1000))]
+    arrives = mix(group(1, cpu=12), nodes=2)
+    assert where(start(room(there, shape(group(1, cpu=18), nodes=2), mix=arrives))) == [1]
+
+
 ROOMS = st.lists(
     st.builds(
         Node,
