@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from reconciler.scheduling import asking
+from reconciler.scheduling import asking, blocking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -39,8 +39,16 @@ class Found:
 class Evictor:
     """The searches of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger, later: Room) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        ledger: ledgers.Ledger,
+        later: Room,
+        prospects: blocking.Prospects,
+    ) -> None:
         """``later`` is the room once all that is leaving has left."""
+        self.prospects = prospects
+        self._asked = False
         self.situation = situation
         self.ledger = ledger
         self.later = later
@@ -58,7 +66,15 @@ class Evictor:
     @property
     def wake_at(self) -> float:
         """When the next minimum run time ends, as far as anybody asked."""
-        return float("inf") if self._pool is None else self._pool.wake_at
+        return pools.wake_at(self.situation) if self._asked else float("inf")
+
+    def may_find(self, ask: asking.Ask) -> bool:
+        """Whether a search makes sense; ``False`` is certain."""
+        policy = self.situation.policy
+        self._asked = True
+        if policy.preempt and self.prospects.lower(ask.queue, ask.line.priority):
+            return True
+        return policy.reclaim and bool(self.prospects.losers()[ask.queue])
 
     def find(self, ask: asking.Ask) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
@@ -101,6 +117,8 @@ class Evictor:
         return not (ask.firm and ledger.over_guarantee(ask.queue, ask.amounts))
 
     def _has_lower(self, ask: asking.Ask) -> bool:
+        if not self.prospects.lower(ask.queue, ask.line.priority):
+            return False
         lowest = self.pool.lowest_priority(ask.queue)
         return lowest is not None and lowest < ask.line.priority
 

@@ -80,6 +80,20 @@ def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
     return units
 
 
+def wake_at(situation: snapshots.Snapshot) -> float:
+    """When the next minimum run time ends of what could be evicted then; infinity: never."""
+    return min(
+        (
+            h.protected_until
+            for h in situation.holdings
+            if h.protected_until > situation.now
+            and not (h.leaving or h.doubtful or h.queue < 0)
+            and h.preemptible
+        ),
+        default=float("inf"),
+    )
+
+
 class _Shelf:
     """Units of one queue and kind in order, with those taken passed over at next to no cost."""
 
@@ -114,14 +128,11 @@ class Pool:
         self.situation = situation
         self.spare = [_Shelf() for _ in situation.queues.names]
         self.whole = [_Shelf() for _ in situation.queues.names]
-        self.wake_at = float("inf")
         now = situation.now
         for index, holding in enumerate(situation.holdings):
             if holding.leaving or holding.doubtful or holding.queue < 0:
                 continue
             if holding.protected_until > now:
-                if holding.preemptible:
-                    self.wake_at = min(self.wake_at, holding.protected_until)
                 continue
             for unit in units_of(index, holding, now):
                 if unit.spare:
