@@ -12,7 +12,22 @@ import signal
 import sys
 from pathlib import Path
 
-NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync", "cycle")
+NAMES = (
+    "throughput",
+    "latency",
+    "agent_cost",
+    "idle",
+    "answers",
+    "sync",
+    "cycle",
+    "fill",
+    "reclaim",
+    "consolidate",
+    "unschedulable",
+    "topology",
+    "queues",
+    "scale",
+)
 
 
 def machine() -> dict[str, object]:

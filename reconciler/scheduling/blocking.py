@@ -1,9 +1,9 @@
 """Lines that are passed over, thousands at once: those that ask for what nobody has room for.
 
-A cycle notes here which lines are blocked and for what cause. Once one line of a shape found no room,
-``Prospects`` tells which others of the shape could still gain something that it could not: evict
-somebody, get a reservation, or learn that a limit stands in their way before the room does. The rest
-would find the same and need no turn of their own.
+A cycle notes here which lines are blocked and for what cause. Once one line of a shape found no
+room, ``Prospects`` tells which others of the shape could still gain something that it could not:
+evict somebody, get a reservation, or learn that a limit stands in their way before the room does.
+The rest would find the same and need no turn of their own.
 """
 
 from dataclasses import dataclass
@@ -157,7 +157,8 @@ class Prospects:
         bounds = np.asarray(self.situation.queues.limit)
         charged = self.ledger.columns().charged
         beyond = (more > 0) & (bounds < UNLIMITED) & (charged + more > bounds)
-        found: Mask = beyond.any(axis=1)[self.paths].any(axis=1)
+        queues: Mask = np.logical_or.reduce(beyond, axis=1)
+        found: Mask = np.logical_or.reduce(queues[self.paths], axis=1)
         return found
 
     def gain(
@@ -193,8 +194,10 @@ def _lowest(situation: snapshots.Snapshot) -> NDArray[np.int64]:
     found = [NOBODY] * len(situation.queues.names)
     for holding in situation.holdings:
         queue, priority = holding.queue, holding.priority
-        if queue >= 0 and priority < found[queue] and (
-            holding.preemptible or any(task.spare for task in holding.tasks)
+        if (
+            queue >= 0
+            and priority < found[queue]
+            and (holding.preemptible or any(task.spare for task in holding.tasks))
         ):
             found[queue] = priority
     return np.array(found, dtype=np.int64)

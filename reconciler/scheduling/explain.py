@@ -19,7 +19,7 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import UNLIMITED, Mask, Vector
+from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Mask, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -140,6 +140,8 @@ class Explainer:
         self.takers = takers
         self._empty: Room | None = None
         self._first: Room | None = None
+        #: (k, 3) CPU, memory and devices of nodes, each combination once.
+        self._kinds: snapshots.Amounts | None = None
         self._never: dict[int, reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
@@ -287,6 +289,8 @@ class Explainer:
         return self._never[index]
 
     def _never_fits(self, index: int) -> reasons.Reason | None:
+        if self._fits_alone(self.situation.shapes[index]):
+            return None
         if self._empty is None:
             self._empty = Room.empty(self.situation)
         empty = self._empty
@@ -316,6 +320,27 @@ class Explainer:
         else:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    def _fits_alone(self, shape: snapshots.Shape) -> bool:
+        """Whether one plain task fits on some idle node for certain, told from amounts alone."""
+        group = shape.groups[0]
+        plain = (
+            shape.is_single
+            and not shape.affinities
+            and max(shape.required_level, group.required_level) < 0
+            and group.profile < 0
+            and not (group.slice_size and group.slice_level >= 0)
+            and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        )
+        if not plain or not shape.eligible.all():
+            return False
+        if self._kinds is None:
+            nodes = self.situation.nodes
+            devices = (nodes.devices >= 0).sum(axis=1)
+            whole = np.column_stack([nodes.capacity[:, :2], devices])
+            self._kinds = np.unique(whole, axis=0)
+        asked = (group.amounts[0], group.amounts[1], group.devices)
+        return bool((self._kinds >= asked).all(axis=1).any())
 
     def _level(self, shape: snapshots.Shape) -> str:
         levels = [shape.required_level, *(group.required_level for group in shape.groups)]

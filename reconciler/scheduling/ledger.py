@@ -110,8 +110,11 @@ class Ledger:
         waiting = np.zeros((len(rows), len(most)), dtype=np.int64)
         np.add.at(waiting, (columns.queue, columns.shape), columns.elements)
         there = np.zeros(waiting.shape, dtype=np.bool_)
-        there[columns.queue, columns.shape] = True
-        divided = (there & np.array(shares, dtype=np.bool_)[None, :]).any(axis=1)
+        some = columns.claims > 0
+        there[columns.queue[some], columns.shape[some]] = True
+        divided: snapshots.Mask = np.logical_or.reduce(
+            there & np.array(shares, dtype=np.bool_)[None, :], axis=1
+        )
         asked = _product(waiting, most)
         for queue, path in enumerate(self.paths):
             for member in path:

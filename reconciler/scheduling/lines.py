@@ -1,8 +1,8 @@
 """Pending work as columns: what a cycle has to know of every line without looking at its claims.
 
-A queue of 100,000 claims is 40,000 lines; a cycle that looked at each in Python would spend its time
-there. Lines come in, numpy columns go out, one entry for each line; whoever keeps lines from cycle
-to cycle keeps the columns too and hands them over (``Snapshot.line_columns``).
+A hundred thousand claims are 40,000 lines; a cycle that looked at each in Python would spend its
+time there. Lines come in, numpy columns go out, one entry for each line; whoever keeps lines from
+cycle to cycle keeps the columns too and hands them over (``Snapshot.line_columns``).
 """
 
 import math

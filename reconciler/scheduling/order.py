@@ -153,9 +153,9 @@ def lines_of(
     found = [Line(situation, columns, blocked) for _ in range(queues)]
     pressed: set[int] = set()
     for index in np.flatnonzero(columns.special).tolist():
-        line = situation.lines[index]
-        if any(claim.slack_s != math.inf for claim in line.claims):
-            pressed.add(line.queue)
+        pending = situation.lines[index]
+        if any(claim.slack_s != math.inf for claim in pending.claims):
+            pressed.add(pending.queue)
     ranked = np.lexsort((columns.order, -columns.priority, columns.grows, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))

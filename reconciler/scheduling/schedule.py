@@ -43,8 +43,10 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
 class Cycle:
     """The state of one call."""
 
-    def __init__(self, situation: snapshots.Snapshot) -> None:
+    def __init__(self, situation: snapshots.Snapshot, *, one_by_one: bool = False) -> None:
+        """``one_by_one``: every line has its turn, also where it is known to find no room."""
         self.situation = situation
+        self.one_by_one = one_by_one
         columns = situation.line_columns
         self.columns = lines.columns_of(situation.lines) if columns is None else columns
         self.ledger = ledgers.Ledger(situation, self.columns)
@@ -141,7 +143,8 @@ class Cycle:
         for queue in range(len(self.queues)):
             for member in self.ledger.paths[queue]:
                 if flags[member]:
-                    indexes = np.flatnonzero(self.columns.queue == queue)
+                    there = (self.columns.queue == queue) & (self.columns.claims > 0)
+                    indexes = np.flatnonzero(there)
                     self.blocked.put_all(indexes, explain.Cause("suspended", queue=member))
                     break
 
@@ -301,10 +304,12 @@ class Cycle:
 
         Passed over are lines that could not evict nor reserve: their turn would find the same.
         """
+        if self.one_by_one:
+            return
         if self._alike is None:
             self._alike = blocking.Grouping.of(self.columns.shape, len(self.situation.shapes))
         found = self._alike.members(ask.shape)
-        found = found[~self.blocked.mask[found]]
+        found = found[~self.blocked.mask[found] & (self.columns.claims[found] > 0)]
         if found.size:
             tried = self.prospects.gain(found, self.least[ask.shape], self.reserved_in)
             self.blocked.put_all(found[~tried], cause)
