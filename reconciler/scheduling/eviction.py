@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from reconciler.scheduling import asking, blocking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -360,16 +362,19 @@ def _by_node(
     group = shape.groups[ask.missing[0][0] if ask.missing else 0]
     gains: dict[int, list[pools.Unit]] = {}
     for unit in units:
+        if len(unit.tasks) == 1:
+            gains.setdefault(unit.tasks[0].node, []).append(unit)
+            continue
         for node in {task.node for task in unit.tasks}:
             gains.setdefault(node, []).append(unit)
-    free = later.amounts
+    there = np.fromiter(gains, dtype=np.intp, count=len(gains))
+    lacking = (np.array(group.amounts, dtype=np.int64) - later.amounts[there]).tolist()
+    usable = shape.eligible[there].tolist()
     ranked = []
-    for node, members in gains.items():
-        if not shape.eligible[node]:
+    for (node, members), lacks, eligible in zip(gains.items(), lacking, usable, strict=True):
+        if not eligible:
             continue
-        lacks_cpu, lacks_memory, lacks_gpu = (
-            amount - int(have) for amount, have in zip(group.amounts, free[node], strict=True)
-        )
+        lacks_cpu, lacks_memory, lacks_gpu = lacks
         cost, amount, priority, used = 0.0, 0, -(10**9), 0
         for unit in members:
             if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:

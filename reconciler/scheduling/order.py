@@ -131,9 +131,9 @@ class Line:
         if self.explicit:
             self.places += _ranked(self.situation, lines)
         else:
-            again.difference_update(self.fresh[self.at :])
-            self.places += [self._place(index) for index in lines if index in again]
-            self._next = None
+            at = self.at
+            self.fresh = [i for n, i in enumerate(self.fresh) if n >= at or i in again]
+            self.at, self._next = 0, None
         heapq.heapify(self.places)
 
     def add(self, line: int, claim: snapshots.Claim) -> None:

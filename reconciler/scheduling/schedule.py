@@ -77,6 +77,7 @@ class Cycle:
         self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
+        self.asks: list[asking.Ask | None] = [None] * len(self.queues)
         self._alike: blocking.Grouping | None = None
         self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
@@ -200,7 +201,8 @@ class Cycle:
 
     def _put(self, queue: int) -> None:
         head = self.queues[queue].head()
-        self.tree.put(queue, None if head is None else self._ask(head).amounts)
+        ask = self.asks[queue] = None if head is None else self._ask(head)
+        self.tree.put(queue, None if ask is None else ask.amounts)
 
     def _ask(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
@@ -250,12 +252,14 @@ class Cycle:
         return tuple(found)
 
     def _turn(self, queue: int) -> None:
-        line = self.queues[queue]
-        progress = line.head()
-        if progress is None:
-            self._put(queue)
-            return
-        ask = self._ask(progress)
+        ask = self.asks[queue]
+        if ask is None or ask.missing or self.blocked.flags[ask.progress.line]:
+            # Others' turns may have changed what it stands before.
+            progress = self.queues[queue].head()
+            if progress is None:
+                self._put(queue)
+                return
+            ask = self._ask(progress)
         cause = self._gate(ask)
         if cause is None:
             if self._start(ask, "backfill" if self.calendar.reservations else "allocate"):
