@@ -7,7 +7,7 @@ snapshot, the decisions with all reasons, and the recording of starts and reason
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reconciler.core import columns
+from reconciler.core import keeper
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import (
@@ -33,20 +33,20 @@ class Cluster:
         policy: Policy | None = None,
         scheduled: Callable[[Snapshot], Decisions] | None = None,
     ) -> None:
-        self.keeper = columns.Keeper(nodes, queues)
+        self.keeper = keeper.Keeper(nodes, queues)
         self.shapes = tuple(shapes)
         self.policy = Policy() if policy is None else policy
         self.scheduled = scheduler.schedule if scheduled is None else scheduled
         self.turn = 0
         self.arrivals = 0
-        self.kinds: dict[str, columns.Kind] = {}
+        self.kinds: dict[str, keeper.Kind] = {}
         self.claims: dict[str, Claim] = {}
         #: Jobs that run, and the reason key of each line.
         self.running: dict[str, Holding] = {}
         self.reason_of_line: tuple[str, ...] = ()
         self.told = 0
 
-    def arrive(self, job: str, kind: columns.Kind) -> None:
+    def arrive(self, job: str, kind: keeper.Kind) -> None:
         """A job of one element comes."""
         claim = Claim(job, self.arrivals, (0,), 1)
         self.arrivals += 1

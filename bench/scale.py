@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import keeping, situations
-from reconciler.core import columns
+from reconciler.core import keeper
 
 QUEUES = 50
 #: Nodes and jobs of the largest cluster, in parts of which the smaller ones are.
@@ -47,7 +47,7 @@ class Bed:
 
     def arrive(self) -> None:
         """One more job."""
-        kind = columns.Kind(
+        kind = keeper.Kind(
             self.random.randrange(QUEUES),
             self.random.randrange(len(self.cluster.shapes)),
             50,

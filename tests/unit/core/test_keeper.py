@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bench import situations
-from reconciler.core import columns
+from reconciler.core import keeper
 from reconciler.scheduling import lines as line_columns
 from reconciler.scheduling.snapshot import Claim, HeldTask, Holding, Line, LineColumns, Snapshot
 
@@ -20,7 +20,7 @@ QUEUES = [
     situations.Queue("b", parent=0),
 ]
 KINDS = st.builds(
-    columns.Kind,
+    keeper.Kind,
     queue=st.sampled_from([1, 2]),
     shape=st.integers(0, 1),
     priority=st.sampled_from([10, 50]),
@@ -59,15 +59,15 @@ class Kept(RuleBasedStateMachine):
     def begin(self) -> None:
         self.nodes = situations.nodes(NODES, (8000, 100, 2000))
         self.presence = np.zeros((1, NODES), dtype=np.int64)
-        self.keeper = columns.Keeper(self.nodes, situations.queues(QUEUES), self.presence)
-        self.pending: dict[str, tuple[columns.Kind, Claim]] = {}
+        self.keeper = keeper.Keeper(self.nodes, situations.queues(QUEUES), self.presence)
+        self.pending: dict[str, tuple[keeper.Kind, Claim]] = {}
         self.holdings: dict[str, Holding] = {}
         self.accepts = [True] * NODES
         self.capacity = [(8000, 100)] * NODES
         self.before: Snapshot | None = None
 
     @rule(data=st.data(), job=st.sampled_from(JOBS), kind=KINDS)
-    def put(self, data: st.DataObject, job: str, kind: columns.Kind) -> None:
+    def put(self, data: st.DataObject, job: str, kind: keeper.Kind) -> None:
         claim = data.draw(claims(job))
         self.keeper.lines.put(kind, claim)
         self.pending[job] = (kind, claim)
@@ -127,7 +127,7 @@ class Kept(RuleBasedStateMachine):
         if not hasattr(self, "keeper"):
             return
         found = self.keeper.snapshot(())
-        members: dict[columns.Kind, list[Claim]] = {}
+        members: dict[keeper.Kind, list[Claim]] = {}
         for kind, claim in self.pending.values():
             members.setdefault(kind, []).append(claim)
         wanted = {
@@ -191,30 +191,30 @@ TestKept.settings = settings(
 
 
 def test_kinds_without_claims_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "EMPTY_LINES_MIN", 4)
-    lines = columns.Lines()
+    monkeypatch.setattr(keeper, "EMPTY_LINES_MIN", 4)
+    lines = keeper.Lines()
     for number in range(20):
-        kind = columns.Kind(0, number, 50, preemptible=True)
+        kind = keeper.Kind(0, number, 50, preemptible=True)
         lines.put(kind, Claim(f"j{number}", number, (0,), 1))
     for number in range(18):
         lines.drop(f"j{number}")
     found, there = lines.take()
     assert [line.claims[0].job for line in found] == ["j18", "j19"]
     assert there.shape.tolist() == [18, 19]
-    lines.put(columns.Kind(0, 3, 50, preemptible=True), Claim("new", 99, (0,), 1))
+    lines.put(keeper.Kind(0, 3, 50, preemptible=True), Claim("new", 99, (0,), 1))
     lines.drop("j19")
     found, _ = lines.take()
     assert [[claim.job for claim in line.claims] for line in found] == [["j18"], [], ["new"]]
 
 
 def test_a_node_is_found_by_name() -> None:
-    keeper = columns.Keeper(situations.nodes(3), situations.queues(QUEUES))
-    assert keeper.row("n00001") == 1
+    kept = keeper.Keeper(situations.nodes(3), situations.queues(QUEUES))
+    assert kept.row("n00001") == 1
     with pytest.raises(KeyError):
-        keeper.row("n7")
+        kept.row("n7")
 
 
 def test_what_an_element_holds_does_not_change_unsaid() -> None:
-    keeper = columns.Keeper(situations.nodes(3), situations.queues(QUEUES))
+    kept = keeper.Keeper(situations.nodes(3), situations.queues(QUEUES))
     with pytest.raises(ValueError, match=r"j\[0\] holds something else"):
-        keeper.told(Holding("j", 0, 1, 50, 1, (HeldTask(0, (1, 1, 0)),)))
+        kept.told(Holding("j", 0, 1, 50, 1, (HeldTask(0, (1, 1, 0)),)))
