@@ -92,7 +92,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the version that decided.
+    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the
+    version that decided.
     """
 
     muster: str
@@ -349,8 +350,8 @@ class Cycle(msgspec.Struct, frozen=True):
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
     next one is asked for. ``told`` is what was told of queues and expected starts after the call,
-    also where the outcome says nothing new of it. ``disagreements`` are the parts of the outcome that came out
-    otherwise than they were recorded.
+    also where the outcome says nothing new of it. ``disagreements`` are the parts of the outcome
+    that came out otherwise than they were recorded.
     """
 
     wanted: desired.Desired

@@ -30,14 +30,13 @@ HOURS_MAX = 24 * 400
 HOUR_S = 3600
 
 Usage = Mapping[str, float]
+Arrivals = tuple[tuple[TaskKind, float], ...]
 
 
 # --- the mix --------------------------------------------------------------------------------
 
 
-def with_arrivals(
-    known: tuple[tuple[TaskKind, float], ...], jobs: list[desired.Job]
-) -> tuple[tuple[TaskKind, float], ...]:
+def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
     """The counts of kinds with the GPU tasks of new jobs; older ones fade."""
     added: dict[TaskKind, float] = {}
     for spec in jobs:
