@@ -9,7 +9,12 @@ from agents.tasks import UnfitError
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until told to leave; the exit code."""
-    given = settings.parse(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if "--check" in words:
+        from agents import check  # noqa: PLC0415 - a node that runs needs nothing of it
+
+        return check.main(settings.parser(required=False).parse_args(words))
+    given = settings.parse(words)
     try:
         return shell.Agent(given).run()
     except (shell.OccupiedError, UnfitError, LinkError, OSError) as problem:

@@ -1,12 +1,15 @@
 """What the node has and uses: inventory once, usage now and then, and which boot this is."""
 
+import contextlib
 import os
 import platform
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 
+from agents import gpus, gpuwatch, hosts
 from agents.settings import Settings, default_address
 from reconciler.model.records import Inventory, NodeUsage
 from reconciler.model.resources import Resources
@@ -35,6 +38,19 @@ def inventory_of(settings: Settings) -> Inventory:
         agent_version=VERSION,
         virtual=settings.virtual,
         runs_as_root=os.geteuid() == 0,
+        host=None if settings.virtual else hosts.read(),
+    )
+
+
+def with_gpus(before: Inventory, look: gpuwatch.Look) -> Inventory:
+    """The inventory with GPUs as they were last seen. It changes only when they do."""
+    capacity = before.capacity
+    return msgspec.structs.replace(
+        before,
+        gpus=look.gpus,
+        gpu_driver=look.driver,
+        foreign_gpu_processes=look.foreign,
+        capacity=msgspec.structs.replace(capacity, gpu_milli=gpus.capacity_milli(look.gpus)),
     )
 
 
@@ -57,6 +73,11 @@ def boot_id_of(settings: Settings) -> str:
     return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
 
 
+def with_host(before: Inventory) -> Inventory:
+    """The inventory with the machine as it is now."""
+    return before if before.host is None else msgspec.structs.replace(before, host=hosts.read())
+
+
 class Sampler:
     """Usage of the node and of its attempts, looked at no more often than every 15 seconds."""
 
@@ -68,22 +89,21 @@ class Sampler:
         self.attempts: dict[str, tuple[float, int]] = {}
         psutil.cpu_percent()
 
-    def usage(self, supervisor: int, pids: dict[str, int]) -> NodeUsage | None:
-        """A new sample if one is due, else None."""
+    def usage(self, helpers: tuple[int, ...], pids: dict[str, int]) -> NodeUsage | None:
+        """A new sample if one is due, else None; ``helpers`` are processes of the agent's own."""
         now = time.monotonic()
         if now < self._sampled_at + SAMPLE_EVERY_S:
             return None
         self._sampled_at = now
         self._sample_attempts(pids)
         disk = psutil.disk_usage(str(self._root))
-        own = [self._process]
-        try:
-            own.append(psutil.Process(supervisor))
-            cpu_s = sum(sum(process.cpu_times()[:2]) for process in own)
-            memory = sum(process.memory_info().rss for process in own)
-        except (psutil.Error, ValueError):
-            cpu_s = sum(self._process.cpu_times()[:2])
-            memory = self._process.memory_info().rss
+        cpu_s = sum(self._process.cpu_times()[:2])
+        memory = self._process.memory_info().rss
+        for helper in filter(None, helpers):
+            with contextlib.suppress(psutil.Error, ValueError):
+                process = psutil.Process(helper)
+                cpu_s += sum(process.cpu_times()[:2])
+                memory += process.memory_info().rss
         return NodeUsage(
             at=time.time(),
             cpu_percent=psutil.cpu_percent(),

@@ -163,3 +163,20 @@ class Connection:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+
+def explain(url: str, node: str, status: int, answer: bytes) -> str:
+    """What an answer to a node's sync with another status than 200 means for the operator."""
+    said = answer[:300].decode("utf-8", "replace")
+    if status == 409:
+        return (
+            f"another agent holds the session of node {node} at {url}; stop that one, or give "
+            f"this one another --name ({said})"
+        )
+    if status in {401, 403}:
+        return (
+            f"{url} does not accept the token of node {node} ({status} {said}); check --token-file"
+        )
+    if status == 413:
+        return f"{url} finds the report of node {node} too large ({said})"
+    return f"{url} answered {status} to the sync of node {node}: {said}"

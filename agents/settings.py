@@ -16,10 +16,15 @@ from reconciler.model.records import Gpu
 USAGE_ERROR = 64
 NODE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 GPUS_MAX = 1024
+GPU_EVERY_S_MIN, GPU_EVERY_S_MAX = 0.05, 3600.0
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has."""
+    """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has.
+
+    ``gpus`` are simulated ones. ``watch_gpus``: real ones are looked for, of them only
+    ``gpu_uuids`` where that is not None.
+    """
 
     server: str
     name: str
@@ -28,6 +33,10 @@ class Settings(msgspec.Struct, frozen=True):
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpus: tuple[Gpu, ...] = ()
+    watch_gpus: bool = False
+    gpu_uuids: frozenset[str] | None = None
+    gpu_usage: bool = True
+    gpu_every_s: float = 15.0
     labels: dict[str, str] = {}
     shared: Path | None = None
     address: str = ""
@@ -50,16 +59,24 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
 
 
-def parser() -> Parser:
-    """The command line of ``muster-agent``."""
+def parser(*, required: bool = True) -> Parser:
+    """The command line of ``muster-agent``; not ``required``: a check needs no server nor name."""
     made = Parser("muster-agent", description="Runs a node's tasks for a Muster controller.")
     add = made.add_argument
-    add("--server", required=True, metavar="URL", help="the controller, http(s)://host:port")
-    add("--name", required=True, metavar="NODE", help="the node's name in its pool")
-    add("--root", required=True, type=Path, metavar="DIR", help="the node's own folder")
+    add("--server", required=required, metavar="URL", help="the controller, http(s)://host:port")
+    add("--name", required=required, metavar="NODE", help="the node's name in its pool")
+    add("--root", required=required, type=Path, metavar="DIR", help="the node's own folder")
+    add("--check", action="store_true", help="say what this host offers and what is missing, and "
+        "leave: 0 when a node can run here, else 1")  # fmt: skip
+    add("-o", "--output", choices=("table", "json"), default="table", help="form of --check")
     add("--token-file", type=Path, help="file with the node's token, mode 0600")
     add("--cpus", metavar="N", help="CPUs to offer instead of all")
     add("--memory", metavar="AMOUNT", help="memory to offer instead of all, like 4Gi")
+    add("--gpus", default="auto", metavar="WHICH", help="real GPUs to offer: all, none, or UUIDs "
+        "with commas; auto: all, but none on a virtual node or beside simulated ones")  # fmt: skip
+    add("--no-gpu-usage", action="store_true", help="report no usage of GPUs, as where "
+        "dcgm-exporter does; what they are, and who is on them, is reported")  # fmt: skip
+    add("--gpu-interval", type=float, default=15.0, metavar="S", help="time between looks at GPUs")
     add("--simulated-gpus", type=int, default=0, metavar="N", help="offer GPUs that aren't there")
     add("--gpu-model", default="simulated", metavar="NAME", help="model of the simulated GPUs")
     add("--gpu-memory", default="16Gi", metavar="AMOUNT", help="memory of each simulated GPU")
@@ -85,6 +102,14 @@ def parse(arguments: list[str] | None = None) -> Settings:
         made.error(f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-'")
     if not 0 <= given.simulated_gpus <= GPUS_MAX:
         made.error(f"--simulated-gpus {given.simulated_gpus}: 0 to {GPUS_MAX} are possible")
+    if not GPU_EVERY_S_MIN <= given.gpu_interval <= GPU_EVERY_S_MAX:
+        made.error(
+            f"--gpu-interval {given.gpu_interval:g}: {GPU_EVERY_S_MIN} to {GPU_EVERY_S_MAX} "
+            "seconds are possible"
+        )
+    if given.simulated_gpus and given.gpus not in {"auto", "none"}:
+        made.error("--gpus and --simulated-gpus: a node offers real GPUs or simulated ones")
+    alone = not given.virtual and not given.simulated_gpus
     labels = dict(label.partition("=")[::2] for label in given.label)
     if any("=" not in label for label in given.label):
         made.error(f"--label {given.label}: each has to be KEY=VALUE")
@@ -102,6 +127,12 @@ def parse(arguments: list[str] | None = None) -> Settings:
             cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
             memory_bytes=parse_memory(given.memory) if given.memory else 0,
             gpus=gpus,
+            watch_gpus=alone if given.gpus == "auto" else given.gpus != "none",
+            gpu_uuids=None
+            if given.gpus in {"auto", "all", "none"}
+            else frozenset(filter(None, given.gpus.split(","))),
+            gpu_usage=not given.no_gpu_usage,
+            gpu_every_s=given.gpu_interval,
             labels=labels,
             shared=given.shared,
             address=given.address,

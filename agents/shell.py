@@ -1,8 +1,9 @@
 """The agent around its state machine: threads, sockets and files.
 
 The main thread hears the supervisor; one thread holds a long poll to the controller; one reports
-at once what changed here; one deletes and prunes. Whatever they learn goes through the state
-machine under one lock, and the steps that come out are carried out under it too.
+at once what changed here; one deletes and prunes; one looks at GPUs where there may be any.
+Whatever they learn goes through the state machine under one lock, and the steps that come out are
+carried out under it too.
 """
 
 import contextlib
@@ -20,10 +21,22 @@ from typing import Any
 
 import msgspec
 
-from agents import crashpoints, inventory, keeper, logs, processes, state, tasks, trash
-from agents.link import Connection, LinkError, Target
+from agents import (
+    crashpoints,
+    gpuwatch,
+    inventory,
+    keeper,
+    logs,
+    probe,
+    processes,
+    state,
+    tasks,
+    trash,
+)
+from agents.link import Connection, LinkError, Target, explain
 from agents.settings import Settings
-from reconciler.model.records import AttemptReport
+from reconciler.model.devices import GpuUsage
+from reconciler.model.records import AttemptReport, Inventory
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import SyncRequest, SyncResponse
 
@@ -94,6 +107,8 @@ class Agent:
             as_root=self.inventory.runs_as_root,
         )
         self.state = state.NodeState(self.boot_id, self._load_epoch())
+        self.gpu_usage: tuple[GpuUsage, ...] | None = None
+        self.probe = probe.Probe()
         self.keeper = keeper.Keeper(self.root)
         self.trash = trash.Trash(self.root / "trash")
         self.sampler = inventory.Sampler(self.root)
@@ -106,6 +121,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.leave())
         self.prepare()
+        self._begin_watching_gpus()
         self._meet_supervisor()
         for work in (self._poll, self._report, self._tidy):
             threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
@@ -293,9 +309,10 @@ class Agent:
     def _request(self, wait_s: float, *, complete: bool) -> SyncRequest:
         """What the node says now."""
         with self.lock:
-            usage = self.sampler.usage(self.keeper.pid, self._pids())
+            usage = self.sampler.usage((self.keeper.pid, self.probe.pid), self._pids())
             reports, complete = self.state.reports(complete=complete)
             self.sequence += 1
+            gpu_usage, self.gpu_usage = self.gpu_usage, None
             return SyncRequest(
                 node=self.settings.name,
                 boot_id=self.boot_id,
@@ -307,6 +324,7 @@ class Agent:
                 attempts=tuple(map(self._with_usage, reports)),
                 inventory=self.inventory if self.state.want_inventory else None,
                 usage=usage,
+                gpu_usage=gpu_usage,
             )
 
     def _exchange(
@@ -323,7 +341,7 @@ class Agent:
                 self.state.not_delivered(request.attempts)
             raise
         with self.lock:
-            if request.inventory is not None:
+            if request.inventory is self.inventory:
                 self.state.want_inventory = False
             self.carry_out(self.state.answered(response, sent_at))
         return response
@@ -331,31 +349,13 @@ class Agent:
     def _understand(self, status: int, answer: bytes) -> SyncResponse:
         """The answer to a sync, or what keeps it from being one."""
         if status != 200:
-            raise RejectedError(self._rejection(status, answer))
+            raise RejectedError(explain(self.target.url, self.settings.name, status, answer))
         try:
             return msgspec.msgpack.decode(answer, type=SyncResponse)
         except msgspec.MsgspecError as problem:
             raise RejectedError(
                 f"{self.target.url} answered something that this version can't read: {problem}"
             ) from None
-
-    def _rejection(self, status: int, answer: bytes) -> str:
-        """What a status other than 200 means for the operator."""
-        said = answer[:300].decode("utf-8", "replace")
-        name, url = self.settings.name, self.target.url
-        if status == 409:
-            return (
-                f"another agent holds the session of node {name} at {url}; stop that one, or give "
-                f"this one another --name ({said})"
-            )
-        if status in {401, 403}:
-            return (
-                f"{url} does not accept the token of node {name} ({status} {said}); "
-                "check --token-file"
-            )
-        if status == 413:
-            return f"{url} finds the report of node {name} too large ({said})"
-        return f"{url} answered {status} to the sync of node {name}: {said}"
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
@@ -428,6 +428,7 @@ class Agent:
                 running = self.state.running()
             logs.rotate(self.root / "logs", running, self.settings.log_bytes_max)
             if time.monotonic() >= prune_at:
+                self._look_at_host()
                 prune_at = time.monotonic() + PRUNE_EVERY_S
                 settings = self.settings
                 keep = set(running)
@@ -436,10 +437,51 @@ class Agent:
                 )
             self.leaving.wait(0.05)
 
+    # GPUs ------------------------------------------------------------------------------------
+
+    def _begin_watching_gpus(self) -> None:
+        """Know the GPUs before the first report, unless the driver takes long over them."""
+        if not self.settings.watch_gpus:
+            return
+        watcher = gpuwatch.Watcher(
+            self.settings,
+            gpuwatch.Watch(self.root, self.boot_id, self.probe, self.settings),
+            tasks=self._pids,
+            take=self._take_gpus,
+            leaving=self.leaving,
+        )
+        threading.Thread(target=self._keep_at, args=(watcher.turn,), daemon=True).start()
+        watcher.wait_for_first()
+
+    def _take_gpus(self, look: gpuwatch.Look) -> None:
+        """Take over what a look found; what changed is reported at once."""
+        with self.lock:
+            self.gpu_usage = look.usage or self.gpu_usage
+            if not self._has_changed(inventory.with_gpus(self.inventory, look)):
+                return
+            self.place = msgspec.structs.replace(self.place, gpus=self.inventory.gpus)
+        for complaint in gpuwatch.complaints(look):
+            self.say(complaint)
+
+    def _look_at_host(self) -> None:
+        """Notice what has changed of the machine itself."""
+        with self.lock:
+            self._has_changed(inventory.with_host(self.inventory))
+
+    def _has_changed(self, found: Inventory) -> bool:
+        """Take over an inventory that says something new, and have it told at once."""
+        if found == self.inventory:
+            return False  # the one that is held may be on its way: it is known by its identity
+        self.inventory = found
+        self.state.want_inventory = True
+        self.changed.set()
+        return True
+
     # Small things ----------------------------------------------------------------------------
 
     def _pids(self) -> dict[str, int]:
-        return {n: self.keeper.pids[n] for n in self.state.running() if n in self.keeper.pids}
+        with self.lock:
+            return {n: self.keeper.pids[n] for n in self.state.running() if n in self.keeper.pids}
 
     def _with_usage(self, report: AttemptReport) -> AttemptReport:
         """A report with what was sampled while the attempt ran."""

@@ -142,11 +142,16 @@ def environment_of(
     if assignment.array_count is not None:
         reserved["MUSTER_ARRAY_INDEX"] = str(assignment.element)
         reserved["MUSTER_ARRAY_COUNT"] = str(assignment.array_count)
+    if assignment.share_milli < 1000:
+        reserved["MUSTER_GPU_SHARE"] = f"{assignment.share_milli / 1000:g}"
+    if assignment.instances:
+        reserved["MUSTER_MIG_PROFILE"] = assignment.mig_profile
+        reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
     if checkpoints:
         reserved["MUSTER_CHECKPOINT_DIR"] = checkpoints
     if template.framework == "torchrun":
         reserved |= torchrun_environment(assignment)
-    return base | chosen | reserved
+    return base | chosen | template.told | reserved
 
 
 def torchrun_environment(assignment: Assignment) -> dict[str, str]:

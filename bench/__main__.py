@@ -20,6 +20,7 @@ NAMES = (
     "answers",
     "sync",
     "cycle",
+    "philly",
     "fill",
     "reclaim",
     "consolidate",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, nodeview, terminal
 from reconciler.model import desired
 
 Json = Any
@@ -18,7 +18,7 @@ FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (jobs, job, nodes, queues, events, logs, drift, status):
+    for command in (jobs, job, nodes, node, queues, events, logs, drift, status):
         app.command()(command)
 
 
@@ -198,9 +198,36 @@ def nodes(
     terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows)
 
 
+def node(
+    name: Annotated[str, typer.Argument(help="Name of the node.")],
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show one node: its state, its GPUs and what they do.
+
+    Example: muster node gpu001
+    """
+    with context.controller(server, token_file) as api:
+        items = api.get("/v1/nodes")["items"]
+    item = next((one for one in items if one["name"] == name), None)
+    if item is None:
+        terminal.fail(f"node {name} is not known; `muster nodes` lists those that are")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+        return
+    nodeview.show(item)
+
+
 def _gpus(item: Json) -> str:
     simulated = any(gpu["simulated"] for gpu in item["gpus"])
-    return _of(item, "gpu") + (" simulated" if simulated else "")
+    bad = sum(gpu["state"] != "ok" for gpu in item["gpus"])
+    busy = nodeview.busy(item)
+    notes = ["simulated"] if simulated else []
+    notes += [f"{bad} bad"] if bad else []
+    notes += [busy] if busy else []
+    return " ".join([_of(item, "gpu"), *notes])
 
 
 def _of(item: Json, resource: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -11,14 +13,25 @@ import typer
 from reconciler.cli import context, lazily, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations import scenarios
+    import rich.progress as bars
+
+    from reconciler.desired import yamlreader
+    from reconciler.operations import scenarios, simulations
+    from reconciler.simulation import pictures, replay, results
 else:
+    bars = lazily.module("rich.progress")
+    yamlreader = lazily.module("reconciler.desired.yamlreader")
     scenarios = lazily.module("reconciler.operations.scenarios")
+    simulations = lazily.module("reconciler.operations.simulations")
+    pictures = lazily.module("reconciler.simulation.pictures")
+    replay = lazily.module("reconciler.simulation.replay")
+    results = lazily.module("reconciler.simulation.results")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(scenario)
+    app.command()(simulate)
 
 
 def scenario(
@@ -78,3 +91,200 @@ def _told(fields: dict[str, object]) -> str:
         elif isinstance(value, float):
             parts.append(f"since second {value:g}")
     return " ".join(parts)
+
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="muster, fifo, easy, conservative or shortest; may be given several times.",
+    ),
+]
+
+
+def simulate(
+    source: Annotated[
+        Path | None,
+        typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up."),
+    ] = None,
+    *,
+    form: Annotated[
+        str | None, typer.Option("--form", help="Form of the trace: philly, swf.")
+    ] = None,
+    policy: Policies = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1)] = 16,
+    per_node: Annotated[
+        int, typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1)
+    ] = 8,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1)
+    ] = None,
+    load: Annotated[float, typer.Option("--load", help="Load by made-up jobs.", min=0.01)] = 0.9,
+    speed_up: Annotated[
+        float, typer.Option("--speed-up", help="Jobs arrive so many times as fast.", min=0.001)
+    ] = 1.0,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
+    ] = None,
+    over_estimate: Annotated[
+        float, typer.Option("--over-estimate", help="Spread of time limits (sigma).", min=0.0)
+    ] = 1.0,
+    cycle_every: Annotated[
+        str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")
+    ] = "0",
+    checkpoint_every: Annotated[
+        str | None, typer.Option("--checkpoint-every", help="Evictions lose no more, as 10m.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Stop after so much virtual time, as 7d.")
+    ] = None,
+    scheduling: Annotated[
+        list[str] | None,
+        typer.Option("--scheduling", help="KEY=VALUE of the scheduler's settings."),
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write a picture there.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page there.")] = None,
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """Run jobs on a cluster in virtual time, through the controller's own function.
+
+    The jobs come from a folder of YAML, from a trace (philly CSV or Standard Workload Format, also
+    packed by gzip), or are made up. Every policy sees the same time limits, never how long a job
+    really runs.
+
+    Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
+    """
+    request = simulations.Request(
+        source=source,
+        form=form,
+        policies=tuple(dict.fromkeys(policy or [simulations.OWN])),
+        nodes=nodes,
+        per_node=per_node,
+        jobs=jobs,
+        load=load,
+        speed_up=speed_up,
+        over_estimate=over_estimate,
+        options=replay.Options(
+            cycle_every_s=float(context.seconds(cycle_every)),
+            checkpoint_every_s=None
+            if checkpoint_every is None
+            else context.seconds(checkpoint_every),
+            until_s=None if until is None else context.seconds(until),
+        ),
+        scheduling=_pairs(scheduling or []),
+    )
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
+    try:
+        for one in dict.fromkeys(seed or [1]):
+            prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
+            if not several:
+                _tell_malformed(prepared)
+            with _bar(prepared) as progress:
+                several.append((one, prepared, list(simulations.run(prepared, progress))))
+    except simulations.SimulateError as error:
+        terminal.fail(str(error))
+    _show_runs(several, output)
+    _, prepared, runs = several[0]
+    _draw(prepared, runs, png, html)
+
+
+def _pairs(written: list[str]) -> dict[str, Any]:
+    found = {}
+    for pair in written:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
+        found[key] = yamlreader.scalar(value)
+    return found
+
+
+def _tell_malformed(prepared: simulations.Prepared) -> None:
+    workload = prepared.workload
+    if workload is None or not workload.malformed_count:
+        return
+    count = workload.malformed_count
+    terminal.note(f"{count} malformed {'rows are' if count > 1 else 'row is'} left out:")
+    for row in workload.malformed:
+        terminal.note(f"  line {row.line}: {row.why}")
+    if workload.malformed_count > len(workload.malformed):
+        terminal.note(f"  and {workload.malformed_count - len(workload.malformed)} more")
+
+
+@contextmanager
+def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None]:
+    """A live bar for each policy on a terminal; nothing in a pipe."""
+    if not terminal.err.is_terminal:
+        yield None
+        return
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+    )
+    with bars.Progress(*columns, console=terminal.err) as bar:
+        tasks = {
+            policy: bar.add_task(policy, total=prepared.total)
+            for policy in prepared.request.policies
+        }
+        yield lambda policy, ended: bar.update(tasks[policy], completed=ended)
+
+
+def _show_runs(
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]], output: terminal.Output
+) -> None:
+    figures = [(seed, results.figures(run)) for seed, _, runs in several for run in runs]
+    _, prepared, _ = several[0]
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        value = {
+            "title": prepared.title,
+            "malformed": prepared.workload.malformed_count if prepared.workload else 0,
+            "runs": [{"seed": seed} | results.as_mapping(found) for seed, found in figures],
+        }
+        terminal.document(value, output)
+        return
+    terminal.note(prepared.title)
+    if len(several) > 1:
+        terminal.note(f"mean of {len(several)} seeds")
+    wide = output is terminal.Output.WIDE
+    headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
+    if wide:
+        headings += ["FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
+    rows = []
+    for policy in prepared.request.policies:
+        found = results.mean([one for _, one in figures if one.policy == policy])
+        row = [
+            found.policy,
+            str(found.finished),
+            str(found.never_started),
+            terminal.duration(found.delay_mean_s),
+            terminal.duration(found.delay_p50_s),
+            terminal.duration(found.delay_p99_s),
+            f"{found.slowdown_mean:.2f}",
+            f"{found.slowdown_p99:.1f}",
+            f"{found.utilisation:.1%}",
+        ]
+        if wide:
+            row += [
+                f"{found.fairness:.2f}",
+                f"{found.shortfall:.2%}",
+                str(found.evictions),
+                f"{found.lost:.2%}",
+                terminal.duration(found.makespan_s),
+                str(found.cycles),
+            ]
+        rows.append(row)
+    terminal.table(headings, rows, right=" ".join(headings[1:]))
+
+
+def _draw(
+    prepared: simulations.Prepared, runs: list[results.Run], png: Path | None, html: Path | None
+) -> None:
+    try:
+        if png is not None:
+            png.write_bytes(pictures.png(runs, prepared.title))
+        if html is not None:
+            html.write_text(pictures.page(runs, prepared.title), encoding="utf-8")
+    except (pictures.PicturesMissingError, OSError) as error:
+        terminal.fail(str(error))

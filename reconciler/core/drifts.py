@@ -2,8 +2,17 @@
 
 from reconciler.core import health, overrides
 from reconciler.core import work as desk
+from reconciler.model import devices, times
 from reconciler.model.drift import Drift
 from reconciler.model.states import NodeState
+
+#: The most processes that are listed of one node.
+FOREIGN_MAX = 64
+_MESSAGE_CHARACTERS_MAX = 500
+#: A node may say any number; this one is in the year 2100.
+_TIME_MAX = 4.1e9
+#: What such a node last said may be long over.
+_NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
@@ -24,6 +33,11 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
             missing = health.lacks(node.inventory, pool)
             if missing:
                 found.append(_drift(work, "node-inventory", name, missing))
+        if node.state not in _NOT_HEARD:
+            found.extend(
+                _drift(work, "gpu-process-foreign", f"{name}/gpu{one.gpu}/{one.pid}", _who(one))
+                for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]
+            )
     found.extend(
         _drift(work, "node-missing", name, "declared, and no agent reports")
         for name in sorted(declared)
@@ -50,6 +64,20 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         )
         for d in found
     )
+
+
+def _who(process: devices.GpuProcess) -> str:
+    """What is known of a process on a GPU that is no task's."""
+    parts = [f"{process.name or 'a process'} ({process.pid})"]
+    if process.user:
+        parts.append(f"of user {process.user}")
+    parts.append(f"holds GPU {process.gpu} ({process.uuid})")
+    if process.memory_bytes:
+        parts.append(f"with {process.memory_bytes / 2**20:.0f} MiB")
+    if process.started_at and 0 < process.started_at < _TIME_MAX:
+        parts.append(f"since {times.format_time(process.started_at)}")
+    detail = f": {process.detail}" if process.detail else ""
+    return (" ".join(parts) + " and belongs to no task" + detail)[:_MESSAGE_CHARACTERS_MAX]
 
 
 def _drift(work: desk.Work, kind: str, subject: str, message: str) -> Drift:

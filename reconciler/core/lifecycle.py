@@ -7,8 +7,9 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
+from reconciler.core import resizing
 from reconciler.core import work as desk
-from reconciler.model import quantities, records
+from reconciler.model import desired, quantities, records
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
 #: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
@@ -32,9 +33,6 @@ _FREE = frozenset(
         EndReason.NODE_LOST,
         EndReason.REFUSED,
     }
-)
-_LOSSES = frozenset(
-    {EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST, EndReason.REFUSED}
 )
 #: After so many losses in a row the next try waits, twice as long each time, up to a minute.
 LOSSES_UNPUNISHED = 3
@@ -107,9 +105,18 @@ def _end_all(
 
 
 def give_verdict(
-    work: desk.Work, draft: desk.JobDraft, element: int, reason: EndReason, by: str = ""
+    work: desk.Work,
+    draft: desk.JobDraft,
+    element: int,
+    reason: EndReason,
+    by: str = "",
+    *,
+    moving: bool = False,
 ) -> None:
-    """Decide that a try comes to its end, and tell the tasks that are left to leave."""
+    """Decide that a try comes to its end, and tell the tasks that are left to leave.
+
+    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere.
+    """
     note = draft.note(element)
     attempts = work.attempts_of_element(draft.spec.name, element)
     if note.verdict is None:
@@ -117,18 +124,36 @@ def give_verdict(
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
             told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
-            work.order_stop(attempt, desk.stop_order(work, draft.spec, attempt, told, by))
+            order = desk.stop_order(work, draft.spec, attempt, told, by)
+            work.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
+
+
+def dismiss(
+    work: desk.Work,
+    draft: desk.JobDraft,
+    element: int,
+    leaving: set[tuple[str, int]],
+    by: str = "",
+) -> None:
+    """Tell some tasks (group, index) of an element to leave; it goes on with the others."""
+    for attempt in work.attempts_of_element(draft.spec.name, element):
+        if (attempt.group, attempt.index) in leaving:
+            order = desk.stop_order(work, draft.spec, attempt, EndReason.PREEMPTED, by)
+            work.order_stop(attempt, order)
 
 
 def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
     """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
-    attempts = work.attempts_of_element(draft.spec.name, element)
+    attempts = _under_way(work, draft, element)
     if not attempts or draft.elements[element] not in desk.LIVE_CODES:
         return
+    if resizing.is_resizable(draft.spec) and draft.note(element).verdict is None:
+        resizing.let_go(work, draft, element)
+        attempts = _under_way(work, draft, element)
     fault = next((a for a in attempts if _is_fault(a)), None)
     if fault is not None and draft.note(element).verdict is None:
         give_verdict(work, draft, element, fault.end_reason or EndReason.EXITED)
-        attempts = work.attempts_of_element(draft.spec.name, element)
+        attempts = _under_way(work, draft, element)
     if all(attempt.state is AttemptState.ENDED for attempt in attempts):
         _conclude(work, draft, element, attempts)
         return
@@ -144,6 +169,12 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
             give_verdict(work, draft, element, EndReason.TIMED_OUT)
         else:
             work.wake(ends_at)
+
+
+def _under_way(work: desk.Work, draft: desk.JobDraft, element: int) -> list[records.AttemptRecord]:
+    """The attempts of a try without those that left it while it goes on."""
+    attempts = work.attempts_of_element(draft.spec.name, element)
+    return [attempt for attempt in attempts if not attempt.concluded]
 
 
 def _is_fault(attempt: records.AttemptRecord) -> bool:
@@ -164,11 +195,12 @@ def _conclude(
     verdict = note.verdict
     if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
         verdict = None
-    if verdict is EndReason.EXITED and any(a.end_reason in _LOSSES for a in attempts):
+    if verdict is EndReason.EXITED and any(a.end_reason in resizing.LOSSES for a in attempts):
         verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
     tries = desk.try_number_of(attempts, note)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)
+    _account(work, draft.spec, attempts, succeeded=verdict is None)
     if verdict is None:
         draft.set_element(element, JobState.SUCCEEDED)
         draft.set_note(element, None)
@@ -183,13 +215,34 @@ def _conclude(
         draft.set_element(element, JobState.TIMED_OUT)
         draft.set_note(element, None)
     elif verdict in _FREE:
-        _wait_again(work, draft, element, verdict=verdict, tries=tries)
+        moved = any(a.stop is not None and a.stop.moving for a in attempts)
+        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved)
     elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
         _retry(work, draft, element, tries=tries)
     else:
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
         draft.message = _why(min(attempts, key=_blame))
+
+
+def _account(
+    work: desk.Work,
+    spec: desired.Job,
+    attempts: list[records.AttemptRecord],
+    *,
+    succeeded: bool,
+) -> None:
+    """Note what a try used, for budgets and run times; what a node lost is given back."""
+    lost = any(attempt.end_reason in resizing.LOSSES for attempt in attempts)
+    times = [
+        (a.started_at, a.ended_at)
+        for a in attempts
+        if a.started_at is not None and a.ended_at is not None
+    ]
+    ran_s = max(e for _, e in times) - min(s for s, _ in times) if times and succeeded else None
+    gpu_s = 0.0 if lost else sum(map(resizing.gpu_seconds, attempts))
+    if gpu_s or ran_s is not None:
+        work.ended.append(desk.Ended(spec, gpu_s, ran_s))
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
@@ -214,9 +267,10 @@ def _wait_again(
     *,
     verdict: EndReason,
     tries: int,
+    moved: bool,
 ) -> None:
     note = draft.note(element)
-    losses = note.losses + 1 if verdict in _LOSSES else 0
+    losses = note.losses + 1 if verdict in resizing.LOSSES else 0
     wait_s = 0.0
     if losses > LOSSES_UNPUNISHED:
         wait_s = min(2.0 ** (losses - LOSSES_UNPUNISHED), LOSS_WAIT_S_MAX)
@@ -228,6 +282,7 @@ def _wait_again(
             retries_spent=note.retries_spent,
             not_before=work.now + wait_s if wait_s else 0.0,
             losses=losses,
+            moved=moved,
         ),
     )
     work.event(

@@ -43,6 +43,7 @@ class Memory:
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
         self.look_at = loaded.look_at
+        self.recollection = loaded.recollection
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
@@ -102,6 +103,7 @@ class Memory:
             promised=self.promised,
             standing=self.standing,
             look_at=self.look_at,
+            recollection=self.recollection,
             leader_since=self.leader_since,
             next_order=self.next_order,
         )
@@ -144,6 +146,7 @@ class Memory:
         for name in result.left_nodes:
             self.nodes.pop(name, None)
             self.attempts_by_node.pop(name, None)
+        self.recollection = result.recollection
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
 

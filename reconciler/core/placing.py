@@ -1,108 +1,162 @@
 """From the scheduler's decisions to attempts, evictions and the reasons that records carry."""
 
+import math
 from collections import Counter
 
 from reconciler.core import lifecycle, snapshots
 from reconciler.core import work as desk
-from reconciler.model import desired, identifiers, records
+from reconciler.model import desired, identifiers, records, times
+from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from reconciler.scheduling import decisions
 
 #: Ports at which the first rank of a gang meets the others; below the kernel's own range.
 RENDEZVOUS_PORTS = range(29_400, 32_700)
+_LATE = "its deadline can't be met any more:"
 
 
 def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
     """Write what was decided into the work: new attempts, stop orders, reasons."""
-    ports = _Ports(work)
+    given = _Given(work, situation)
     touched: dict[str, desk.JobDraft] = {}
-    for placement in decided.placements:
-        draft = work.draft(placement.job)
-        if draft is None:
-            continue
-        touched[placement.job] = draft
-        _place(work, situation.node_names, draft, placement, ports)
+    placed: dict[tuple[str, int], list[decisions.Placement]] = {}
+    for placement in decided.placements:  # an elastic element may start and grow in one cycle
+        placed.setdefault((placement.job, placement.element), []).append(placement)
+    for (job, _), parts in placed.items():
+        draft = work.draft(job)
+        if draft is not None:
+            touched[job] = draft
+            _place(work, draft, parts, given)
     for eviction in decided.evictions:
         draft = work.draft(eviction.job)
-        if draft is None:
-            continue
-        lifecycle.give_verdict(
-            work, draft, eviction.element, EndReason.PREEMPTED, by=eviction.for_job
-        )
-        work.event(
-            "JobEvicted",
-            f"element {eviction.element} leaves for {eviction.for_job}: {eviction.why}",
-            job=eviction.job,
-        )
+        if draft is not None:
+            touched[eviction.job] = draft
+            _evict(work, draft, eviction)
     for draft in touched.values():
         lifecycle.settle(work, draft)
     _reasons(work, situation, decided)
+    _deadlines(work, situation, decided)
+
+
+def _evict(work: desk.Work, draft: desk.JobDraft, eviction: decisions.Eviction) -> None:
+    """An element leaves, or only those of its tasks that it can go on without."""
+    element, moving = eviction.element, eviction.ground == "consolidate"
+    what = f"element {element}"
+    if eviction.tasks:
+        names = [group.name for group in draft.spec.groups]
+        leaving = {(names[group], index) for group, index in eviction.tasks}
+        lifecycle.dismiss(work, draft, element, leaving, by=eviction.for_job)
+        what = f"{len(leaving)} tasks of element {element}"
+    else:
+        lifecycle.give_verdict(
+            work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
+        )
+    whom = f" for {eviction.for_job}" if eviction.for_job else ""
+    verb = "moves" if moving else "leaves"
+    work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
+
+
+class _Given:
+    """What placements are turned into attempts with: names, ports, MIG instances."""
+
+    def __init__(self, work: desk.Work, situation: snapshots.Situation) -> None:
+        self.nodes = situation.nodes
+        self.ports = _Ports(work)
+        self._instances: dict[tuple[str, str], set[int]] = {}
+        for attempt in work.live_attempts():
+            if attempt.instances:
+                key = (attempt.node, attempt.mig_profile)
+                self._instances.setdefault(key, set()).update(attempt.instances)
+
+    def instances(self, task: decisions.TaskPlacement) -> tuple[str, tuple[int, ...]]:
+        """The profile of a task's MIG instances, and which of its node's it gets."""
+        if task.profile < 0:
+            return "", ()
+        profile = self.nodes.profiles[task.profile]
+        taken = self._instances.setdefault((self.nodes.names[task.node], profile), set())
+        found: list[int] = []
+        number = 0
+        while len(found) < task.instances:
+            if number not in taken:
+                found.append(number)
+            number += 1
+        taken.update(found)
+        return profile, tuple(found)
 
 
 def _place(
-    work: desk.Work,
-    node_names: tuple[str, ...],
-    draft: desk.JobDraft,
-    placement: decisions.Placement,
-    ports: "_Ports",
+    work: desk.Work, draft: desk.JobDraft, parts: list[decisions.Placement], given: _Given
 ) -> None:
     spec = draft.spec
-    element = placement.element
-    try_number = draft.note(element).tries + 1
-    resources = {group.name: group.resources for group in spec.groups}
-    ranks = _ranks(work, spec, placement, node_names, ports)
-    for task, rank in zip(placement.tasks, ranks, strict=True):
-        name = node_names[task.node]
+    element = parts[0].element
+    tasks = sorted(
+        (task for part in parts for task in part.tasks), key=lambda task: (task.group, task.index)
+    )
+    names = given.nodes.names
+    grows = parts[0].action == "grow"
+    present = work.attempts_of_element(spec.name, element) if grows else []
+    note = draft.note(element)
+    number = 1 + max(note.tries, desk.try_number_of(present, note) if present else 0)
+    ranks = _ranks(work, spec, tasks, names, given.ports)
+    for task, rank in zip(tasks, ranks, strict=True):
+        name = names[task.node]
         node = work.node(name)
+        group = spec.groups[task.group].name
+        profile, instances = given.instances(task)
         work.add_attempt(
             records.AttemptRecord(
-                id=identifiers.attempt_id(spec, element, task.group, task.index, try_number),
+                id=identifiers.attempt_id(spec, element, group, task.index, number),
                 job=spec.name,
                 run=spec.run,
                 job_key=spec.key,
                 element=element,
-                group=task.group,
+                group=group,
                 index=task.index,
-                try_number=try_number,
+                try_number=number,
                 node=name,
                 boot_id=node.boot_id if node else "",
-                resources=resources[task.group],
+                resources=Resources(*task.amounts),
                 state=AttemptState.ASSIGNED,
                 assigned_at=work.now,
                 devices=task.devices,
                 rank=rank,
                 lease_s=spec.lease_s,
                 grace_s=desk.lease_grace_s(work, spec, name),
+                mig_profile=profile,
+                instances=instances,
             )
         )
-    draft.set_element(element, JobState.STARTING)
-    where = Counter(node_names[task.node] for task in placement.tasks)
+    if not grows:
+        draft.set_element(element, JobState.STARTING)
+    where = Counter(names[task.node] for task in tasks)
     places = ", ".join(f"{count} on {name}" for name, count in sorted(where.items()))
-    work.event("JobPlaced", f"element {element}, try {try_number}: {places}", job=spec.name)
+    why = f" ({parts[0].why})" if parts[0].why else ""
+    what = f"element {element} grows by" if grows else f"element {element}, try {number}:"
+    work.event("JobPlaced", f"{what} {places}{why}", job=spec.name)
 
 
 def _ranks(
     work: desk.Work,
     spec: desired.Job,
-    placement: decisions.Placement,
+    tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
     ports: "_Ports",
 ) -> list[records.RankPlacement]:
     """Number the tasks: groups in order, indexes in order, nodes by their first rank."""
     if spec.framework == "none":
-        return [records.RankPlacement()] * len(placement.tasks)
+        return [records.RankPlacement()] * len(tasks)
     local: Counter[int] = Counter()
     node_rank: dict[int, int] = {}
-    sizes = Counter(task.node for task in placement.tasks)
-    first = work.node(node_names[placement.tasks[0].node])
+    sizes = Counter(task.node for task in tasks)
+    first = work.node(node_names[tasks[0].node])
     address = first.inventory.address if first else "127.0.0.1"
     port = ports.take()
     ranks = []
-    for number, task in enumerate(placement.tasks):
+    for number, task in enumerate(tasks):
         ranks.append(
             records.RankPlacement(
                 rank=number,
-                world_size=len(placement.tasks),
+                world_size=len(tasks),
                 local_rank=local[task.node],
                 local_world_size=sizes[task.node],
                 node_rank=node_rank.setdefault(task.node, len(node_rank)),
@@ -137,7 +191,14 @@ class _Ports:
 def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
     """Point every waiting job at its reasons; write only what changed."""
     reasons = {**situation.reasons, **decided.reasons}
-    reason_of = {**situation.reason_of, **decided.reason_of}
+    reason_of = dict(situation.reason_of)
+    started = Counter(p.job for p in decided.placements if p.action != "grow")
+    for line, key in zip(situation.snapshot.lines, decided.reason_of_line, strict=True):
+        if key:
+            for claim in line.claims:
+                if not claim.missing and started[claim.job] < len(claim.elements):
+                    reason_of[claim.job] = key
+    reason_of |= decided.reason_of
     for name in work.active_names():
         record = work.drafts.get(name) or work.observed.jobs[name]
         key = reason_of.get(name, "")
@@ -152,3 +213,31 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
     for key in work.observed.reasons:
         if key not in used:
             work.reasons[key] = ()
+
+
+def _deadlines(
+    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+) -> None:
+    """Say at once which deadlines can't be met any more, and take it back where they can."""
+    late = dict(situation.unreachable)
+    for line in situation.snapshot.lines:
+        for claim in line.claims:
+            if claim.slack_s == math.inf or claim.job in late:
+                continue
+            estimate = decided.estimates.get(claim.job)
+            latest = situation.at + claim.slack_s
+            if estimate is not None and estimate.certain and estimate.at > latest:
+                late[claim.job] = latest
+    for name, latest in late.items():
+        message = f"{_LATE} it would have to start by {times.format_time(latest)} at the latest"
+        draft = work.draft(name)
+        if draft is not None and draft.message != message:
+            draft.message = message
+            work.event("DeadlineOutOfReach", message, job=name)
+    for line in situation.snapshot.lines:
+        for claim in line.claims:
+            if claim.slack_s == math.inf or claim.job in late:
+                continue
+            draft = work.draft(claim.job)
+            if draft is not None and draft.message.startswith(_LATE):
+                draft.message = ""

@@ -7,13 +7,17 @@ number, and gives the same answer for the same input on any machine.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from reconciler.core import (
     admission,
+    budgets,
     drifts,
     health,
     ingest,
+    learning,
     leaving,
     lifecycle,
     overrides,
@@ -23,8 +27,9 @@ from reconciler.core import (
 )
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
+from reconciler.model import recollection as recollections
 from reconciler.model.states import AttemptState
-from reconciler.scheduling import schedule
+from reconciler.scheduling import decisions, schedule
 from reconciler.scheduling import snapshot as columns
 
 #: The phases of a cycle, in order; the outcome is put together after the last one.
@@ -59,6 +64,7 @@ def reconcile(
     health.watch(work)
     ended("health")
     lifecycle.progress(work)
+    budgets.enforce(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
     ended("lifecycle")
@@ -66,7 +72,7 @@ def reconcile(
     ended("leave")
     last = standing.find(work)
     if last is not None and not always_schedule:
-        return _outcome(work, last, None, observed.promised)
+        return _outcome(work, _Schedule(last, None, observed.promised, learning.renewed(work)))
     at = now if last is None else last.at
     situation = snapshots.build(work, at)
     ended("snapshot")
@@ -74,18 +80,60 @@ def reconcile(
     ended("schedule")
     placing.apply(work, situation, decided)
     ended("place")
+    if at < decided.wake_at < math.inf:
+        work.wake_schedule(decided.wake_at)
     new = standing.made(work, at, situation.snapshot, decided)
     if new is None and work.schedule_at is not None:
         work.wake(work.schedule_at)
-    return _outcome(work, new, _queue_usage(work, situation), decided.promised)
+    usage = _queue_usage(work, situation, decided)
+    return _outcome(
+        work,
+        _Schedule(
+            new,
+            usage,
+            decided.promised,
+            _remembered(work, situation, decided, usage),
+            {
+                job: outcome.ExpectedStart(one.at, one.certain)
+                for job, one in decided.estimates.items()
+            },
+        ),
+    )
 
 
-def _outcome(
+class _Schedule(NamedTuple):
+    """What a schedule, or the one that still stands, adds to an outcome."""
+
+    stands: records.Standing | None
+    queues: tuple[outcome.QueueUsage, ...] | None
+    promised: Mapping[str, int]
+    recollection: recollections.Recollection
+    expected: dict[str, outcome.ExpectedStart] | None = None
+
+
+def _remembered(
     work: desk.Work,
-    stands: records.Standing | None,
-    queues: tuple[outcome.QueueUsage, ...] | None,
-    promised: Mapping[str, int],
-) -> outcome.Outcome:
+    situation: snapshots.Situation,
+    decided: decisions.Decisions,
+    usage: tuple[outcome.QueueUsage, ...],
+) -> recollections.Recollection:
+    """What the scheduler remembers after a schedule."""
+    found = learning.renewed(work)
+    counts = bool(work.desired.structure.settings.scheduling.usage_strength)
+    renewed = msgspec.structs.replace(
+        found,
+        turn=found.turn + bool(decided.placements),
+        kept=learning.rooms_of(decided.kept, situation.node_names),
+        used=situation.used,
+        offered=situation.offered,
+        used_at=situation.at if counts else 0.0,
+        held={one.name: one.allocated[2] / columns.WHOLE for one in usage} if counts else {},
+    )
+    return found if renewed == found else renewed
+
+
+def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
+    stands = schedule_.stands
     if stands is not None and stands.wake_at is not None:
         work.wake(stands.wake_at)
     jobs = list(work.replaced)
@@ -107,35 +155,43 @@ def _outcome(
         drift=drifts.find(work, known),
         overrides=work.overrides,
         answers=work.answers,
-        queues=queues,
-        promised=promised,
+        queues=schedule_.queues,
+        promised=schedule_.promised,
         standing=stands,
         left_jobs=tuple(work.left_jobs),
         left_nodes=tuple(work.left_nodes),
         look_at=work.look_at if work.look_at < math.inf else None,
+        recollection=schedule_.recollection,
+        expected=schedule_.expected,
         next_order=work.next_order,
         wake_at=work.wake_at,
     )
 
 
-def _queue_usage(work: desk.Work, situation: snapshots.Situation) -> tuple[outcome.QueueUsage, ...]:
+def _queue_usage(
+    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+) -> tuple[outcome.QueueUsage, ...]:
     table: columns.QueueColumns = situation.snapshot.queues
     queues = work.desired.structure.queues
     allocated = table.allocated.copy()
     row_of = {name: row for row, name in enumerate(table.names)}
     running: dict[str, set[str]] = {}
-    for attempt in work.live_attempts():
-        spec = _spec_of(work, attempt.job)
+    for job, _ in situation.held.attempts:
+        spec = _spec_of(work, job)
         if spec is not None:
-            running.setdefault(spec.queue, set()).add(attempt.job)
+            running.setdefault(spec.queue, set()).add(job)
     for attempt in work.attempts.values():
         if attempt.state is AttemptState.ENDED or attempt.id in work.observed.attempts:
             continue
         spec = _spec_of(work, attempt.job)
+        if spec is not None:
+            running.setdefault(spec.queue, set()).add(attempt.job)
         row = row_of.get(spec.queue, -1) if spec is not None else -1
         while row >= 0:
             allocated[row] += attempt.resources.as_vector()
             row = int(table.parent[row])
+    nothing = decisions.QueueShare(_UNMEASURED, (0, 0, 0), (0, 0, 0))
+    shares = decided.shares or (nothing,) * len(queues)
     return tuple(
         outcome.QueueUsage(
             name=queue.name,
@@ -145,9 +201,20 @@ def _queue_usage(work: desk.Work, situation: snapshots.Situation) -> tuple[outco
             limit=queue.limit.as_vector(),
             pending_jobs=situation.pending_jobs.get(queue.name, 0),
             running_jobs=len(running.get(queue.name, ())),
+            fair_share=_measured(share.fair_share),
+            demand=share.demand,
+            weight=queue.weight,
         )
-        for queue, amounts in zip(queues.values(), allocated, strict=True)
+        for queue, amounts, share in zip(queues.values(), allocated, shares, strict=True)
     )
+
+
+_UNMEASURED = (columns.UNLIMITED, columns.UNLIMITED, columns.UNLIMITED)
+
+
+def _measured(share: columns.Vector) -> tuple[int | None, int | None, int | None]:
+    cpu, memory, gpu = (None if amount >= columns.UNLIMITED else amount for amount in share)
+    return (cpu, memory, gpu)
 
 
 def _spec_of(work: desk.Work, job: str) -> desired.Job | None:

@@ -42,7 +42,9 @@ def made(
     """What a schedule stands for; None where it changed what the next one is made from."""
     if decided.placements or decided.evictions or decided.promised != work.observed.promised:
         return None
-    stale_at = at + SAMPLE_S if situation.claims else None
+    if decided.kept != situation.kept:
+        return None
+    stale_at = at + SAMPLE_S if situation.lines else None
     return records.Standing(at, work.desired.generation, work.schedule_at, stale_at)
 
 

@@ -102,6 +102,18 @@ class JobDraft:
 _NO_NOTE = records.ElementNote()
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """A task, or all tasks of a try, that came to an end in this cycle.
+
+    ``gpu_s``: GPU-seconds it used, 0 where they were lost to a node; ``ran_s``: how long an
+    element ran that has succeeded, None for others.
+    """
+
+    spec: desired.Job
+    gpu_s: float
+    ran_s: float | None = None
+
+
 class Work:
     """What one cycle reads and what it renews."""
 
@@ -118,6 +130,11 @@ class Work:
         self.replaced: list[records.JobRecord] = []
         self.reasons: dict[str, tuple[Reason, ...]] = {}
         self.finished_now: list[str] = []
+        #: Jobs that began in this cycle, and work that ended: what the scheduler learns from.
+        self.arrived: list[desired.Job] = []
+        self.ended: list[Ended] = []
+        #: Elements (``JOB/ELEMENT``) that run with fewer tasks than they need, and since when.
+        self.short_since: dict[str, float] = {}
         self.overrides: tuple[records.Override, ...] = observed.overrides
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
@@ -254,6 +271,7 @@ class Work:
         draft.is_new = True
         self.drafts[spec.name] = draft
         self.new_runs.append(spec.key)
+        self.arrived.append(spec)
         self.event("JobSubmitted", f"run {spec.run} waits in queue {spec.queue}", job=spec.name)
         return draft
 

@@ -183,7 +183,16 @@ def _types(inner: dict[str, Any]) -> set[str]:
 def _expected(inner: dict[str, Any]) -> str:
     """What a schema asks for, in words, with its example."""
     words = []
-    for branch in _branches(inner):
+    branches = list(_branches(inner))
+    spans = [
+        (branch.get("minimum"), branch.get("maximum"))
+        for branch in branches
+        if branch.get("type") == "number"
+    ]
+    for branch in branches:
+        whole = branch.get("type") == "integer"
+        if whole and (branch.get("minimum"), branch.get("maximum")) in spans:
+            continue  # a whole number is a number
         if "enum" in branch:
             words.append("one of " + ", ".join(map(str, branch["enum"])))
         elif branch.get("type") in _TYPE_WORDS:

@@ -112,6 +112,9 @@ class AgentsEngine:
                     devices=attempt.devices,
                     rank=attempt.rank,
                     stop=attempt.stop,
+                    share_milli=attempt.share_milli or 1000,
+                    mig_profile=attempt.mig_profile,
+                    instances=attempt.instances,
                 )
             )
         return wire.AssignmentSet(templates=templates, assignments=tuple(assignments))
@@ -141,4 +144,20 @@ class AgentsEngine:
             user=structure.unix_users.get(spec.owner),
             allow_root=pool is not None and pool.allow_root,
             framework=spec.framework,
+            told=_told(spec, group, structure),
         )
+
+
+def _told(
+    spec: desired.Job, group: desired.TaskGroup, structure: desired.Structure
+) -> dict[str, str]:
+    """What the tasks of a group learn from their environment, beside what the node knows."""
+    told: dict[str, str] = {}
+    if spec.is_elastic:
+        told["MUSTER_TASKS_MIN"] = str(group.least)
+        told["MUSTER_TASKS_MAX"] = str(group.count)
+    for name in spec.volumes:
+        volume = structure.volumes.get(name)
+        if volume is not None:
+            told[f"MUSTER_VOLUME_{name.upper().replace('-', '_')}"] = volume.mount_path
+    return told

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from reconciler import __version__
+from reconciler.metrics import gpupages
 from reconciler.metrics.counting import ClusterState, Counters, Histogram, Sums
 from reconciler.metrics.table import TABLE, Page
-from reconciler.model import desired, records
+from reconciler.model import desired, devices, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState, NodeState
 
@@ -195,7 +196,11 @@ def _put_queues(page: _Text, counters: Counters, sums: Sums) -> None:
                     page.put(f"muster_queue_{what}_{unit}", value / scale, usage.name)
 
 
-def render_node(node: records.NodeRecord, attempts: Iterable[records.AttemptRecord]) -> bytes:
+def render_node(
+    node: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    gpu_usage: Iterable[devices.GpuUsage] = (),
+) -> bytes:
     """One node's page, of what it reported last and the attempts that are there."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
@@ -220,6 +225,7 @@ def render_node(node: records.NodeRecord, attempts: Iterable[records.AttemptReco
     for gpu in node.inventory.gpus:
         page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
     _put_usage(page, node.usage, who)
+    gpupages.put(page.put, node.inventory, gpu_usage, who)
     return page.render()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reconciler.model import recollection as recollections
 from reconciler.model.drift import Drift
 from reconciler.model.events import Event
 from reconciler.model.reasons import Reason
@@ -45,7 +46,10 @@ Action = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge
 
 
 class QueueUsage(msgspec.Struct, frozen=True):
-    """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs."""
+    """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs.
+
+    ``fair_share`` is None where its share is not measured; ``demand`` is what it has and asks for.
+    """
 
     name: str
     parent: str | None
@@ -54,6 +58,16 @@ class QueueUsage(msgspec.Struct, frozen=True):
     limit: tuple[int | None, int | None, int | None]
     pending_jobs: int = 0
     running_jobs: int = 0
+    fair_share: tuple[int | None, int | None, int | None] = (None, None, None)
+    demand: tuple[int, int, int] = (0, 0, 0)
+    weight: float = 1.0
+
+
+class ExpectedStart(msgspec.Struct, frozen=True):
+    """When a job's next element is expected to start; not ``certain``: unless it is reclaimed."""
+
+    at: float
+    certain: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -67,7 +81,10 @@ class Outcome(msgspec.Struct, frozen=True):
     others to leave, by job. ``queues`` is None where it is as in the cycle before. ``left_jobs``
     and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when to look for
     more. ``standing`` is what this cycle's schedule holds for, None where it changed what it was
-    made from. ``wake_at`` is the next moment at which time alone changes something.
+    made from.
+    ``recollection`` is what the scheduler remembers; ``expected`` when jobs are expected to start,
+    None where that is as in the cycle before. ``wake_at`` is the next moment at which time alone
+    changes something.
     """
 
     now: float
@@ -88,5 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     left_jobs: tuple[str, ...] = ()
     left_nodes: tuple[str, ...] = ()
     look_at: float | None = None
+    recollection: recollections.Recollection = recollections.NOTHING
+    expected: Mapping[str, ExpectedStart] | None = None
     next_order: int = 1
     wake_at: float | None = None

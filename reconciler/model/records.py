@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import desired, runs
+from reconciler.model import desired, devices, hosts, runs
+from reconciler.model import recollection as recollections
 from reconciler.model.drift import Drift
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
@@ -33,6 +34,7 @@ class ElementNote(msgspec.Struct, frozen=True):
         not_before: earliest start, while it backs off; 0: at once.
         verdict: why the try under way is being ended, decided before its tasks have left.
         losses: tries in a row that were lost to nodes; they spend no retry but wait longer.
+        moved: whether the last try left only to start elsewhere.
     """
 
     tries: int = 0
@@ -40,6 +42,7 @@ class ElementNote(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     verdict: EndReason | None = None
     losses: int = 0
+    moved: bool = False
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -104,13 +107,17 @@ class RankPlacement(msgspec.Struct, frozen=True):
 
 
 class StopOrder(msgspec.Struct, frozen=True):
-    """An attempt is to end: why, for whom, with which signal, and after which time by force."""
+    """An attempt is to end: why, for whom, with which signal, and after which time by force.
+
+    ``moving``: it leaves only to start elsewhere.
+    """
 
     reason: EndReason
     signal: str
     grace_s: int
     at: float
     by: str = ""
+    moving: bool = False
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
@@ -120,6 +127,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     ``lease_s`` and ``grace_s`` are the lease that its node was told, None for none, and the time
     that the task then has to leave: what git says since does not change them.
     ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
+    ``devices`` are indexes of GPUs, each taken by ``share_milli``; ``instances`` numbers of MIG
+    instances of ``mig_profile``, from 0 on its node.
     ``concluded`` is set when the whole try of its element has come to its end: until then an
     attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
     """
@@ -151,20 +160,53 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     concluded: bool = False
     lease_s: int | None = None
     grace_s: int = 30
+    mig_profile: str = ""
+    instances: tuple[int, ...] = ()
+
+    @property
+    def share_milli(self) -> int:
+        """Milli-GPUs of each of its devices."""
+        return self.resources.gpu_milli // len(self.devices) if self.devices else 0
 
 
-class Gpu(msgspec.Struct, frozen=True):
-    """One GPU as the agent sees it. ``simulated`` ones compute nothing."""
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU as the agent sees it. ``simulated`` ones compute nothing.
+
+    ``index`` is the node's own number, the same for as long as the node runs. ``state`` is one of
+    ``model.devices``, ``message`` why it is no other. ``fabric`` is the NVSwitch domain that it has
+    joined, ``CLUSTER.CLIQUE``. ``mps``: processes share it through an MPS server.
+    """
 
     index: int
     uuid: str
     model: str
     memory_bytes: int = 0
     simulated: bool = False
+    state: str = devices.OK
+    message: str = ""
+    pci_address: str = ""
+    numa_node: int | None = None
+    nvlinks: tuple[devices.NvLinkPeer, ...] = ()
+    fabric: str = ""
+    compute_mode: str = ""
+    mig_enabled: bool = False
+    mig: tuple[devices.MigInstance, ...] = ()
+    mps: bool = False
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a task may have the whole of it."""
+        return self.state == devices.OK and not self.mig_enabled
 
 
-class Inventory(msgspec.Struct, frozen=True):
-    """What a node has."""
+class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node has, told again whenever it changes.
+
+    ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
+    looked for one, ``host`` where the agent is older than the field.
+    """
 
     hostname: str = ""
     address: str = "127.0.0.1"
@@ -175,6 +217,9 @@ class Inventory(msgspec.Struct, frozen=True):
     agent_version: str = ""
     virtual: bool = False
     runs_as_root: bool = False
+    gpu_driver: devices.GpuDriver | None = None
+    foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
+    host: hosts.Host | None = None
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
@@ -298,6 +343,7 @@ class Observed(msgspec.Struct, frozen=True):
         drift: the differences found by the last cycle.
         promised: elements of jobs for which the last cycle kept room while others leave.
         standing: what the last schedule was made from; None: it has to be made anew.
+        recollection: what the scheduler remembers besides.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
     """
@@ -318,6 +364,7 @@ class Observed(msgspec.Struct, frozen=True):
     drift: tuple[Drift, ...] = ()
     promised: Mapping[str, int] = {}
     standing: Standing | None = None
+    recollection: recollections.Recollection = recollections.NOTHING
     leader_since: float = 0.0
     next_order: int = 1
 

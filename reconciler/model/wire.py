@@ -7,6 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
+from reconciler.model.devices import GpuUsage
 from reconciler.model.records import AttemptReport, Inventory, NodeUsage, RankPlacement, StopOrder
 
 PROTOCOL_VERSION = 1
@@ -21,6 +22,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``wait_s`` is how long the server may wait for news before it answers.
     ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
     every request of an incarnation: of two that cross on their way the older is dropped.
+    ``gpu_usage`` is for the server to show: it goes no further.
     """
 
     node: str
@@ -34,12 +36,14 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: tuple[AttemptReport, ...] = ()
     inventory: Inventory | None = None
     usage: NodeUsage | None = None
+    gpu_usage: tuple[GpuUsage, ...] | None = None
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the tasks of one group of one run have in common.
 
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
+    ``told`` are environment variables that Muster sets and no job can.
     """
 
     job: str
@@ -56,10 +60,15 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str | None = None
     allow_root: bool = False
     framework: str = "none"
+    told: dict[str, str] = {}
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt that the node has to have: running, or stopping where ``stop`` is set."""
+    """One attempt that the node has to have: running, or stopping where ``stop`` is set.
+
+    ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
+    MIG instances of ``mig_profile``, from 0 on the node.
+    """
 
     attempt: str
     template: str
@@ -71,6 +80,9 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[int, ...] = ()
     rank: RankPlacement = RankPlacement()
     stop: StopOrder | None = None
+    share_milli: int = 1000
+    mig_profile: str = ""
+    instances: tuple[int, ...] = ()
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,8 +12,9 @@ import sys
 
 import msgspec
 
+from reconciler.core import journal
 from reconciler.core import memory as memories
-from reconciler.model import desired, records, times
+from reconciler.model import records, times
 from reconciler.model.states import AttemptState, JobState
 from reconciler.operations import replaying, views
 from reconciler.store import Reader, StoreError
@@ -76,7 +77,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
     after = memories.Memory.as_of(call.observed)
     after.absorb(call.result)
     status = call.wanted.status
-    shown = _job(reader, name, after, call.wanted, call.now)
+    shown = _job(reader, name, after, call)
     if shown is None:
         raise UnknownJobError(
             f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
@@ -103,9 +104,10 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 
 
 def _job(
-    reader: Reader, name: str, then: memories.Memory, wanted: desired.Desired, now: float
+    reader: Reader, name: str, then: memories.Memory, call: journal.Cycle
 ) -> views.JobView | None:
     """The job as the records have it, as git had it where it could never run, or as it ended."""
+    wanted, now = call.wanted, call.now
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
@@ -119,6 +121,7 @@ def _job(
         attempts=_attempts(reader, record, then, now),
         reasons=then.reasons.get(record.reason_key, ()),
         place=_place(record, then),
+        expected=call.expected.get(name),
     )
 
 

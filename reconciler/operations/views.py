@@ -12,11 +12,12 @@ from typing import TypeVar
 import msgspec
 
 from reconciler.core import overrides
-from reconciler.model import desired, drift, events, hostlists, outcome, records
+from reconciler.model import desired, devices, drift, events, hostlists, outcome, records
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.model.times import format_time
+from reconciler.operations import gpuviews
 from reconciler.store.errors import DamagedError
 
 _T = TypeVar("_T")
@@ -28,6 +29,7 @@ ATTEMPTS_IN_JOB = 200
 
 #: Names of the stored views, which the loop writes; their bytes are msgpack.
 QUEUES = "queues"
+EXPECTED = "expected"
 POOLS = "pools"
 SYNC = "sync"
 REFUSED = "refused"
@@ -35,7 +37,12 @@ REFUSED = "refused"
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
     """What to store for showing after a cycle, where it may be other than before."""
-    return {} if decided.queues is None else {QUEUES: msgspec.msgpack.encode(decided.queues)}
+    found = {}
+    if decided.queues is not None:
+        found[QUEUES] = msgspec.msgpack.encode(decided.queues)
+    if decided.expected is not None:
+        found[EXPECTED] = msgspec.msgpack.encode(decided.expected)
+    return found
 
 
 def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
@@ -67,6 +74,11 @@ def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
 def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
     """The queues' arithmetic from its stored view."""
     return _stored(QUEUES, body, tuple[outcome.QueueUsage, ...], ())
+
+
+def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
+    """When jobs are expected to start, from its stored view."""
+    return _stored(EXPECTED, body, dict[str, outcome.ExpectedStart], {})
 
 
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
@@ -159,17 +171,6 @@ class JobView(_View, frozen=True):
     path: str
 
 
-class GpuView(_View, frozen=True):
-    """One device and the attempt that holds it."""
-
-    index: int
-    uuid: str
-    model: str
-    memory: int
-    simulated: bool
-    attempt: str | None
-
-
 class NodeUsageView(_View, frozen=True):
     """What a node said it uses."""
 
@@ -198,7 +199,9 @@ class NodeView(_View, frozen=True):
     message: str
     capacity: AmountsView
     allocated: AmountsView
-    gpus: list[GpuView]
+    gpus: list[gpuviews.GpuView]
+    gpu_driver: gpuviews.GpuDriverView | None
+    foreign_gpu_processes: list[gpuviews.GpuProcessView]
     labels: dict[str, str]
     attempts: int
     usage: NodeUsageView | None
@@ -212,13 +215,19 @@ class NodeView(_View, frozen=True):
 
 
 class QueueView(_View, frozen=True):
-    """A queue's arithmetic. ``parent`` is null for a root."""
+    """A queue's arithmetic. ``parent`` is null for a root.
+
+    ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
+    """
 
     name: str
     parent: str | None
     allocated: AmountsView
     guaranteed: AmountsView
     limit: AmountsView
+    fair_share: AmountsView
+    demand: AmountsView
+    weight: float
     pending: int
     running: int
 
@@ -350,6 +359,7 @@ def job_view(
     attempts: Iterable[records.AttemptRecord] = (),
     reasons: Iterable[Reason] = (),
     place: int | None = None,
+    expected: outcome.ExpectedStart | None = None,
 ) -> JobView:
     """A job's run with what belongs to it."""
     spec = of.spec
@@ -366,7 +376,7 @@ def job_view(
         state=of.state.value,
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
-        estimated_start=None,
+        estimated_start=_time(expected.at) if waits and expected is not None else None,
         attempts=[attempt_view(attempt, array=array) for attempt in attempts],
         priority=spec.priority,
         labels=spec.labels,
@@ -386,17 +396,20 @@ def _drain_view(of: desired.Drain) -> DrainView:
     return DrainView(of.reason, of.owner, _time(of.until))
 
 
-def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord]) -> NodeView:
+def node_view(
+    of: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    gpu_usage: Iterable[devices.GpuUsage] = (),
+) -> NodeView:
     """A node with the attempts on it that have not ended."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     holder = {device: attempt.id for attempt in alive for device in attempt.devices}
     inventory, usage = of.inventory, of.usage
+    used = {one.uuid: one for one in gpu_usage}
     gpus = [
-        GpuView(
-            gpu.index, gpu.uuid, gpu.model, gpu.memory_bytes, gpu.simulated, holder.get(gpu.index)
-        )
-        for gpu in inventory.gpus
+        gpuviews.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
     ]
+    driver = inventory.gpu_driver
     return NodeView(
         name=of.name,
         pool=of.pool,
@@ -405,6 +418,10 @@ def node_view(of: records.NodeRecord, attempts: Iterable[records.AttemptRecord])
         capacity=amounts(inventory.capacity),
         allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
         gpus=gpus,
+        gpu_driver=None if driver is None else gpuviews.driver_view(driver),
+        foreign_gpu_processes=[
+            gpuviews.process_view(one) for one in inventory.foreign_gpu_processes
+        ],
         labels=inventory.labels,
         attempts=len(alive),
         usage=None if not usage.at else usage_view(usage),
@@ -468,6 +485,9 @@ def queue_view(of: outcome.QueueUsage) -> QueueView:
         allocated=vector(of.allocated),
         guaranteed=vector(of.guaranteed),
         limit=vector(of.limit),
+        fair_share=vector(of.fair_share),
+        demand=vector(of.demand),
+        weight=of.weight,
         pending=of.pending_jobs,
         running=of.running_jobs,
     )

@@ -9,7 +9,7 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reconciler.scheduling import asking
@@ -25,13 +25,12 @@ RESERVATIONS_MAX = 200
 Taken = Iterable[snapshots.HeldTask | TaskPlacement]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
     """Room kept from ``starts_at`` to ``ends_at``.
 
     Attributes:
         room: what is free at ``starts_at`` beside all that is reserved then.
-        certain: whether everything that has to end for it has a limit.
     """
 
     ask: asking.Ask
@@ -139,6 +138,31 @@ class Calendar:
         self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
         self._combined.clear()
         return reservation
+
+    def cancel(self, job: str) -> bool:
+        """Give up a job's reservation, if it has one."""
+        mine = [r for r in self.reservations if r.ask.job == job]
+        if not mine:
+            return False
+        self._give_up(mine)
+        return True
+
+    def void(self, keep: Callable[[Reservation], bool]) -> bool:
+        """Give up reservations that are not to be kept; whether there were any."""
+        voided = [r for r in self.reservations if not keep(r)]
+        self._give_up(voided)
+        return bool(voided)
+
+    def _give_up(self, given_up: list[Reservation]) -> None:
+        self.reservations = [r for r in self.reservations if r not in given_up]
+        self._combined.clear()
+        for reservation in given_up:
+            shape = self.situation.shapes[reservation.ask.shape]
+            for other in self.reservations:
+                if reservation.starts_at <= other.starts_at < reservation.ends_at:
+                    other.room.release(
+                        reservation.tasks, exclusive=shape.exclusive, matches=shape.matches
+                    )
 
     def _earliest(self, ask: asking.Ask) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
         """The first moment, the placement, and the room at that moment with it taken."""

@@ -175,6 +175,9 @@ class Prospects:
         queue = columns.queue[lines]
         found: Mask = ~columns.preemptible[lines] | self.gated(asked)[queue]
         found |= columns.special[lines]
+        # Who has a reservation gives it up and asks for a better one.
+        reserved = [r.ask.progress.line for r in self.calendar.reservations]
+        found |= np.isin(lines, reserved)
         if policy.preempt:
             found |= self.lowest[queue] < columns.priority[lines]
         if policy.reclaim:

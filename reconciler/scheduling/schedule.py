@@ -86,6 +86,7 @@ class Cycle:
         """Go through all claims once."""
         self._suspend()
         self._keep_promises()
+        self._keep_reservations()
         over = self._over()
         self._turns()
         risen = self._over() - over
@@ -183,6 +184,29 @@ class Cycle:
         for holding in moving:
             self._keep_moving(holding)
 
+    def _keep_reservations(self) -> None:
+        """Who had room reserved keeps that turn against everyone who came since."""
+        kept = {entry.job: entry.starts_at for entry in self.situation.kept}
+        if not kept or self.situation.policy.backfill == "none":
+            return
+        found = []
+        for index, line in enumerate(self.situation.lines):
+            if self.blocked.flags[index]:
+                continue
+            for position, claim in enumerate(line.claims):
+                if claim.job in kept and not claim.missing:
+                    found.append((kept[claim.job], claim.order, index, position))
+        for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
+            line = self.situation.lines[index]
+            progress = self.queues[line.queue].progress.setdefault(
+                (index, position), order.Progress(index, line.claims[position])
+            )
+            if progress.left <= 0:
+                continue
+            ask = self._ask(progress)
+            if self._gate(ask) is None and not ask.fits(self.now):
+                self.calendar.reserve(ask)
+
     def _promise_rank(
         self, line: snapshots.Line, claim: snapshots.Claim
     ) -> tuple[bool, int, int, str]:
@@ -260,6 +284,7 @@ class Cycle:
                 self._put(queue)
                 return
             ask = self._ask(progress)
+        self.calendar.cancel(ask.job)
         cause = self._gate(ask)
         if cause is None:
             if self._start(ask, "backfill" if self.calendar.reservations else "allocate"):
@@ -281,10 +306,18 @@ class Cycle:
             return None
         reservations = self.calendar.reservations
         if reservations and ask.fits(self.now):
+            if self._outranks(ask) and self._start(ask, "allocate"):
+                return None
             first = reservations[0]
             return explain.Cause("kept", subject=first.ask.job, at=first.starts_at)
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return self._reserve(ask) or cause
+
+    def _outranks(self, ask: asking.Ask) -> bool:
+        """A claim within its guarantees voids reservations of those that borrow."""
+        if not self.ledger.covered(ask.queue, ask.amounts):
+            return False
+        return self.calendar.void(lambda r: self.ledger.covered(r.ask.queue, r.ask.amounts))
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, pass over the line."""

@@ -105,23 +105,6 @@ class QueueColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolQuota:
-    """Amounts of queues within one pool, beside those over all pools.
-
-    Attributes:
-        pool: name of the pool.
-        nodes: (n,) its nodes.
-        guaranteed, limit, allocated: (q, 3) as in ``QueueColumns``.
-    """
-
-    pool: str
-    nodes: Mask
-    guaranteed: Amounts
-    limit: Amounts
-    allocated: Amounts
-
-
-@dataclass(frozen=True, slots=True)
 class GroupShape:
     """``count`` tasks that are alike.
 
@@ -235,6 +218,8 @@ class Claim:
         submitted_at: since when it waits.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start.
+        moved: whether what waits of it left only to start elsewhere: it starts after those for
+            whom it made room.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
     """
@@ -247,6 +232,7 @@ class Claim:
     slack_s: float = math.inf
     submitted_at: float = 0.0
     promised: int = 0
+    moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
 
 
@@ -389,18 +375,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A reservation of backfill that an earlier cycle made: it stays until it can be better.
+    """A reservation of backfill that an earlier cycle made: it goes before who came since.
 
     Attributes:
         job, element: whose it is.
         starts_at: when its room is expected to be there.
-        nodes: rows of the nodes, one for each task, in the order of the shape's tasks.
+        nodes: rows of the nodes at that time, one for each task.
     """
 
     job: str
     element: int
     starts_at: float
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +454,6 @@ class Snapshot:
     profiles: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     presence: NDArray[np.int64] | None = None
-    pool_quotas: tuple[PoolQuota, ...] = ()
     windows: tuple[Window, ...] = ()
     kept: tuple[Kept, ...] = ()
     mix: tuple[MixEntry, ...] = ()

@@ -39,12 +39,14 @@ def show_jobs(
     reasons = reader.reasons([job.reason_key for job in jobs])
     attempts = reader.attempts_of(jobs, attempts_max)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
+    expected = views.stored_expected(reader.view(views.EXPECTED)) if places else {}
     return [
         views.job_view(
             job,
             attempts=attempts.get(job.key, ()),
             reasons=reasons.get(job.reason_key, ()),
             place=places.get(job.name),
+            expected=expected.get(job.name),
         )
         for job in jobs
     ]
@@ -144,6 +146,7 @@ def job(
         attempts=tries,
         reasons=reasons.get(found.reason_key, ()),
         place=service.reader.places([name]).get(name),
+        expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),
     )
     return lists.Job(job=shown, **lists.head(service))
 
@@ -153,7 +156,10 @@ def show_nodes(service: services.Services) -> list[views.NodeView]:
     by_node: dict[str, list[records.AttemptRecord]] = {}
     for attempt in service.reader.attempts_alive():
         by_node.setdefault(attempt.node, []).append(attempt)
-    return [views.node_view(node, by_node.get(node.name, ())) for node in service.reader.nodes()]
+    return [
+        views.node_view(node, by_node.get(node.name, ()), service.sessions.gpu_usage(node.name))
+        for node in service.reader.nodes()
+    ]
 
 
 def show_queues(service: services.Services) -> list[views.QueueView]:

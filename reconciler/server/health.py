@@ -69,7 +69,9 @@ def node_metrics(node: FromPath[str], state: State) -> Response[bytes]:
     record = service.reader.node(node)
     if record is None:
         raise failures.Failure(404, f"node {node} is not known")
-    page = metrics.render_node(record, service.reader.attempts_alive(node))
+    page = metrics.render_node(
+        record, service.reader.attempts_alive(node), service.sessions.gpu_usage(node)
+    )
     return Response(page, media_type=PROMETHEUS)
 
 

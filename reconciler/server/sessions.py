@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model import link, wire
+from reconciler.model import devices, link, wire
 
 #: The most nodes that are remembered; a report of a further one is refused.
 NODES_MAX = 50_000
@@ -51,6 +51,8 @@ class Session:
         self.released = False
         self.updates = 0
         self.answered_at: float | None = None
+        #: What the node's GPUs did when it last said so.
+        self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
 
     def update(self, message: link.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""
@@ -148,6 +150,11 @@ class Sessions:
     def get(self, node: str) -> Session | None:
         """The session of a node that was heard of, or that the loop has something for."""
         return self._by_node.get(node)
+
+    def gpu_usage(self, node: str) -> tuple[devices.GpuUsage, ...]:
+        """What a node's GPUs did when it last said so; nothing while nobody has."""
+        session = self._by_node.get(node)
+        return () if session is None else session.gpu_usage
 
     def of(self, node: str) -> Session | None:
         """The session of a node, made where there is room; None where there is none."""

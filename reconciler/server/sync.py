@@ -22,6 +22,8 @@ from reconciler.server.link_client import LinkDownError
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
+#: The most GPUs of one node whose usage is kept.
+GPUS_MAX = 1024
 ADOPT_RETRY_AFTER_S = 5.0
 #: How long the loop may take to say how a node stands that was long unanswered.
 CONFIRM_S_MAX = 20.0
@@ -174,6 +176,9 @@ async def sync(
     entered = session.enter(who, published.poll_s, service.sessions.clock())
     if isinstance(entered, sessions.Busy):
         raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+    if said.gpu_usage is not None:
+        session.gpu_usage = said.gpu_usage[:GPUS_MAX]
+        said = msgspec.structs.replace(said, gpu_usage=None)
     closed = False
     talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
     cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None

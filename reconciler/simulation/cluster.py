@@ -37,11 +37,13 @@ class Timing(msgspec.Struct, frozen=True):
         heartbeat_s: how often a node tells everything it knows; None: only news, and never lost.
         start_report_within_s: within which time a start reaches the controller, if no cycle comes
             earlier; 0: at once. Ends always do at once.
+        cycle_every_s: from one cycle to the next at the least; what comes in between waits.
     """
 
     start_s: float = 0.0
     heartbeat_s: float | None = None
     start_report_within_s: float = 0.0
+    cycle_every_s: float = 0.0
 
 
 class Watcher(Protocol):
@@ -130,6 +132,7 @@ class Cluster:
         self.nodes: dict[str, machines.VirtualNode] = {}
         self._agenda: Agenda[Callable[[], None]] = Agenda()
         self._due = True
+        self._not_before = -math.inf
         self._speaking: dict[str, None] = {}
         self._waiting_acknowledgements: dict[str, list[str]] = {}
         self._asked_at: dict[str, float] = {}
@@ -191,12 +194,21 @@ class Cluster:
 
     # -- time
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can happen but that the controller wakes by itself."""
+        return not (self._due or self._speaking or len(self._agenda))
+
     def next_at(self) -> float | None:
         """When something happens next; None: nothing ever does."""
-        if self._due or self._speaking:
+        if self._speaking:
             return self.now
-        moments = [at for at in (self._agenda.next_at(), self.wake_at) if at is not None]
+        moments = [at for at in (self._agenda.next_at(), self._next_cycle_at()) if at is not None]
         return max(self.now, min(moments)) if moments else None
+
+    def _next_cycle_at(self) -> float | None:
+        at = self.now if self._due else self.wake_at
+        return None if at is None else max(at, self._not_before)
 
     def run(self, until: float = math.inf, *, inclusive: bool = True) -> None:
         """Let everything happen up to ``until``, which is then the present (if finite).
@@ -226,8 +238,8 @@ class Cluster:
             for happening in self._agenda.take(self.now):
                 happening()
             self._speak()
-            woken = self.wake_at is not None and self.wake_at <= self.now
-            if self._due or woken:
+            cycle_at = self._next_cycle_at()
+            if cycle_at is not None and cycle_at <= self.now:
                 self._cycle()
             elif not self._speaking and (self._agenda.next_at() or math.inf) > self.now:
                 return
@@ -248,6 +260,7 @@ class Cluster:
         observed = self.memory.observed(*self.memory.take_input())
         result = self._decide(wanted, observed, self.now)
         self.cycles += 1
+        self._not_before = self.now + self.timing.cycle_every_s
         self.memory.absorb(result)
         far = result.wake_at is not None and result.wake_at >= self.now + NEVER_SILENT_S / 2
         self.wake_at = None if far else result.wake_at

@@ -1,8 +1,7 @@
 """From a scenario's document to the project's own types: structure, records, fates.
 
-The situation is taken as it is, without admission or cross-checks. What this build can't express
-yet is collected in ``missing`` instead of being dropped in silence; everything that depends on
-which fields the model has stands in this module, so that a new one is taken up here alone.
+The situation is taken as it is, without admission or cross-checks. A policy that this build does
+not know is collected in ``missing`` instead of being dropped in silence.
 """
 
 import math
@@ -13,21 +12,15 @@ import msgspec
 
 from reconciler.model import desired, identifiers, quantities, records, runs
 from reconciler.model.resources import Resources
-from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from reconciler.simulation import forms, machines
 
 #: Second 0 of a scenario; anything but 0, which stands for "never" in records.
 BEGIN = 1_000_000.0
 #: What a node has that does not say how much; and a guarantee without a bound.
 PLENTY, UNBOUNDED = 2**50, 2**62
-#: Whether the scheduler of this build gives shares of a device.
-SHARES_BUILT = False
 
 _HASH = "0" * 16
-
-
-def _has(struct: type[msgspec.Struct], field: str) -> bool:
-    return field in struct.__struct_fields__
 
 
 class Situation(msgspec.Struct):
@@ -65,7 +58,7 @@ def build(scenario: forms.Scenario) -> Situation:
     order = 1
     for number, entry in enumerate(scenario.jobs):
         where = f"jobs[{number}]"
-        spec = _job(entry, where, made, missing)
+        spec = _job(entry, where, made)
         if entry.queue not in made.structure.queues:
             raise forms.ScenarioError(f"there is no queue {entry.queue!r}", f"{where}.queue")
         if entry.name in made.runs_s:
@@ -76,8 +69,6 @@ def build(scenario: forms.Scenario) -> Situation:
             continue
         made.jobs[spec.name] = spec
         held = _attempts(entry, spec, made.tasks[spec.name], devices, where)
-        if held and len(held) < len(entry.tasks) and not _has(desired.TaskGroup, "minimum"):
-            missing["gangs of which a part runs"] = None
         attempts.update((attempt.id, attempt) for attempt in held)
         jobs[spec.name] = _record(spec, order, running=bool(held))
         order += 1
@@ -128,7 +119,7 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             grace_s=0,
         )
     queues = {
-        queue.name: _queue(queue, f"queues[{number}]", missing)
+        queue.name: _queue(queue, f"queues[{number}]")
         for number, queue in enumerate(scenario.queues)
     }
     for number, queue in enumerate(scenario.queues):
@@ -136,29 +127,32 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             where = f"queues[{number}].parent"
             raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
-        settings=_settings(scenario.policy, missing),
+        settings=_without_waits(settings_of(scenario.policy, missing)),
         pools=pools,
         queues=_parents_first(queues),
     )
 
 
-def _settings(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
+def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing."""
     settings = desired.Settings()
     if not policy:
         return settings
-    scheduling = getattr(settings, "scheduling", None)
-    if scheduling is None:
-        missing.update(dict.fromkeys(f"policy {key}: {policy[key]}" for key in policy))
-        return settings
+    scheduling = settings.scheduling
     changes = {}
     for key, value in policy.items():
         field = "".join(f"_{c.lower()}" if c.isupper() else c for c in key)
-        if _has(type(scheduling), field):
+        if field in desired.Scheduling.__struct_fields__:
             changes[field] = value
         else:
             missing[f"policy {key}"] = None
     changed = msgspec.structs.replace(scheduling, **changes)
+    return msgspec.structs.replace(settings, scheduling=changed)
+
+
+def _without_waits(settings: desired.Settings) -> desired.Settings:
+    """The settings with minimum run times and graces of zero, as a scenario has them."""
+    changed = msgspec.structs.replace(settings.scheduling, min_runtime_s=0, stale_gang_s=0)
     return msgspec.structs.replace(settings, scheduling=changed)
 
 
@@ -185,7 +179,7 @@ def _amounts(written: forms.Amounts, where: str) -> desired.Amounts:
     )
 
 
-def _queue(queue: forms.Queue, where: str, missing: dict[str, None]) -> desired.Queue:
+def _queue(queue: forms.Queue, where: str) -> desired.Queue:
     unbounded = desired.Amounts(UNBOUNDED, UNBOUNDED, UNBOUNDED)
     values: dict[str, Any] = {
         "name": queue.name,
@@ -204,13 +198,7 @@ def _queue(queue: forms.Queue, where: str, missing: dict[str, None]) -> desired.
         if queue.lending_limit is None
         else _amounts(queue.lending_limit, f"{where}.lendingLimit"),
     }
-    for field, value in optional.items():
-        if value is None:
-            continue
-        if _has(desired.Queue, field):
-            values[field] = value
-        else:
-            missing[f"the {field.replace('_', ' ')} of queues"] = None
+    values.update({field: value for field, value in optional.items() if value is not None})
     return desired.Queue(**values)
 
 
@@ -233,9 +221,9 @@ def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
 # -- jobs
 
 
-def _job(entry: forms.Job, where: str, made: Situation, missing: dict[str, None]) -> desired.Job:
+def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
     groups: list[desired.TaskGroup] = []
-    asked = [_asked(task, f"{where}.tasks[{i}]", missing) for i, task in enumerate(entry.tasks)]
+    asked = [_asked(task, f"{where}.tasks[{i}]") for i, task in enumerate(entry.tasks)]
     sizes: dict[Resources, int] = {}
     for resources in asked:
         sizes[resources] = sizes.get(resources, 0) + 1
@@ -250,10 +238,7 @@ def _job(entry: forms.Job, where: str, made: Situation, missing: dict[str, None]
         minimum = min(count, left)
         left -= minimum
         if least < len(entry.tasks):
-            if _has(desired.TaskGroup, "minimum"):
-                values["minimum"] = minimum
-            else:
-                missing["gangs that start with a part of their tasks (min)"] = None
+            values["minimum"] = minimum
         groups.append(desired.TaskGroup(**values))
     made.tasks[entry.name] = _places(entry.tasks, [names[resources] for resources in asked])
     return desired.Job(
@@ -282,15 +267,12 @@ def _places(tasks: list[forms.Task], groups: list[str]) -> list[tuple[str, int]]
     return [places[number] for number in range(len(tasks))]
 
 
-def _asked(task: forms.Task, where: str, missing: dict[str, None]) -> Resources:
-    resources = Resources(
+def _asked(task: forms.Task, where: str) -> Resources:
+    return Resources(
         _amount("cpu", task.cpu, where),
         _amount("memory", task.memory, where),
         _amount("gpu", task.gpu, where),
     )
-    if resources.gpu_milli % 1000 and not SHARES_BUILT:
-        missing["shares of a GPU"] = None
-    return resources
 
 
 def _record(spec: desired.Job, order: int, *, running: bool) -> records.JobRecord:
@@ -313,14 +295,23 @@ def _attempts(
     devices: "_Devices",
     where: str,
 ) -> list[records.AttemptRecord]:
-    """Attempts for the tasks that run already."""
+    """Attempts for the tasks that run already.
+
+    Of a gang that is there in part, with less than its minimum, the others were lost to a node:
+    that is how a real one comes to be so.
+    """
+    running = {number for number, task in enumerate(entry.tasks) if task.state == "running"}
+    short = 0 < len(running) < (len(entry.tasks) if entry.min is None else entry.min)
     resources = {group.name: group.resources for group in spec.groups}
+    somewhere = next((entry.tasks[number].node for number in sorted(running)), None)
     found = []
     for number, (task, (group, index)) in enumerate(zip(entry.tasks, places, strict=True)):
-        if task.state != "running":
+        if number not in running and not short:
             continue
-        if task.node is None or task.node not in devices.labels:
-            message = f"it runs, on a node that is not there: {task.node}"
+        runs = number in running
+        node = task.node if runs else somewhere
+        if node is None or node not in devices.labels:
+            message = f"it runs, on a node that is not there: {node}"
             raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
             records.AttemptRecord(
@@ -332,13 +323,15 @@ def _attempts(
                 group=group,
                 index=index,
                 try_number=1,
-                node=task.node,
-                boot_id=f"{task.node}-boot-1",
+                node=node,
+                boot_id=f"{node}-boot-1",
                 resources=resources[group],
-                state=AttemptState.RUNNING,
+                state=AttemptState.RUNNING if runs else AttemptState.ENDED,
                 assigned_at=BEGIN,
                 started_at=BEGIN,
-                devices=devices.of(task, resources[group].gpu_milli),
+                ended_at=None if runs else BEGIN,
+                end_reason=None if runs else EndReason.NODE_LOST,
+                devices=devices.of(task, resources[group].gpu_milli) if runs else (),
                 grace_s=0,
             )
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import drift, events, records
+from reconciler.model import drift, events, recollection, records
 from reconciler.model.reasons import Reason
 
 Row = tuple[Any, ...]
@@ -26,6 +26,7 @@ _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
 _decode_drift = msgspec.msgpack.Decoder(drift.Drift).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
+_decode_recollection = msgspec.msgpack.Decoder(recollection.Recollection).decode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
 
 
@@ -136,3 +137,8 @@ def drift_of(body: bytes) -> drift.Drift:
 def override(body: bytes) -> records.Override:
     """The override of a row of ``schema.OVERRIDES``."""
     return _decode_override(body)
+
+
+def recollection_of(body: bytes | None) -> recollection.Recollection:
+    """What the scheduler remembered, from its view; nothing where there is none."""
+    return recollection.NOTHING if body is None else _decode_recollection(body)

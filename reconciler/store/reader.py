@@ -105,6 +105,7 @@ class Reader:
                 },
                 overrides=self.overrides(),
                 drift=tuple(self.drift()),
+                recollection=codec.recollection_of(self.view(RECOLLECTION)),
                 leader_since=leader_since,
                 next_order=int(
                     connection.execute(sa.select(schema.LEADER.c.next_order)).scalar_one()
@@ -376,6 +377,8 @@ def _run_set(ascending: Iterable[int]) -> runs.RunSet:
 
 #: Name of the view that holds the incumbents; others may not use it.
 INCUMBENTS = ".incumbents"
+#: The same for what the scheduler remembers.
+RECOLLECTION = ".recollection"
 
 
 def cursor(record: records.JobRecord) -> str:

@@ -10,13 +10,15 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from reconciler.model import records
+from reconciler.model import recollection, records
 from reconciler.model.outcome import Outcome
-from reconciler.store import database, lock, migrations, retention, schema, writer
+from reconciler.store import codec, database, lock, migrations, retention, schema, writer
 from reconciler.store.errors import DeposedError, StoreError
-from reconciler.store.reader import INCUMBENTS, Reader
+from reconciler.store.reader import INCUMBENTS, RECOLLECTION, Reader
 
 _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
+#: What the scheduler learned is written no more often than this.
+REMEMBER_EVERY_S = 10.0
 _COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
 
 
@@ -40,6 +42,8 @@ class Store(Reader):
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
+        self._remembered: recollection.Recollection | None = None
+        self._remembered_at = 0.0
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -99,6 +103,7 @@ class Store(Reader):
         self._cycle = int(row.cycle)
         self._last_event = int(row.last_event)
         self._writer = writer.Writer()
+        self._remembered = None
         return int(row.epoch)
 
     def load(self) -> records.Observed:
@@ -148,6 +153,9 @@ class Store(Reader):
         shown = dict(views)
         if incumbents is not None:
             shown[INCUMBENTS] = incumbents
+        remembered = outcome.recollection
+        if self._is_due(remembered, outcome.now):
+            shown[RECOLLECTION] = codec.encode(remembered)
         with self._write(epoch, cycle, outcome.now) as connection:
             put = self._writer
             put.jobs(connection, outcome.jobs)
@@ -165,9 +173,20 @@ class Store(Reader):
                 row = (epoch, cycle, len(snapshot), written_as, snapshot)
                 writer.many(connection, writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
+        if RECOLLECTION in shown:
+            self._remembered, self._remembered_at = remembered, outcome.now
         self._cycle = cycle
         self._last_event = last
         return last
+
+    def _is_due(self, remembered: recollection.Recollection, now: float) -> bool:
+        """Whether to write what the scheduler remembers: at once what budgets have spent."""
+        before = self._remembered
+        if remembered is before:
+            return False
+        if before is None or remembered.spent != before.spent:
+            return True
+        return abs(now - self._remembered_at) >= REMEMBER_EVERY_S
 
     def prune(
         self,

@@ -15,10 +15,11 @@ from reconciler.core import reconcile
 from reconciler.metrics import counting
 from reconciler.model import desired, drift, outcome, records
 from reconciler.model.states import AttemptState, EndReason, JobState
+from tests.unit import gpusamples
 from tests.unit.core.world import World
 from tests.unit.store import samples
 
-UNITS = {"seconds", "bytes", "cpus", "gpus", "ratio", ""}
+UNITS = {"seconds", "bytes", "cpus", "gpus", "ratio", "watts", "joules", "celsius", "hertz", ""}
 CLUSTER = {name for name, series in metrics.TABLE.items() if series.page == "cluster"}
 NODE = {name for name, series in metrics.TABLE.items() if series.page == "node"}
 
@@ -79,7 +80,9 @@ def cluster_page() -> str:
 
 def node_page() -> str:
     train = samples.job("train")
-    return metrics.render_node(samples.node(), [samples.attempt(train)]).decode()
+    return metrics.render_node(
+        gpusamples.node(), [samples.attempt(train)], [gpusamples.usage()]
+    ).decode()
 
 
 def parse(page: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 from reconciler import controller
 from reconciler.core import journal
 from reconciler.desired import incumbents, loader, source
-from reconciler.model import desired, drift, link, outcome, records
+from reconciler.model import desired, drift, link, outcome, recollection, records
 from reconciler.model.states import NodeState
 from reconciler.operations import replaying
 from reconciler.store import Reader, journals
@@ -411,6 +411,7 @@ def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
     renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
+    renewed |= {"recollection"}
     inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
@@ -439,6 +440,8 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "left_jobs": ("job",),
         "left_nodes": ("n",),
         "look_at": 7.0,
+        "recollection": recollection.Recollection(turn=1),
+        "expected": {"job": outcome.ExpectedStart(1.0)},
         "next_order": 9,
         "wake_at": 5.0,
     }

@@ -7,7 +7,7 @@ they still have to tell. The core sees their reports only, late, twice, or not a
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -186,6 +186,7 @@ class Story:
         self.acknowledged: dict[str, list[str]] = {name: [] for name in names}
         self.finished: dict[str, JobState] = {}
         self.queues: tuple[outcome.QueueUsage, ...] = ()
+        self.expected: Mapping[str, outcome.ExpectedStart] | None = None
         self.left_out = 0
         self.log: list[str] = []
 
@@ -471,12 +472,12 @@ class Story:
     ) -> None:
         """Where no schedule was made, making it comes to the same in everything."""
         if result.queues is not None:
-            self.queues = result.queues
+            self.queues, self.expected = result.queues, result.expected
             return
         self.left_out += 1
         made = reconcile.reconcile(wanted, observed, self.now, always_schedule=True)
-        assert made.queues == self.queues
-        as_told = msgspec.structs.replace(result, queues=made.queues)
+        assert (made.queues, made.expected) == (self.queues, self.expected)
+        as_told = msgspec.structs.replace(result, queues=made.queues, expected=made.expected)
         for field in msgspec.structs.fields(outcome.Outcome):
             assert getattr(made, field.name) == getattr(as_told, field.name), field.name
 

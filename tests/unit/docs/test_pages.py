@@ -80,6 +80,7 @@ class Session:
         work = folder / "work"
         work.mkdir()
         (work / "cluster-state").symlink_to(pages.ROOT / "cluster-state")
+        (work / "scenarios").symlink_to(pages.ROOT / "tests" / "scenarios")
         monkeypatch.chdir(work)
         for name in [name for name in os.environ if name.startswith(("MUSTER_", "GIT_"))]:
             monkeypatch.delenv(name)

@@ -23,6 +23,7 @@ def _live(reader: Reader, name: str) -> views.JobView | None:
         attempts=reader.attempts_of([record], views.ATTEMPTS_IN_JOB).get(record.key, ()),
         reasons=reader.reasons([record.reason_key]).get(record.reason_key, ()),
         place=reader.places([name]).get(name),
+        expected=views.stored_expected(reader.view(views.EXPECTED)).get(name),
     )
 
 

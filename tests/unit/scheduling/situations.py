@@ -23,6 +23,7 @@ from reconciler.scheduling.snapshot import (
     GroupShape,
     HeldTask,
     Holding,
+    Kept,
     Line,
     NodeColumns,
     Policy,
@@ -131,6 +132,7 @@ class Situation:
         self._shapes: dict[tuple[object, ...], int] = {}
         self._made: list[Shape] = []
         self.lines: tuple[Line, ...] = ()
+        self.kept: tuple[Kept, ...] = ()
 
     def __repr__(self) -> str:
         lines = [*self.nodes, *self.queue_list, *self.jobs.values(), *self.held]
@@ -309,6 +311,7 @@ class Situation:
             now=self.now,
             policy=self.policy,
             turn=self.turn,
+            kept=self.kept,
         )
 
     def _claims(self, job: Job) -> list[Claim]:
@@ -429,7 +432,7 @@ class Situation:
         for row in range(len(names) - 1, -1, -1):
             if parent[row] >= 0:
                 named[parent[row]] |= named[row]
-        given = named.any(axis=0)
+        given = np.asarray(named.any(axis=0))
         firm_limit = np.where(given[None, :] & rationed, guaranteed, UNLIMITED)
         count = len(names)
         return QueueColumns(
@@ -502,6 +505,7 @@ class Situation:
         for job in self.jobs.values():
             job.promised = decisions.promised.get(job.name, 0)
         self.turn += 1
+        self.kept = decisions.kept
         return self
 
     @staticmethod

@@ -242,7 +242,7 @@ def test_the_outcome_of_a_cycle_moves_nothing_in_the_next(s: Situation) -> None:
     fresh = {(p.job, p.element) for p in decisions.placements}
     for preemptor in {eviction.for_job for eviction in again.evictions}:
         victims = {(e.job, e.element) for e in again.evictions if e.for_job == preemptor}
-        assert victims & fresh
+        assert victims & fresh, f"{s}\n{decisions}\n{again}"
 
 
 @EXAMPLES

@@ -1,0 +1,287 @@
+"""``muster agent --check``: what this host offers a node, what is missing, and what to do about it.
+
+It leaves nothing behind. Every line is one finding: ``ok``, ``note`` for what a node can do
+without, ``failed`` for what keeps a node from running here.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from agents import hosts, owners, probe, samples, tasks
+from agents.link import LinkError, Target
+from reconciler.model import devices
+from reconciler.model.hosts import Host
+
+OK, NOTE, FAILED = "ok", "note", "failed"
+PYTHON_MIN = (3, 11)
+CONNECT_S = 5.0
+#: Below this a task that writes anything is soon in trouble.
+FREE_BYTES_MIN = 2**30
+#: Data loaders of several processes hand batches over through it.
+SHARED_MEMORY_BYTES_MIN = 2**30
+RUNTIMES = ("podman", "apptainer", "singularity")
+CDI_FOLDERS = ("etc/cdi", "var/run/cdi", "run/cdi")
+CONTROLLERS = ("cpu", "cpuset", "memory", "io", "pids")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line: what was looked at, how it stands, what was found, and what to do."""
+
+    name: str
+    level: str
+    found: str
+    do: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All findings; ``ok`` when a node can run here."""
+
+    ok: bool
+    findings: list[Finding]
+
+
+def main(given: argparse.Namespace) -> int:
+    """Print the findings; 0 when a node can run here, else 1."""
+    source = probe.Probe()
+    sample = None if given.gpus == "none" else source.sample(usage=False)
+    source.close()
+    found = list(findings(given, sample))
+    report = Report(all(one.level != FAILED for one in found), found)
+    if given.output == "json":
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+    else:
+        for one in found:
+            do = f"; {one.do}" if one.do else ""
+            sys.stdout.write(f"{one.level:<8}{one.name:<14}{one.found}{do}\n")
+        verdict = "a node can run here" if report.ok else "no node can run here yet: see `failed`"
+        sys.stdout.write(f"{verdict}\n")
+    return 0 if report.ok else 1
+
+
+def findings(
+    given: argparse.Namespace, sample: samples.Sample | None, top: Path = Path("/")
+) -> Iterator[Finding]:
+    """Everything that is looked at; ``top`` is where ``/proc``, ``/sys`` and the rest stand."""
+    yield from system(top)
+    yield user(os.geteuid())
+    yield from folder(given.root)
+    yield from gpus(sample, top)
+    yield from isolation(top)
+    yield from runtimes(os.environ.get("PATH", os.defpath))
+    yield from machine(hosts.read(top))
+    yield from shared_memory(top)
+    yield from link(given)
+
+
+def system(top: Path) -> Iterator[Finding]:
+    """Python, the kernel, and what the supervisor needs of it."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= PYTHON_MIN
+    wanted = ".".join(map(str, PYTHON_MIN))
+    yield Finding(
+        "python", OK if good else FAILED, version, "" if good else f"use {wanted} or newer"
+    )
+    if sys.platform != "linux":
+        yield Finding("kernel", FAILED, platform.system(), "nodes run on Linux only")
+        return
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        yield Finding("kernel", FAILED, platform.release(), "use Linux 5.3 or newer (pidfd_open)")
+    else:
+        yield Finding("kernel", OK, platform.release())
+    boot = top / "proc/sys/kernel/random/boot_id"
+    if not boot.exists():
+        yield Finding("boot id", FAILED, f"{boot} can't be read", "mount /proc")
+
+
+def user(uid: int) -> Finding:
+    """As whom tasks can run."""
+    name = owners.user_name(uid)
+    if uid == 0:
+        return Finding("user", OK, f"{name}: tasks run as the Unix users of their owners")
+    return Finding(
+        "user", NOTE, f"{name}: every task runs as {name}",
+        "start the agent as root to run tasks as their owners",
+    )  # fmt: skip
+
+
+def folder(root: Path | None) -> Iterator[Finding]:
+    """Whether the node's own folder can be made, or used as it is."""
+    if root is None:
+        yield Finding("folder", NOTE, "not looked at", "give --root to check it")
+        return
+    there = next(path for path in (root, *root.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there) as made:
+            link = socket.socket(socket.AF_UNIX)
+            with contextlib.closing(link):
+                link.bind(os.path.relpath(f"{made}/s"))
+            Path(made, "f").touch(0o700)
+        free = shutil.disk_usage(there).free
+    except OSError as problem:
+        yield Finding("folder", FAILED, f"{root}: {problem}", "choose another --root, or mend it")
+        return
+    short = free < FREE_BYTES_MIN
+    yield Finding(
+        "folder", NOTE if short else OK, f"{root}: {_gib(free)} free",
+        "logs and scratch files of tasks go there: make room" if short else "",
+    )  # fmt: skip
+
+
+def gpus(sample: samples.Sample | None, top: Path) -> Iterator[Finding]:
+    """The driver and each GPU."""
+    if sample is None:
+        yield Finding("gpus", NOTE, "not looked at, as --gpus none says")
+        return
+    if sample.driver == "absent":
+        hardware = list(_nvidia_on_bus(top))
+        if hardware:
+            found = f"{len(hardware)} NVIDIA GPUs on the bus, but {sample.message}"
+            yield Finding("driver", FAILED, found, "install the NVIDIA driver, or say --gpus none")
+        else:
+            yield Finding("driver", NOTE, f"none: {sample.message}", "this node offers no GPUs")
+        return
+    if sample.driver != devices.OK:
+        do = "mend the driver, or say --gpus none"
+        yield Finding("driver", FAILED, sample.message, do)
+        return
+    version = f"{sample.driver_version}, CUDA {sample.cuda_version}"
+    yield Finding("driver", OK, f"{version}, {len(sample.devices)} GPUs")
+    for device in sample.devices:
+        name = f"gpu {device.index}"
+        what = f"{device.uuid} {device.name} {_gib(device.memory_total_bytes or 0)}"
+        if device.state != devices.OK:
+            yield Finding(name, FAILED, f"{device.state}: {device.message}", "reset or replace it")
+        elif device.mig_enabled:
+            yield Finding(name, NOTE, f"{what}, {len(device.mig)} MIG instances",
+                          "MIG is not scheduled yet: switch it off to offer the GPU")  # fmt: skip
+        else:
+            yield Finding(name, OK, what)
+    if not any((top / place).is_dir() and any((top / place).iterdir()) for place in CDI_FOLDERS):
+        do = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes one"
+        yield Finding("cdi", NOTE, "no description of GPUs for containers", do)
+
+
+def _nvidia_on_bus(top: Path) -> Iterator[str]:
+    """PCI addresses of NVIDIA's display and 3D controllers."""
+    with contextlib.suppress(OSError):
+        for device in (top / "sys/bus/pci/devices").iterdir():
+            with contextlib.suppress(OSError):
+                vendor = (device / "vendor").read_text(encoding="ascii").strip()
+                kind = (device / "class").read_text(encoding="ascii").strip()
+                if vendor == "0x10de" and kind.startswith("0x03"):
+                    yield device.name
+
+
+def isolation(top: Path) -> Iterator[Finding]:
+    """What could confine tasks here. Nothing of it is used yet, and it is said so."""
+    unified = top / "sys/fs/cgroup/cgroup.controllers"
+    candidates = []
+    if unified.exists():
+        has = unified.read_text(encoding="ascii").split()
+        missing = [one for one in CONTROLLERS if one not in has]
+        writable = os.access(unified.parent / "cgroup.procs", os.W_OK)
+        found = f"version 2, controllers {' '.join(has) or 'none'}"
+        if not writable:
+            found += ", not writable"
+        usable = writable and not missing
+        candidates += ["cgroup v2"] if usable else []
+        lacks = f"controllers {' '.join(missing)} are missing" if missing else ""
+        yield Finding("cgroup", OK if usable else NOTE, found, lacks)
+    else:
+        old = [one for one in CONTROLLERS if (top / "sys/fs/cgroup" / one).is_dir()]
+        candidates += ["cgroup v1"] if old else []
+        found = f"version 1, controllers {' '.join(old)}" if old else "none"
+        yield Finding("cgroup", OK if old else NOTE, found)
+    systemd = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
+    candidates += ["systemd scopes"] if systemd else []
+    yield Finding(
+        "isolation", NOTE,
+        f"tasks run in process groups; {', '.join(candidates) or 'nothing else'} is there",
+        "limits of CPU and memory are not enforced by this version",
+    )  # fmt: skip
+
+
+def runtimes(path: str) -> Iterator[Finding]:
+    """What could run containers."""
+    found = {name: shutil.which(name, path=path) for name in RUNTIMES}
+    there = [f"{name} ({where})" for name, where in found.items() if where]
+    yield Finding("runtimes", OK, ", ".join(["process", *there]))
+    if not there:
+        yield Finding("containers", NOTE, f"none of {', '.join(RUNTIMES)} is installed",
+                      "install one to have jobs with images run here later")  # fmt: skip
+
+
+def machine(host: Host) -> Iterator[Finding]:
+    """Processors, memory, networks."""
+    sockets = f"{host.sockets} sockets, {max(1, len(host.numa))} NUMA nodes"
+    yield Finding("cpus", OK, f"{host.cpus} in {sockets}")
+    yield Finding("memory", OK, _gib(host.memory_bytes))
+    links = [f"{link.name} {_speed(link.speed_bits_per_s)}" for link in host.links
+             if link.state == "up"]  # fmt: skip
+    yield Finding(
+        "network", OK if links else NOTE, ", ".join(links) or "no interface tells of itself"
+    )
+    active = [port for port in host.rdma if port.state == "ACTIVE"]
+    if host.rdma:
+        count = f"{len(active)} of {len(host.rdma)} ports are active"
+        level = OK if len(active) == len(host.rdma) else NOTE
+        yield Finding("rdma", level, count, "" if level == OK else "look at cables and switches")
+    else:
+        yield Finding("rdma", NOTE, "none")
+
+
+def shared_memory(top: Path) -> Iterator[Finding]:
+    """How much tasks may share in ``/dev/shm``."""
+    try:
+        size = shutil.disk_usage(top / "dev/shm").total
+    except OSError:
+        yield Finding("shared memory", NOTE, "no /dev/shm", "mount one: many data loaders need it")
+        return
+    short = size < SHARED_MEMORY_BYTES_MIN
+    yield Finding(
+        "shared memory", NOTE if short else OK, f"{_gib(size)} in /dev/shm",
+        "data loaders of several processes may need more" if short else "",
+    )  # fmt: skip
+
+
+def link(given: argparse.Namespace) -> Iterator[Finding]:
+    """Token and controller, where they are named."""
+    if given.token_file is not None:
+        try:
+            tasks.read_token(given.token_file)
+        except (tasks.UnfitError, OSError) as problem:
+            yield Finding("token", FAILED, str(problem), "mend it, or name another --token-file")
+        else:
+            yield Finding("token", OK, str(given.token_file))
+    if given.server is None:
+        yield Finding("controller", NOTE, "not looked at", "give --server to check the way to it")
+        return
+    try:
+        _, host, port, _ = Target(given.server).parts()
+        socket.create_connection((host, port), CONNECT_S).close()
+    except (LinkError, OSError) as problem:
+        yield Finding(
+            "controller", FAILED, f"{given.server}: {problem}", "look at address and port"
+        )
+    else:
+        yield Finding("controller", OK, f"{given.server} can be reached")
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.4g} GiB"
+
+
+def _speed(bits_per_s: int | None) -> str:
+    return "of unknown speed" if bits_per_s is None else f"{bits_per_s / 10**9:g} Gb/s"

@@ -1,0 +1,102 @@
+"""What the process that talks to NVML says to the agent: readings as they are, not yet judged.
+
+None stands for what the driver does not tell. Units are the driver's own, named in the fields.
+"""
+
+import msgspec
+
+from reconciler.model.devices import MigInstance
+
+#: The most of what has no limit of its own in the driver.
+PROCESSES_MAX = 1024
+EVENTS_MAX = 1024
+
+
+class LinkReading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One NVLink that is active. ``kind``: gpu, switch or other."""
+
+    link: int
+    kind: str
+    pci_address: str
+
+
+class ProcessReading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that has a context on a device. ``mps``: through an MPS server."""
+
+    pid: int
+    memory_bytes: int | None = None
+    mps: bool = False
+
+
+class EventReading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An XID event of the device ``uuid``, by the wall clock of when it was heard."""
+
+    uuid: str
+    number: int
+    at: float
+
+
+class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One device. ``state`` is one of ``reconciler.model.devices``; ``errors`` maps functions that
+    failed for another reason than not being supported to NVML's error code."""
+
+    index: int
+    state: str
+    message: str = ""
+    errors: dict[str, int] = {}
+    uuid: str = ""
+    name: str = ""
+    pci_address: str = ""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    compute_mode: str = ""
+    mig_enabled: bool = False
+    mig: tuple[MigInstance, ...] = ()
+    links: tuple[LinkReading, ...] = ()
+    fabric: str = ""
+    processes: tuple[ProcessReading, ...] = ()
+    gpu_percent: int | None = None
+    memory_percent: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+    energy_mj: int | None = None
+    temperature_c: int | None = None
+    memory_temperature_c: int | None = None
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    clock_reasons: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_transmitted_kb_per_s: int | None = None
+    pcie_received_kb_per_s: int | None = None
+    pcie_replays: int | None = None
+    nvlink_transmitted_kib: int | None = None
+    nvlink_received_kib: int | None = None
+    ecc_volatile: tuple[int | None, int | None] | None = None
+    ecc_aggregate: tuple[int | None, int | None] | None = None
+    retired_pages: tuple[int | None, int | None] | None = None
+    retired_pending: bool | None = None
+    remapped_rows: tuple[int, int, bool, bool] | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, omit_defaults=True, tag="sample"):
+    """Everything at one moment. ``driver`` is as in ``GpuDriver``; without one no devices."""
+
+    at: float
+    driver: str
+    message: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+    nvml_version: str = ""
+    devices: tuple[DeviceReading, ...] = ()
+    events: tuple[EventReading, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """What is about to be read, so that a driver that hangs can be told where."""
+
+    what: str

@@ -1,0 +1,160 @@
+"""The Philly trace under the default policy and under textbook ones, in the same simulator.
+
+88 nodes of 8 GPUs; virtual clusters are queues, each guaranteed its share of the trace's GPU-time
+(largest remainder). Every policy sees the same seeded time limits, never the durations. Muster
+runs whole, as ``muster simulate`` does it: jobs, gangs, nodes, cycles of ``reconcile``. The peers
+(FIFO, EASY and conservative backfill, shortest limit first) see one number of GPUs and no nodes,
+which spares them all fragmentation. Muster runs in this process, the peers in another.
+"""
+
+import argparse
+import concurrent.futures
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.operations import simulations
+from reconciler.simulation import peers, replay, results, workloads
+
+NODES, GPUS = 88, 8
+_LIMIT_S = 300.0
+_FIGURES = (
+    ("delay_mean_s", "s"),
+    ("delay_p50_s", "s"),
+    ("delay_p99_s", "s"),
+    ("slowdown_mean", "1"),
+    ("slowdown_p99", "1"),
+    ("utilisation", "1"),
+    ("fairness", "1"),
+    ("shortfall", "1"),
+    ("lost", "1"),
+)
+
+
+def _load(options: argparse.Namespace) -> workloads.Workload:
+    path: Path = options.jobs
+    try:
+        workload = simulations.read_file(path, workloads.read_philly)
+    except simulations.SimulateError as error:
+        raise RuntimeError(str(error)) from error
+    for row in workload.malformed:
+        print(f"{path}: line {row.line} is left out: {row.why}", file=sys.stderr)
+    workload = workloads.first(workload, options.first)
+    return workloads.with_limits(workload, options.seed)
+
+
+def _peer(name: str, workload: workloads.Workload) -> tuple[results.Figures, float]:
+    began = time.monotonic()
+    run = peers.run(name, workload, NODES * GPUS)
+    taken_s = time.monotonic() - began
+    run.guaranteed = workloads.guarantees(workload, NODES * GPUS)
+    return results.figures(run), taken_s
+
+
+def _muster(
+    workload: workloads.Workload, cycle_every_s: float
+) -> tuple[results.Figures, list[float], float]:
+    guaranteed = workloads.guarantees(workload, NODES * GPUS)
+    structure = replay.make_structure(NODES, GPUS, "gpu", guaranteed)
+    options = replay.Options(cycle_every_s=cycle_every_s)
+    shown = 0
+
+    def tell(ended: int) -> None:
+        nonlocal shown
+        if ended - shown >= len(workload.rows) / 20:
+            shown = ended
+            spent_s = time.monotonic() - began
+            print(f"muster: {ended} jobs have ended, {spent_s:.0f} s", file=sys.stderr)
+
+    began = time.monotonic()
+    run = replay.replay_rows(workload, structure, GPUS, options, tell)
+    return results.figures(run), run.estimate_errors_s, time.monotonic() - began
+
+
+def _row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
+    row = {"name": name, "value": value, "unit": unit}
+    row.update({"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None})
+    return row | more
+
+
+def compare(own: results.Figures, others: dict[str, results.Figures]) -> list[dict[str, Any]]:
+    """A row for each figure beside each peer, and the goals that it has."""
+    rows = []
+    for peer, found in others.items():
+        for field, unit in _FIGURES:
+            value, peer_value = getattr(own, field), getattr(found, field)
+            row = _row(
+                f"muster_{field}",
+                value,
+                unit,
+                peer=peer,
+                peer_value=peer_value,
+                ratio=value / peer_value if peer_value else None,
+            )
+            if field == "slowdown_mean":
+                row |= {"goal": "value < peer_value", "met": value < peer_value}
+            if field == "utilisation":
+                met = value >= peer_value or math.isclose(value, peer_value, rel_tol=1e-3)
+                row |= {"goal": "value >= peer_value", "met": met}
+            rows.append(row)
+    rows.append(
+        _row(
+            "muster_shortfall",
+            own.shortfall,
+            "1",
+            goal="value == 0: no queue with demand below its guarantee",
+            met=own.shortfall < 1e-4,
+        )
+    )
+    return rows
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Measure; the rows of the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench philly", description=__doc__)
+    parser.add_argument("--jobs", type=Path, required=True, help="the trace, .csv or .csv.gz")
+    parser.add_argument("--first", type=int, help="only so many jobs from its beginning")
+    parser.add_argument("--seed", type=int, default=1, help="of the time limits")
+    parser.add_argument(
+        "--cycle-every", type=float, default=0.0, help="seconds between cycles of Muster at least"
+    )
+    options = parser.parse_args(arguments)
+    workload = _load(options)
+    if not workload.rows:
+        raise RuntimeError(f"{options.jobs} holds no job that could be read")
+    with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        waiting = {name: pool.submit(_peer, name, workload) for name in peers.POLICIES}
+        own, errors_s, own_s = _muster(workload, options.cycle_every)
+        others = {name: future.result() for name, future in waiting.items()}
+    rows = compare(own, {name: found for name, (found, _) in others.items()})
+    goal = f"value < {_LIMIT_S:g}"
+    whole = options.first is None and not options.cycle_every
+    rows.append(
+        _row("muster_wall_s", own_s, "s", goal=goal if whole else None,
+             met=own_s < _LIMIT_S if whole else None)
+    )  # fmt: skip
+    rows += [_row(f"{name}_wall_s", taken_s, "s") for name, (_, taken_s) in others.items()]
+    rows.append(_row("jobs", own.jobs, "count"))
+    rows.append(_row("malformed_rows", workload.malformed_count, "count"))
+    rows.append(_row("muster_cycles", own.cycles, "count"))
+    rows.append(_row("muster_evictions", own.evictions, "count"))
+    if errors_s:
+        ordered = sorted(errors_s)
+        for name, place in (("p05", 0.05), ("p50", 0.5), ("p95", 0.95)):
+            value = ordered[round(place * (len(ordered) - 1))]
+            rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
+    else:
+        told = "error of estimated starts: this build's controller estimates none"
+        rows.append({"not_measured": told})
+    if options.first is not None:
+        told = f"the trace beyond its first {options.first} jobs"
+        rows.append({"not_measured": told})
+    if options.cycle_every:
+        told = f"cycles at every event: they were {options.cycle_every:g} s apart at the least"
+        rows.append({"not_measured": told})
+    print(msgspec.json.encode(results.as_mapping(own)).decode(), file=sys.stderr)
+    return rows

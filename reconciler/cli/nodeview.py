@@ -1,0 +1,100 @@
+"""One node as a terminal shows it: facts, a table of GPUs, and processes that are no task's."""
+
+from typing import Any
+
+from reconciler.cli import terminal
+
+Json = Any
+
+
+def busy(item: Json) -> str:
+    """How busy a node's GPUs are on average, ``63% busy``; nothing where nobody tells."""
+    told = [
+        gpu["usage"]["utilization"]
+        for gpu in item["gpus"]
+        if gpu.get("usage") and gpu["usage"]["utilization"] is not None
+    ]
+    return f"{100 * sum(told) / len(told):.0f}% busy" if told else ""
+
+
+def show(item: Json) -> None:
+    """Print a node."""
+    driver = item.get("gpuDriver")
+    facts = [
+        ("Node", item["name"]),
+        ("Pool", item.get("pool") or "-"),
+        ("State", item["state"]),
+        ("Why", item.get("message") or ""),
+        ("Address", item["address"]),
+        ("Driver", _driver(driver) if driver else ""),
+    ]
+    for title, text in facts:
+        if text:
+            terminal.out.print(f"{title:<10}{text}", markup=False, soft_wrap=True)
+    if item["gpus"]:
+        terminal.out.print()
+        headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
+        rows = [_row(gpu) for gpu in item["gpus"]]
+        terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP")
+    strangers = item.get("foreignGpuProcesses") or []
+    if strangers:
+        terminal.out.print("\nOn its GPUs, and no task's:", markup=False)
+        terminal.table(
+            ["GPU", "PID", "PROGRAM", "USER", "MEMORY"],
+            [
+                [
+                    str(p["gpu"]),
+                    str(p["pid"]),
+                    p["name"] or "-",
+                    p["user"] or "-",
+                    _gib(p["memory"]),
+                ]
+                for p in strangers
+            ],
+            right="GPU PID MEMORY",
+        )
+
+
+def _driver(driver: Json) -> str:
+    if driver["state"] != "ok" or not driver["version"]:
+        return f"{driver['state']}: {driver['message']}"
+    return f"{driver['version']}, CUDA {driver['cudaVersion']}"
+
+
+def _gib(amount: int | None) -> str:
+    return "-" if amount is None else f"{amount / 2**30:.3g}Gi"
+
+
+def _row(gpu: Json) -> list[str]:
+    usage = gpu.get("usage") or {}
+    share, watts, celsius = (usage.get(k) for k in ("utilization", "powerW", "temperatureC"))
+    used = usage.get("memoryUsed")
+    memory = _gib(gpu["memory"]) if used is None else f"{_gib(used)}/{_gib(gpu['memory'])}"
+    return [
+        str(gpu["index"]),
+        gpu["model"],
+        "simulated" if gpu["simulated"] else gpu["state"],
+        "-" if share is None else f"{100 * share:.0f}%",
+        memory,
+        "-" if watts is None else f"{watts:.0f}",
+        "-" if celsius is None else f"{celsius:.0f}",
+        gpu.get("attempt") or "-",
+        "; ".join(_notes(gpu, usage)),
+    ]
+
+
+def _notes(gpu: Json, usage: Json) -> list[str]:
+    """What a person would want to know of a GPU besides the numbers."""
+    notes = [gpu["message"]] if gpu["message"] else []
+    if gpu["mig"]:
+        notes.append("MIG " + ",".join(part["profile"] for part in gpu["mig"]))
+    if gpu["mps"]:
+        notes.append("MPS")
+    if usage.get("foreignProcesses"):
+        notes.append(f"{usage['foreignProcesses']} foreign processes")
+    if usage.get("eccUncorrected"):
+        notes.append(f"{usage['eccUncorrected']} uncorrected ECC errors")
+    slowed = [r for r in usage.get("clockEventReasons") or () if "slowdown" in r]
+    notes += [f"clocks: {reason}" for reason in slowed]
+    notes += [f"XID {xid['number']} x{xid['count']}" for xid in usage.get("xids") or ()]
+    return notes

@@ -1,0 +1,229 @@
+"""What the scheduler learns from what happened: the mix that arrives, run times, use over time.
+
+Each cycle's arrivals and ends come in; a renewed ``Recollection`` goes out, bounded in size and
+the same on any machine. What is learned is read back here: a mix for placement, expected run
+times, each queue's faded use.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from reconciler.core import columns as tables
+from reconciler.core import shapes as forms
+from reconciler.core import work as desk
+from reconciler.model import desired
+from reconciler.model.recollection import KeptRoom, Recollection, TaskKind
+from reconciler.model.resources import Resources
+from reconciler.scheduling import snapshot as columns
+
+#: After so many tasks an arrival counts half; so many kinds are told apart.
+ARRIVALS_HALVED = 2000
+KINDS_MAX = 64
+#: Run times kept of each owner and stem, how many there must be to go by, and stems kept.
+RUN_TIMES_MAX = 16
+RUN_TIMES_NEEDED = 3
+STEMS_MAX = 4096
+#: Hours of a budget that are kept, whatever its window.
+HOURS_MAX = 24 * 400
+HOUR_S = 3600
+
+Usage = Mapping[str, float]
+Arrivals = tuple[tuple[TaskKind, float], ...]
+
+
+# --- the mix --------------------------------------------------------------------------------
+
+
+def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
+    """The counts of kinds with the GPU tasks of new jobs; older ones fade."""
+    added: dict[TaskKind, float] = {}
+    for spec in jobs:
+        for group in spec.groups:
+            if group.resources.gpu_milli and not group.mig_profile:
+                kind = kind_of(spec, group)
+                added[kind] = added.get(kind, 0.0) + group.count * spec.element_count
+    if not added:
+        return known
+    fade = 0.5 ** (sum(added.values()) / ARRIVALS_HALVED)
+    counts = {kind: count * fade for kind, count in known}
+    for kind, count in added.items():
+        counts[kind] = counts.get(kind, 0.0) + min(count, float(ARRIVALS_HALVED))
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))
+    return tuple(ordered[:KINDS_MAX])
+
+
+def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
+    """What matters of a task to fragmentation."""
+    return TaskKind(
+        group.resources.cpu_milli,
+        group.resources.memory_bytes,
+        group.resources.gpu_milli,
+        group.devices,
+        group.gpu_memory_bytes,
+        spec.pools,
+        tuple(sorted(spec.node_selector.items())),
+    )
+
+
+def mix(
+    recollection: Recollection, shapes: forms.Shapes, nodes: tables.Nodes
+) -> tuple[columns.MixEntry, ...]:
+    """The kinds of task that arrive here, with their shares of arrivals."""
+    total = sum(count for _, count in recollection.arrivals)
+    if total <= 0:
+        return ()
+    return tuple(
+        columns.MixEntry(
+            forms.group_shape(_group_of(kind), nodes),
+            shapes.eligible(kind.pools, kind.selector),
+            count / total,
+        )
+        for kind, count in recollection.arrivals
+    )
+
+
+def _group_of(kind: TaskKind) -> desired.TaskGroup:
+    amounts = Resources(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli)
+    return desired.TaskGroup(
+        "mix", 1, amounts, devices=kind.devices, gpu_memory_bytes=kind.gpu_memory_bytes
+    )
+
+
+# --- run times ------------------------------------------------------------------------------
+
+
+def stem_of(spec: desired.Job) -> str:
+    """Owner and name without the number at its end: what runs again and again has one stem."""
+    return f"{spec.owner}\n{spec.name.rstrip('0123456789').rstrip('-') or spec.name}"
+
+
+def expected_s(work: desk.Work) -> Callable[[desired.Job], float]:
+    """How long one run of a job is expected to take: its limit, or less where it is learned."""
+    quantile = work.desired.structure.settings.scheduling.learned_quantile
+    known = work.observed.recollection.run_times
+
+    def expected(spec: desired.Job) -> float:
+        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
+        if quantile is None:
+            return limit_s
+        times = known.get(stem_of(spec), ())
+        if len(times) < RUN_TIMES_NEEDED:
+            return limit_s
+        ordered = sorted(times)
+        return min(limit_s, ordered[math.ceil(quantile * len(ordered)) - 1])
+
+    return expected
+
+
+def _with_run_times(
+    known: Mapping[str, tuple[float, ...]], ended: list[desk.Ended]
+) -> Mapping[str, tuple[float, ...]]:
+    new = [one for one in ended if one.ran_s is not None]
+    if not new:
+        return known
+    found = dict(known)
+    for one in new:
+        stem = stem_of(one.spec)
+        times = found.pop(stem, ())  # what ran last stands last
+        found[stem] = (*times, round(one.ran_s or 0.0, 3))[-RUN_TIMES_MAX:]
+    while len(found) > STEMS_MAX:
+        del found[next(iter(found))]
+    return found
+
+
+# --- use over time --------------------------------------------------------------------------
+
+
+def faded_use(
+    before: Recollection,
+    offered_gpus: float,
+    at: float,
+    half_life_s: float,
+) -> tuple[Usage, float]:
+    """GPU-seconds used and offered up to ``at``, where use counts half after ``half_life_s``.
+
+    What was held at the last time was held until now: a change of it is a schedule of its own.
+    """
+    gone_s = max(0.0, at - before.used_at) if before.used_at else 0.0
+    fade = 0.5 ** (gone_s / half_life_s)
+    rate = math.log(2) / half_life_s
+    weight_s = (1 - fade) / rate  # the integral of what fades over the time gone
+    names = before.used.keys() | before.held.keys()
+    used = {
+        name: before.used.get(name, 0.0) * fade + before.held.get(name, 0.0) * weight_s
+        for name in sorted(names)
+    }
+    return used, before.offered * fade + offered_gpus * weight_s
+
+
+# --- budgets --------------------------------------------------------------------------------
+
+
+def _with_spent(
+    work: desk.Work, known: Mapping[str, Mapping[int, float]]
+) -> Mapping[str, Mapping[int, float]]:
+    quotas = work.desired.structure.quotas
+    budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
+    if not budgets:
+        return {} if known else known
+    hour = int(work.now // HOUR_S)
+    found = {name: dict(hours) for name, hours in known.items() if name in quotas}
+    for one in work.ended:
+        if not one.gpu_s:
+            continue
+        above = ancestors(work.desired.structure, one.spec.queue)
+        for quota in budgets:
+            if quota.user == one.spec.owner if quota.user else quota.queue in above:
+                spent = found.setdefault(quota.name, {})
+                spent[hour] = spent.get(hour, 0.0) + one.gpu_s
+    for quota in budgets:
+        oldest = int((work.now - quota.window_s) // HOUR_S)
+        spent = found.get(quota.name, {})
+        for then in [then for then in spent if then < max(oldest, hour - HOURS_MAX)]:
+            del spent[then]
+    return known if found == known else found
+
+
+def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
+    """A queue and those above it."""
+    found: list[str] = []
+    name: str | None = queue
+    while name is not None and name in structure.queues and name not in found:
+        found.append(name)
+        name = structure.queues[name].parent
+    return tuple(found)
+
+
+# --- all of it ------------------------------------------------------------------------------
+
+
+def renewed(work: desk.Work) -> Recollection:
+    """What is remembered after the arrivals and ends of this cycle."""
+    before = work.observed.recollection
+    found = msgspec.structs.replace(
+        before,
+        arrivals=with_arrivals(before.arrivals, work.arrived),
+        run_times=_with_run_times(before.run_times, work.ended),
+        spent=_with_spent(work, before.spent),
+        short_since=work.short_since,
+    )
+    return before if found == before else found
+
+
+def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[columns.Kept, ...]:
+    """Reservations of backfill whose nodes are all still there."""
+    return tuple(
+        columns.Kept(one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes))
+        for one in recollection.kept
+        if all(name in row_of for name in one.nodes)
+    )
+
+
+def rooms_of(kept: tuple[columns.Kept, ...], names: tuple[str, ...]) -> tuple[KeptRoom, ...]:
+    """The same by name, to be remembered."""
+    return tuple(
+        KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
+        for one in kept
+    )

@@ -1,0 +1,221 @@
+"""What waits, in lines: claims of one queue that are alike in all that matters to a decision.
+
+Jobs that are not finished come in; lines of claims in order of arrival go out, with the reasons
+of those that are not offered to the scheduler at all. A job that waits and a job that could grow
+are claims alike.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reconciler.core import holdings as holders
+from reconciler.core import learning, quotas, resizing, waiting, windows
+from reconciler.core import shapes as forms
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.reasons import Reason
+from reconciler.model.states import AttemptState
+from reconciler.scheduling import snapshot as columns
+
+#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows.
+Key = tuple[int, int, int, bool, float, tuple[int, ...], bool]
+_NO_NOTE = records.ElementNote()
+
+
+@dataclass
+class Waiting:
+    """What waits and who waits for another reason than room.
+
+    Attributes:
+        lines: for the scheduler.
+        reasons, reason_of: of jobs that are not in the lines.
+        pending_jobs: queue to number of jobs of which something waits.
+        unreachable: jobs whose deadline can't be met any more, with the latest start it had.
+    """
+
+    lines: tuple[columns.Line, ...] = ()
+    reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
+    reason_of: dict[str, str] = field(default_factory=dict)
+    pending_jobs: dict[str, int] = field(default_factory=dict)
+    unreachable: dict[str, float] = field(default_factory=dict)
+
+
+class Maker:
+    """Makes lines; what does not differ between jobs is worked out once."""
+
+    def __init__(
+        self,
+        work: desk.Work,
+        at: float,
+        *,
+        shapes: forms.Shapes,
+        held: holders.Held,
+        opened: tuple[columns.Window, ...],
+    ) -> None:
+        self._work = work
+        self._at = at
+        self._shapes = shapes
+        self._held = held
+        self._windows = opened
+        self._structure = work.desired.structure
+        self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
+        self._expected_s = learning.expected_s(work)
+        self._accounts = quotas.Accounts(work, held)
+        self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        self._found: dict[Key, list[columns.Claim]] = {}
+        self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
+        self._made = Waiting()
+
+    def all(self) -> Waiting:
+        """Go through all jobs that are not finished."""
+        work = self._work
+        for name in work.active_names():
+            draft = work.drafts.get(name)
+            record = draft.record() if draft else work.observed.jobs[name]
+            self._job(record)
+        self._capped.sort(key=lambda one: one[:2])
+        for _, _, record, ready, shape in self._capped:
+            self._under_quota(record, ready, shape)
+        lines = []
+        for key, claims in sorted(self._found.items()):
+            claims.sort(key=lambda claim: (claim.order, claim.job, claim.elements))
+            lines.append(columns.Line(*key[:4], tuple(claims), key[4], key[5]))
+        self._made.lines = tuple(lines)
+        return self._made
+
+    def _job(self, record: records.JobRecord) -> None:
+        spec, made = record.spec, self._made
+        ready = waiting.readiness(self._work, record, record.elements)
+        if desk.PENDING in record.elements:
+            made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
+        grows = resizing.is_resizable(spec)
+        if ready.reason is not None:
+            self._explain(spec.name, ready.reason_key, ready.reason)
+        if not grows and not ready.elements:
+            return
+        if spec.queue not in self._row_of_queue:
+            return
+        shape, refusal = self._shapes.of(spec)
+        if refusal is not None:
+            if ready.elements:
+                self._explain(spec.name, f"NoUnixUser/{spec.owner}", refusal)
+            return
+        if ready.elements and ready.reason is None:
+            if self._accounts.of(spec):
+                self._capped.append((-spec.priority, record.order, record, ready, shape))
+            else:
+                self._claim(record, ready, shape)
+        if grows:
+            self._growth(record, shape)
+
+    def _explain(self, job: str, key: str, reason: Reason) -> None:
+        self._made.reasons[key] = (reason,)
+        self._made.reason_of[job] = key
+
+    def _under_quota(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
+        spec = record.spec
+        tasks = tuple(group.resources.times(group.count) for group in spec.groups)
+        startable, reason = self._accounts.admit(spec, ready.startable, tasks)
+        if reason is not None:
+            self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
+            return
+        self._claim(record, waiting.Readiness(ready.elements, startable), shape)
+
+    def _claim(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
+        spec = record.spec
+        duration_s = self._expected_s(spec)
+        slack_s = math.inf
+        if spec.deadline is not None:
+            known_s = duration_s if duration_s < math.inf else 0.0
+            latest = spec.deadline - known_s
+            slack_s = latest - self._at
+            if slack_s < 0:
+                self._made.unreachable[spec.name] = latest
+            else:
+                self._work.wake_schedule(math.nextafter(latest, math.inf))
+        claim = columns.Claim(
+            job=spec.name,
+            order=record.order,
+            elements=ready.elements,
+            startable=ready.startable,
+            owner=spec.owner,
+            slack_s=slack_s,
+            submitted_at=record.submitted_at,
+            promised=self._work.observed.promised.get(spec.name, 0),
+            moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
+            if record.notes
+            else False,
+        )
+        self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
+
+    def _growth(self, record: records.JobRecord, shape: int) -> None:
+        """Tasks that elements which run with fewer than they would take could gain."""
+        spec = record.spec
+        blocked = record.removed or spec.suspend or self._structure.settings.suspend
+        if blocked:
+            return
+        for element in self._work.elements_with_attempts(spec.name):
+            missing = self._missing(record, element)
+            tasks = tuple(spec.groups[group].resources for group, _ in missing)
+            capped = bool(missing) and bool(self._accounts.of(spec))
+            if missing and not (capped and not self._accounts.admit(spec, 1, tasks)[0]):
+                claim = columns.Claim(
+                    job=spec.name,
+                    order=record.order,
+                    elements=(element,),
+                    startable=1,
+                    owner=spec.owner,
+                    submitted_at=record.submitted_at,
+                    missing=missing,
+                )
+                key = self._key(spec, shape, self._expected_s(spec), grows=True)
+                self._found.setdefault(key, []).append(claim)
+
+    def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
+        """The tasks that a running element has not, unless it is about to end."""
+        if record.elements[element] not in desk.LIVE_CODES:
+            return ()
+        if record.notes.get(element, _NO_NOTE).verdict is not None:
+            return ()
+        attempts = self._work.attempts_of_element(record.name, element)
+        if not attempts or any(resizing.has_succeeded(a) for a in attempts):
+            return ()
+        present = {
+            (attempt.group, attempt.index)
+            for attempt in attempts
+            if attempt.state is not AttemptState.ENDED
+        }
+        return tuple(
+            (number, index)
+            for number, group in enumerate(record.spec.groups)
+            for index in range(group.count)
+            if (group.name, index) not in present
+        )
+
+    def _key(self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool) -> Key:
+        return (
+            self._row_of_queue[spec.queue],
+            shape,
+            spec.priority,
+            spec.preemptible,
+            duration_s,
+            self._windows_of(spec) if self._windows else (),
+            grows,
+        )
+
+    def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
+        key = (spec.owner, spec.queue, spec.reservation)
+        if key not in self._usable:
+            above = learning.ancestors(self._structure, spec.queue)
+            self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
+        return self._usable[key]
+
+
+def affine_specs(work: desk.Work) -> Iterable[desired.Job]:
+    """Jobs that are near to or apart from others, of those that wait or hold something."""
+    for name in work.active_names():
+        draft = work.drafts.get(name)
+        spec = draft.spec if draft else work.observed.jobs[name].spec
+        if spec.affinities:
+            yield spec

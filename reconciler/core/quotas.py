@@ -1,0 +1,236 @@
+"""Caps of users and queues beside what queues share: what they leave of what waits, and budgets.
+
+A ``Gate`` knows what is in use by everyone whom a ``Quota`` holds for. What waits comes to it in
+order of priority and arrival; it says how many elements may start, or which cap forbids it. What
+is let through is counted at once, so that a cap holds whatever the scheduler then starts.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from reconciler.core import holdings as holders
+from reconciler.core import learning
+from reconciler.core import work as desk
+from reconciler.model import desired, quantities, records, resources
+from reconciler.model.reasons import Reason, ReasonCode
+
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+_UNITS = ("CPUs", "of memory", "GPUs")
+HOUR_S = 3600.0
+
+
+@dataclass
+class Account:
+    """What counts for one quota.
+
+    Attributes:
+        used: amounts in use, and let through in this cycle.
+        jobs: jobs that hold something. considered: jobs that were let through or refused room.
+        spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs.
+        running_gpu_s: used so far by what runs. gpus: that it holds now.
+    """
+
+    quota: desired.Quota
+    used: list[int] = field(default_factory=lambda: [0, 0, 0])
+    jobs: set[str] = field(default_factory=set)
+    considered: int = 0
+    spent_gpu_s: float = 0.0
+    reserved_gpu_s: float = 0.0
+    running_gpu_s: float = 0.0
+    gpus: float = 0.0
+
+
+class Accounts:
+    """The accounts of all quotas as this cycle finds them."""
+
+    def __init__(self, work: desk.Work, held: holders.Held) -> None:
+        structure = work.desired.structure
+        self._structure = structure
+        self._work = work
+        self._of: dict[tuple[str, str], tuple[Account, ...]] = {}
+        self.all = [Account(quota) for quota in structure.quotas.values()]
+        if not self.all:
+            return
+        spent = work.observed.recollection.spent
+        for account in self.all:
+            oldest = (work.now - account.quota.window_s) / HOUR_S
+            hours = spent.get(account.quota.name, {})
+            account.spent_gpu_s = sum(s for hour, s in hours.items() if hour >= oldest - 1)
+        for (job, _), attempts in held.attempts.items():
+            spec = holders.spec_of(work, job)
+            if spec is not None:
+                self._count(spec, attempts)
+
+    def _count(self, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:
+        for account in self.of(spec):
+            account.jobs.add(spec.name)
+            for attempt in attempts:
+                for index, amount in enumerate(attempt.resources.as_vector()):
+                    account.used[index] += amount
+                gpus = attempt.resources.gpu_milli / 1000
+                began = attempt.started_at or attempt.assigned_at
+                ran_s = max(0.0, self._work.now - began)
+                account.gpus += gpus
+                account.running_gpu_s += gpus * ran_s
+                account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
+
+    def of(self, spec: desired.Job) -> tuple[Account, ...]:
+        """The accounts that a job counts for."""
+        if not self.all:
+            return ()
+        key = (spec.owner, spec.queue)
+        if key not in self._of:
+            above = learning.ancestors(self._structure, spec.queue)
+            self._of[key] = tuple(
+                account
+                for account in self.all
+                if (
+                    account.quota.user == spec.owner
+                    if account.quota.user
+                    else account.quota.queue in above
+                )
+            )
+        return self._of[key]
+
+    def admit(
+        self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
+    ) -> tuple[int, Reason | None]:
+        """How many of some elements may start, and if none why; those let through are counted.
+
+        Args:
+            spec: the job.
+            elements: how many could start.
+            tasks: what all tasks of one element take.
+        """
+        accounts = self.of(spec)
+        each = [sum(amounts) for amounts in zip(*(t.as_vector() for t in tasks), strict=True)]
+        for account in accounts:
+            account.considered += 1
+            reason = _over_jobs(account, spec)
+            if reason is not None:
+                return 0, reason
+        allowed = elements
+        for account in accounts:
+            count, reason = self._fitting(account, spec, each)
+            if not count:
+                return 0, reason
+            allowed = min(allowed, count)
+        for account in accounts:
+            account.jobs.add(spec.name)
+            for index, amount in enumerate(each):
+                account.used[index] += amount * allowed
+            held_s = reserved_s(spec, account.quota)
+            account.reserved_gpu_s += allowed * each[2] / 1000 * held_s
+        return allowed, None
+
+    def _fitting(
+        self, account: Account, spec: desired.Job, each: list[int]
+    ) -> tuple[int, Reason | None]:
+        quota = account.quota
+        most = 10**9
+        for index, cap in enumerate(quota.resources.as_vector()):
+            if cap is None or not each[index]:
+                continue
+            fits = max(0, (cap - account.used[index]) // each[index])
+            if not fits:
+                return 0, _over_amount(account, index, cap, each[index])
+            most = min(most, fits)
+        if quota.budget_gpu_s is not None and each[2]:
+            asked_s = each[2] / 1000 * reserved_s(spec, quota)
+            left_s = quota.budget_gpu_s - account.spent_gpu_s - account.reserved_gpu_s
+            if asked_s <= 0:
+                return most, None
+            fits = math.floor(max(0.0, left_s) / asked_s + 1e-9)
+            if not fits:
+                self._wake_when_returned(quota)
+                return 0, _over_budget(account, asked_s)
+            most = min(most, fits)
+        return most, None
+
+    def _wake_when_returned(self, quota: desired.Quota) -> None:
+        hours = self._work.observed.recollection.spent.get(quota.name, {})
+        if hours:
+            back_at = (min(hours) + 1) * HOUR_S + quota.window_s
+            if back_at > self._work.now:
+                self._work.wake_schedule(back_at)
+
+
+def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
+    """How long a start is charged at the most: its time limit, else the budget's whole window."""
+    limit_s = quota.window_s if spec.time_limit_s is None else spec.time_limit_s
+    return float(min(limit_s, quota.window_s))
+
+
+def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
+    quota = account.quota
+    if quota.pending is not None and account.considered > quota.pending:
+        return Reason(
+            ReasonCode.OVER_LIMIT,
+            f"Quota {quota.name} considers {quota.pending} jobs of {_whom(quota)} at a time",
+            unblocks="the start of one before it, or a higher spec.jobs.pending",
+        )
+    many = len(account.jobs) - (spec.name in account.jobs)
+    if quota.running is not None and many >= quota.running:
+        return Reason(
+            ReasonCode.OVER_LIMIT,
+            f"Quota {quota.name} lets {quota.running} jobs of {_whom(quota)} run at once",
+            unblocks="the end of one of them, or a higher spec.jobs.running",
+        )
+    return None
+
+
+def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
+    text, unit, quota = _FORMATS[index], _UNITS[index], account.quota
+    return Reason(
+        ReasonCode.OVER_LIMIT,
+        f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}: "
+        f"{text(account.used[index])} in use, {text(asked)} asked",
+        unblocks="the end of other work, or a higher spec.resources",
+    )
+
+
+def _over_budget(account: Account, asked_s: float) -> Reason:
+    quota = account.quota
+    budget_s = quota.budget_gpu_s or 0.0
+    window = quantities.format_duration(quota.window_s)
+    return Reason(
+        ReasonCode.OVER_BUDGET,
+        f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}: "
+        f"{_hours(account.spent_gpu_s)} spent, {_hours(account.reserved_gpu_s)} reserved by what "
+        f"runs, {_hours(asked_s)} asked (GPUs times time limit)",
+        unblocks="a shorter timeLimit, time, or a higher spec.budget.gpuHours",
+    )
+
+
+def _hours(gpu_s: float) -> str:
+    return f"{gpu_s / HOUR_S:.10g}" if gpu_s % 36 == 0 else f"{gpu_s / HOUR_S:.2f}"
+
+
+def _whom(quota: desired.Quota) -> str:
+    return quota.user or f"queue {quota.queue}"
+
+
+def spent_budgets(work: desk.Work) -> dict[str, str]:
+    """Jobs that have to leave since a budget that ends work is used up, with its name.
+
+    Asks for a cycle at the moment when the next one will be.
+    """
+    ending = [quota for quota in work.desired.structure.quotas.values() if quota.ends]
+    if not ending:
+        return {}
+    held = holders.gather(work)
+    accounts = Accounts(work, held)
+    found: dict[str, str] = {}
+    for account in accounts.all:
+        quota = account.quota
+        if not quota.ends or quota.budget_gpu_s is None or not account.gpus:
+            continue
+        left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
+        if left_s > 0:
+            work.wake(work.now + left_s / account.gpus)
+            continue
+        for job in sorted(account.jobs):
+            spec = holders.spec_of(work, job)
+            if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
+                found[job] = quota.name
+    return found

@@ -1,0 +1,304 @@
+"""What work asks for, as shapes: work that is alike shares one, so that it is worked out once.
+
+Jobs come in; indexes of shapes go out, with the nodes that each may use and why not the others.
+Eligibility is counted by whole columns: a step of the funnel is one mask over all nodes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import columns as tables
+from reconciler.core import work as desk
+from reconciler.model import desired
+from reconciler.model.reasons import FunnelStep, Reason, ReasonCode
+from reconciler.scheduling import snapshot as columns
+from reconciler.scheduling.snapshot import WHOLE
+
+_NO_USER = "owner has no Unix user there"
+#: How much worse a node is whose soft taint is not tolerated than one without, in points.
+_SOFT_TAINT = 1e6
+
+Selector = tuple[tuple[str, str], ...]
+Holds = Callable[[desired.Pool], bool]
+
+
+def labels_of(spec: desired.Job) -> dict[str, str]:
+    """Labels by which other work finds a job: its own, and the names of job and queue."""
+    return {**spec.labels, "job": spec.name, "queue": spec.queue}
+
+
+def is_matched(selector: Selector, spec: desired.Job) -> bool:
+    """Whether a selector means a job."""
+    labels = labels_of(spec)
+    return all(labels.get(key) == value for key, value in selector)
+
+
+class Selectors:
+    """Label selectors of affinities, numbered, and which work each of them matches."""
+
+    def __init__(self, specs: Iterable[desired.Job]) -> None:
+        found = {one.labels for spec in specs for one in spec.affinities}
+        self.all: tuple[Selector, ...] = tuple(sorted(found))
+        self.index = {selector: number for number, selector in enumerate(self.all)}
+
+    def matching(self, spec: desired.Job) -> tuple[int, ...]:
+        """Indexes of the selectors that match a job."""
+        if not self.all:
+            return ()
+        return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
+
+
+class Shapes:
+    """Shapes by what is asked for; each is worked out once a cycle."""
+
+    def __init__(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+        self._work = work
+        self._nodes = nodes
+        self._selectors = selectors
+        self._structure = work.desired.structure
+        self._known: dict[tuple[object, ...], tuple[int, Reason | None]] = {}
+        self._masks: dict[tuple[str, str], columns.Mask] = {}
+        self._eligible: dict[tuple[object, ...], _Eligible] = {}
+        self._as_root: columns.Mask | None = None
+        self.made: list[columns.Shape] = []
+
+    def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
+        """The shape's index, or the reason why no node may run work of this owner at all."""
+        groups = tuple(
+            [
+                (
+                    g.name,
+                    g.count,
+                    g.resources,
+                    g.minimum,
+                    g.devices,
+                    g.gpu_memory_bytes,
+                    g.mig_profile,
+                    g.topology,
+                )
+                for g in spec.groups
+            ]
+        )
+        company = (
+            (spec.node_preferences, spec.affinities, spec.topology, spec.placement, spec.exclusive)
+            if spec.affinities
+            or spec.node_preferences
+            or spec.exclusive
+            or spec.placement
+            or spec.topology is not desired.ANYWHERE
+            else None
+        )
+        matches = self._selectors.matching(spec)
+        key = (groups, self._where(spec), company, matches)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make(spec, matches)
+        return found
+
+    def _where(self, spec: desired.Job) -> tuple[object, ...]:
+        has_user = spec.owner in self._structure.unix_users
+        selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
+        return (spec.pools, selector, has_user, spec.tolerations, spec.volumes)
+
+    def _make(self, spec: desired.Job, matches: tuple[int, ...]) -> tuple[int, Reason | None]:
+        where = self._where(spec)
+        if where not in self._eligible:
+            self._eligible[where] = self._look(spec)
+        found = self._eligible[where]
+        unknown = sorted(required_levels(spec) - set(self._nodes.levels))
+        if unknown:
+            found = found.without(f"no pool declares level {unknown[0]}")
+        level = self._nodes.level_of
+        settings = self._structure.settings.scheduling
+        self.made.append(
+            columns.Shape(
+                groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
+                eligible=found.mask,
+                filtered=found.steps,
+                scores=self._scores(spec),
+                required_level=level(spec.topology.required),
+                preferred_level=level(spec.topology.preferred),
+                strategy=spec.placement or settings.placement,
+                exclusive=spec.exclusive,
+                affinities=tuple(
+                    columns.JobAffinity(
+                        self._selectors.index[one.labels],
+                        level(one.level),
+                        one.apart,
+                        one.weight or 0.0,
+                    )
+                    for one in spec.affinities
+                ),
+                matches=matches,
+            )
+        )
+        return len(self.made) - 1, found.refusal(spec.owner)
+
+    def eligible(self, pools: tuple[str, ...], selector: Selector) -> columns.Mask:
+        """Nodes of some pools (none: of all) with some labels."""
+        mask = self._nodes.pool_of >= 0
+        if pools:
+            mask &= self._in_pools(lambda pool: pool.name in pools)
+        for label, value in selector:
+            mask &= self._having(label, value)
+        return mask
+
+    # Nodes
+
+    def _in_pools(self, holds: Holds) -> columns.Mask:
+        table = np.array([holds(pool) for pool in self._nodes.pools] + [False], dtype=np.bool_)
+        return table[self._nodes.pool_of]
+
+    def _having(self, label: str, value: str) -> columns.Mask:
+        """Nodes that have a label; what the pool says goes over what the agent says."""
+        mask = self._masks.get((label, value))
+        if mask is None:
+            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
+            for row, name in enumerate(self._nodes.names):
+                number = self._nodes.pool_of[row]
+                node = self._work.node(name)
+                if number >= 0 and node is not None:
+                    pool = self._nodes.pools[number]
+                    mask[row] = _label(label, name, pool, node.inventory.labels) == value
+            self._masks[label, value] = mask
+        return mask
+
+    def _look(self, spec: desired.Job) -> "_Eligible":
+        """Which nodes a job may use, and why not the others, in order of precedence."""
+        found = _Eligible(len(self._nodes.names))
+        found.keep(self._nodes.pool_of >= 0, "in no pool")
+        if spec.pools:
+            why = f"not in pool {' or '.join(spec.pools)}"
+            found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why)
+        observed = self._in_pools(lambda pool: pool.observe_only)
+        found.keep(~observed, "only observed (mode: observe)")
+        for name in spec.volumes:
+            volume = self._structure.volumes.get(name)
+            if volume is None:
+                found.keep(np.zeros_like(found.mask), f"no volume {name} is declared")
+            elif volume.pools:
+                there = self._in_pools(lambda pool, v=volume: pool.name in v.pools)  # type: ignore[misc]
+                found.keep(there, f"without volume {name}")
+        for label, value in sorted(spec.node_selector.items()):
+            found.keep(self._having(label, value), f"without label {label}={value}")
+        minded = sorted(
+            {
+                taint.text()
+                for pool in self._nodes.pools
+                for taint in pool.taints
+                if taint.hard and not spec.tolerates(taint)
+            }
+        )
+        for text in minded:
+            tainted = self._in_pools(
+                lambda pool, t=text: any(one.hard and one.text() == t for one in pool.taints)  # type: ignore[misc]
+            )
+            found.keep(~tainted, f"taint {text} is not tolerated")
+        if spec.owner not in self._structure.unix_users:
+            before = int(found.mask.sum())
+            found.keep(~self._needs_user(), _NO_USER)
+            found.without_user = before - int(found.mask.sum())
+        return found
+
+    def _needs_user(self) -> columns.Mask:
+        """Nodes whose agent is root, in pools that allow no task to be."""
+        if self._as_root is None:
+            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
+            for row, name in enumerate(self._nodes.names):
+                node = self._work.node(name)
+                mask[row] = node is not None and node.inventory.runs_as_root
+            self._as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
+        return self._as_root
+
+    def _scores(self, spec: desired.Job) -> NDArray[np.float64] | None:
+        soft = self._in_pools(
+            lambda pool: any(not t.hard and not spec.tolerates(t) for t in pool.taints)
+        )
+        if not spec.node_preferences and not soft.any():
+            return None
+        scores = np.where(soft, -_SOFT_TAINT, 0.0)
+        for preference in spec.node_preferences:
+            liked = np.ones(len(scores), dtype=np.bool_)
+            for label, value in preference.labels:
+                liked &= self._having(label, value)
+            scores[liked] += preference.weight
+        return scores
+
+
+class _Eligible:
+    """A mask over nodes that narrows step by step."""
+
+    def __init__(self, count: int) -> None:
+        self.mask: columns.Mask = np.ones(count, dtype=np.bool_)
+        self.steps: tuple[FunnelStep, ...] = ()
+        self.without_user = 0
+
+    def keep(self, mask: columns.Mask, why: str) -> None:
+        """Only nodes in ``mask`` are left; the others are counted."""
+        left = self.mask & mask
+        lost = int(self.mask.sum()) - int(left.sum())
+        if lost:
+            self.steps += (FunnelStep(lost, why),)
+        self.mask = left
+
+    def without(self, why: str) -> "_Eligible":
+        """The same with no node left, for one more reason."""
+        other = _Eligible(len(self.mask))
+        other.mask, other.steps = self.mask, self.steps
+        other.keep(np.zeros_like(self.mask), why)
+        return other
+
+    def refusal(self, owner: str) -> Reason | None:
+        """Why no node may run work of an owner, where only the missing user is to blame."""
+        if not self.without_user or self.mask.any():
+            return None
+        return Reason(
+            code=ReasonCode.NO_UNIX_USER,
+            message=f"no Unix user is known for its owner {owner or '(none)'}, "
+            "and the pools do not allow root",
+            unblocks="an identity with unixUser in Access, or allowRoot in the NodePool",
+        )
+
+
+def required_levels(spec: desired.Job) -> set[str]:
+    """Topology levels without which a job can't start."""
+    groups = [group.topology for group in spec.groups]
+    found = {spec.topology.required}
+    found |= {one.required for one in groups} | {one.slice_level for one in groups}
+    found |= {one.level for one in spec.affinities if one.weight is None and not one.apart}
+    return found - {""}
+
+
+def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) -> str | None:
+    if label == "node":
+        return name
+    if label == "pool":
+        return pool.name
+    if label == "gpu-model" and pool.gpu_model:
+        return pool.gpu_model
+    return pool.labels.get(label, own.get(label))
+
+
+def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupShape:
+    """A group as the scheduler reads it."""
+    gpu = group.resources.gpu_milli
+    devices, share = group.devices, WHOLE
+    if not devices:
+        devices, share = (1, gpu) if 0 < gpu < WHOLE else (gpu // WHOLE, WHOLE)
+    topology = group.topology
+    return columns.GroupShape(
+        name=group.name,
+        count=group.count,
+        amounts=group.resources.as_vector(),
+        minimum=group.minimum,
+        devices=devices,
+        share=share,
+        share_bytes=group.gpu_memory_bytes,
+        profile=nodes.profile_of(group.mig_profile) if group.mig_profile else -1,
+        required_level=nodes.level_of(topology.required),
+        preferred_level=nodes.level_of(topology.preferred),
+        slice_size=topology.slice_size,
+        slice_level=nodes.level_of(topology.slice_level),
+    )

@@ -1,0 +1,100 @@
+"""When reservations hold: the occurrences of each within the time that the scheduler looks ahead.
+
+Recurring ones are five cron fields in UTC. As in crontab(5), where day of month and day of week
+are both said, either is enough.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from reconciler.core import columns as tables
+from reconciler.model import desired
+from reconciler.scheduling import snapshot as columns
+
+#: How far the scheduler looks ahead, and the most occurrences of one reservation in it.
+HORIZON_S = 7 * 86_400
+OCCURRENCES_MAX = 64
+_DAY_S = 86_400
+
+
+def all_of(
+    structure: desired.Structure, nodes: tables.Nodes, at: float
+) -> tuple[columns.Window, ...]:
+    """The windows that hold now or will within ``HORIZON_S``, in order of name and time."""
+    found: list[columns.Window] = []
+    for one in structure.reservations.values():
+        if not one.nodes:
+            continue
+        mask = np.zeros(len(nodes.names), dtype=np.bool_)
+        mask[[nodes.row_of[name] for name in one.nodes if name in nodes.row_of]] = True
+        mask.setflags(write=False)
+        found += [
+            columns.Window(one.name, begin, end, mask, one.maintenance)
+            for begin, end in occurrences(one, at)
+        ]
+    return tuple(found)
+
+
+def occurrences(one: desired.Reservation, at: float) -> list[tuple[float, float]]:
+    """Begin and end of each time that it holds, from ``at`` on."""
+    if not one.schedule:
+        near = one.ends_at > at and one.starts_at < at + HORIZON_S
+        return [(one.starts_at, one.ends_at)] if near else []
+    found: list[tuple[float, float]] = []
+    for begin in _starts(one.schedule, at - one.duration_s, at + HORIZON_S):
+        if begin + one.duration_s > at:
+            found.append((begin, begin + one.duration_s))
+            if len(found) >= OCCURRENCES_MAX:
+                break
+    return found
+
+
+def _starts(
+    schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
+) -> Iterator[float]:
+    """The moments that five cron fields name, ascending."""
+    minutes, hours, days, months, week = schedule
+    day = math.floor(after / _DAY_S) * _DAY_S
+    while day < until:
+        date = dt.datetime.fromtimestamp(day, dt.UTC)
+        in_month = days is None or date.day in days
+        in_week = week is None or date.isoweekday() % 7 in week
+        either = days is not None and week is not None and (in_month or in_week)
+        if (months is None or date.month in months) and (either or (in_month and in_week)):
+            for hour in hours if hours is not None else range(24):
+                for minute in minutes if minutes is not None else range(60):
+                    moment = day + hour * 3600 + minute * 60
+                    if after <= moment < until:
+                        yield float(moment)
+        day += _DAY_S
+
+
+def usable_by(
+    spec: desired.Job,
+    structure: desired.Structure,
+    windows: tuple[columns.Window, ...],
+    ancestors: tuple[str, ...],
+) -> tuple[int, ...]:
+    """Indexes of the windows in which a job may use what they keep.
+
+    Args:
+        spec: the job.
+        structure: with the reservations.
+        windows: as ``all_of`` made them.
+        ancestors: the job's queue and those above it.
+    """
+    found = []
+    for index, window in enumerate(windows):
+        one = structure.reservations[window.name]
+        if one.maintenance:
+            continue
+        if one.users or one.queues:
+            allowed = spec.owner in one.users or any(name in one.queues for name in ancestors)
+        else:
+            allowed = spec.reservation == one.name
+        if allowed:
+            found.append(index)
+    return tuple(found)

@@ -1,0 +1,60 @@
+"""What the scheduler has to remember between cycles besides the records.
+
+``core`` renews it as one value in each cycle that changes it; the store keeps it beside the
+records, so that a controller that starts goes on where its predecessor was.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class KeptRoom(msgspec.Struct, frozen=True):
+    """A reservation of backfill: node names, one for each task in the order of its shape."""
+
+    job: str
+    element: int
+    starts_at: float
+    nodes: tuple[str, ...]
+
+
+class TaskKind(msgspec.Struct, frozen=True):
+    """A kind of task that arrived, as far as its GPUs and nodes matter."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpu_milli: int
+    devices: int = 0
+    gpu_memory_bytes: int = 0
+    pools: tuple[str, ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+
+
+class Recollection(msgspec.Struct, frozen=True):
+    """What is remembered.
+
+    Attributes:
+        turn: grows with each cycle that places something.
+        kept: reservations of backfill.
+        arrivals: kinds of GPU tasks with the number that arrived, faded by later arrivals.
+        used: queue to GPU-seconds of itself and all below it, faded by time up to ``used_at``.
+        offered: GPU-seconds that the cluster could have given, faded the same way.
+        held: queue to GPUs of itself and all below it since then.
+        run_times: owner and stem of a job's name to the last run times in seconds.
+        spent: quota to GPU-seconds settled in it by the hour in which the work ended.
+        short_since: element (``JOB/ELEMENT``) to since when it has fewer tasks than it needs.
+    """
+
+    turn: int = 0
+    kept: tuple[KeptRoom, ...] = ()
+    arrivals: tuple[tuple[TaskKind, float], ...] = ()
+    used: Mapping[str, float] = {}
+    offered: float = 0.0
+    used_at: float = 0.0
+    held: Mapping[str, float] = {}
+    run_times: Mapping[str, tuple[float, ...]] = {}
+    spent: Mapping[str, Mapping[int, float]] = {}
+    short_since: Mapping[str, float] = {}
+
+
+NOTHING = Recollection()

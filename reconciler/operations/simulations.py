@@ -1,0 +1,220 @@
+"""Simulations that people ask for: what is replayed, under which policies, and its figures."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.operations import revisions
+from reconciler.simulation import peers, replay, results, situations, workloads
+from reconciler.simulation.agenda import SimulationError
+
+#: The policy that is the project's own controller.
+OWN = "muster"
+POLICIES = (OWN, *peers.POLICIES)
+
+
+class SimulateError(Exception):
+    """A simulation that can't be run as asked; says why."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to simulate.
+
+    Attributes:
+        source: folder of a desired state, a trace, or None for made-up jobs.
+        form: ``philly`` or ``swf``; None: by the file's name.
+        nodes, per_node: the cluster, for what brings none of its own.
+        jobs: how many made-up jobs, or how many of a trace from its beginning; None: all.
+        load: of made-up jobs, as a share of the cluster.
+        speed_up: how many times as fast jobs arrive.
+        over_estimate: sigma of the log-normal over-estimates of time limits.
+        default_run_s: stands for the time limit of desired jobs without one.
+        scheduling: changes to the scheduler's settings.
+    """
+
+    source: Path | None = None
+    form: str | None = None
+    policies: tuple[str, ...] = (OWN,)
+    nodes: int = 16
+    per_node: int = 8
+    jobs: int | None = None
+    load: float = 0.9
+    speed_up: float = 1.0
+    seed: int = 1
+    over_estimate: float = 1.0
+    default_run_s: float = 3600.0
+    options: replay.Options = replay.Options()
+    scheduling: Mapping[str, Any] = {}
+
+
+class Prepared(msgspec.Struct):
+    """A simulation that can begin: a workload and its structure, or a desired state.
+
+    ``total`` is how many jobs there are.
+    """
+
+    request: Request
+    title: str
+    total: int
+    structure: desired.Structure
+    workload: workloads.Workload | None = None
+    wanted: desired.Desired | None = None
+
+
+Progress = Callable[[str, int], None]
+
+
+def prepare(request: Request) -> Prepared:
+    """Read the source and make the cluster.
+
+    Raises:
+        SimulateError: the source can't be read, or what is asked excludes itself.
+    """
+    unknown = [policy for policy in request.policies if policy not in POLICIES]
+    if unknown:
+        raise SimulateError(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}")
+    settings = _settings(request.scheduling)
+    if request.source is not None and request.source.is_dir():
+        return _of_state(request, settings)
+    workload = _workload(request)
+    if not workload.rows:
+        raise SimulateError(f"{request.source} holds no job that could be read")
+    workload = workloads.first(workload, request.jobs)
+    workload = workloads.speed_up(workload, request.speed_up)
+    workload = workloads.with_limits(workload, request.seed, request.over_estimate)
+    units = request.nodes * request.per_node
+    guaranteed = workloads.guarantees(workload, units)
+    structure = replay.make_structure(
+        request.nodes, request.per_node, workload.unit, guaranteed, settings
+    )
+    name = request.source.name if request.source else f"made-up jobs (seed {request.seed})"
+    unit = "GPUs" if workload.unit == "gpu" else "CPUs"
+    title = f"{name}: {len(workload.rows):,} jobs on {request.nodes} x {request.per_node} {unit}"
+    return Prepared(request, title, len(workload.rows), structure, workload=workload)
+
+
+def _settings(changes: Mapping[str, Any]) -> desired.Settings:
+    missing: dict[str, None] = {}
+    settings = situations.settings_of(dict(changes), missing)
+    if missing:
+        raise SimulateError(f"not built yet: {', '.join(missing)}")
+    return settings
+
+
+def _of_state(request: Request, settings: desired.Settings) -> Prepared:
+    others = [policy for policy in request.policies if policy != OWN]
+    if others:
+        raise SimulateError(f"policy {others[0]} knows traces and made-up jobs only")
+    assert request.source is not None  # noqa: S101 - for the type checker
+    try:
+        wanted = revisions.read_folder(request.source)
+    except revisions.RevisionError as error:
+        raise SimulateError(str(error)) from error
+    errors = [p.text() for p in wanted.status.problems if p.severity == "error"]
+    if errors:
+        raise SimulateError(f"{request.source} has errors: {errors[0]}")
+    if not wanted.jobs:
+        raise SimulateError(f"{request.source} holds no job")
+    structure = wanted.structure
+    if request.scheduling:
+        structure = msgspec.structs.replace(structure, settings=settings)
+    pools = {
+        name: msgspec.structs.replace(pool, allow_root=True, observe_only=False)
+        for name, pool in structure.pools.items()
+    }
+    structure = msgspec.structs.replace(structure, pools=pools)
+    wanted = msgspec.structs.replace(wanted, structure=structure)
+    nodes = sum(len(pool.nodes) for pool in pools.values())
+    total = len(wanted.jobs)
+    title = f"{request.source}: {total:,} jobs on {nodes} nodes"
+    return Prepared(request, title, total, structure, wanted=wanted)
+
+
+def _workload(request: Request) -> workloads.Workload:
+    source = request.source
+    if source is None:
+        units = request.nodes * request.per_node
+        return workloads.generate(request.seed, request.jobs or 1000, units, request.load)
+    form = request.form
+    if form is None:
+        name = source.name.removesuffix(".gz")
+        form = "swf" if name.endswith(".swf") else "philly" if name.endswith(".csv") else None
+    if form is None:
+        raise SimulateError(
+            f"the form of {source} is not known by its name; say --form philly or --form swf"
+        )
+    read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
+    if read is None:
+        raise SimulateError(f"no form {form!r}; there are philly and swf")
+    return read_file(source, read)
+
+
+def read_file(
+    path: Path, read: Callable[[Iterator[str]], workloads.Workload]
+) -> workloads.Workload:
+    """A workload from a file, unpacked where it is gzip.
+
+    Raises:
+        SimulateError: it can't be read, or is of another form.
+    """
+    try:
+        with _lines(path) as lines:
+            return read(lines)
+    except workloads.WorkloadError as error:
+        raise SimulateError(f"{path}: {error}") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise SimulateError(f"{path} can't be read: {error}") from error
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[Iterator[str]]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        stream = gzip.GzipFile(fileobj=raw) if packed else raw
+        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+            yield text
+
+
+def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[results.Run]:
+    """Each policy over the same jobs, with the same time limits, one after the other.
+
+    Args:
+        progress: is told the policy and how many jobs have ended in it.
+
+    Raises:
+        SimulateError: the simulation met a limit.
+    """
+    for policy in prepared.request.policies:
+        told = None if progress is None else _telling(progress, policy)
+        try:
+            yield _one(prepared, policy, told)
+        except SimulationError as error:
+            raise SimulateError(str(error)) from error
+
+
+def _telling(progress: Progress, policy: str) -> Callable[[int], None]:
+    return lambda ended: progress(policy, ended)
+
+
+def _one(prepared: Prepared, policy: str, progress: Callable[[int], None] | None) -> results.Run:
+    request = prepared.request
+    if prepared.wanted is not None:
+        runs_s = replay.drawn_runs(prepared.wanted, request.seed, request.default_run_s)
+        return replay.replay_state(prepared.wanted, runs_s, request.options, progress)
+    workload = prepared.workload or workloads.Workload(())
+    if policy == OWN:
+        return replay.replay_rows(
+            workload, prepared.structure, request.per_node, request.options, progress
+        )
+    units = request.nodes * request.per_node
+    found = peers.run(policy, workload, units, progress)
+    found.guaranteed = workloads.guarantees(workload, units)
+    return found

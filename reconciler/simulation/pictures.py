@@ -1,0 +1,363 @@
+"""Pictures of runs: waiting and slowdown as distributions, use over time, a Gantt of the nodes.
+
+Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the same drawing.
+"""
+
+import html
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reconciler.simulation import results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: The most bars of a Gantt; of more the largest are drawn.
+BARS_MAX = 20_000
+#: The most nodes of a Gantt, from the first on.
+NODES_MAX = 128
+#: Pieces of time into which use is averaged.
+PIECES = 400
+#: The most queues with a colour of their own; the others are one.
+QUEUES_MAX = 9
+#: Colours that people with colour blindness tell apart (Okabe and Ito), and grey for the rest.
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#6A51A3",
+    "#B8A800",
+)  # fmt: skip
+_OTHERS, _INK, _GRID = "#B0B0B0", "#222222", "#DDDDDD"
+_DPI = 150
+#: Time is shown as long as this share of the cluster is in use, or jobs still come.
+_SHOWN = 0.05
+
+
+class PicturesMissingError(RuntimeError):
+    """Matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pictures need matplotlib, which is not installed: pip install 'muster-cluster[plots]'"
+        )
+
+
+def png(runs: Sequence[results.Run], title: str) -> bytes:
+    """The picture as PNG.
+
+    Raises:
+        PicturesMissingError: there is no matplotlib.
+    """
+    buffer = io.BytesIO()
+    with _drawn(runs, title) as figure:
+        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def page(runs: Sequence[results.Run], title: str) -> str:
+    """A page that needs nothing else: the picture as inline SVG, and the figures as a table.
+
+    Raises:
+        PicturesMissingError: there is no matplotlib.
+    """
+    buffer = io.StringIO()
+    with _drawn(runs, title) as figure:
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    drawing = buffer.getvalue()
+    drawing = drawing[drawing.index("<svg") :]
+    return _PAGE.format(title=html.escape(title), table=_table(runs), drawing=drawing)
+
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 80rem;
+  padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
+th:first-child, td:first-child {{ text-align: left; }}
+svg {{ max-width: 100%; height: auto; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<div class="wide">{table}</div>
+{drawing}
+</body>
+</html>
+"""
+
+_COLUMNS = (
+    ("policy", "policy", "{}"),
+    ("jobs", "jobs", "{:,}"),
+    ("never_started", "never started", "{:,}"),
+    ("delay_mean_s", "delay, mean [s]", "{:,.0f}"),
+    ("delay_p50_s", "p50 [s]", "{:,.0f}"),
+    ("delay_p99_s", "p99 [s]", "{:,.0f}"),
+    ("slowdown_mean", "bounded slowdown, mean", "{:,.2f}"),
+    ("slowdown_p99", "p99", "{:,.1f}"),
+    ("utilisation", "utilisation", "{:.1%}"),
+    ("fairness", "fairness", "{:.2f}"),
+    ("shortfall", "below guarantee", "{:.2%}"),
+    ("evictions", "evictions", "{:,}"),
+)
+
+
+def _table(runs: Sequence[results.Run]) -> str:
+    heads = "".join(f"<th>{head}</th>" for _, head, _ in _COLUMNS)
+    lines = []
+    for run in runs:
+        found = results.figures(run)
+        cells = (html.escape(form.format(getattr(found, field))) for field, _, form in _COLUMNS)
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+@contextmanager
+def _drawn(runs: Sequence[results.Run], title: str) -> Iterator["Figure"]:
+    """The picture, in the style in which it is to be saved."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an extra that most never need
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise PicturesMissingError from error
+    style: Any = {
+        "font.size": 9,
+        "axes.edgecolor": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "svg.hashsalt": "muster",
+        "svg.fonttype": "none",
+    }
+    with mpl.rc_context(style):
+        figure = Figure(layout="constrained")
+        _compose(figure, runs, title)
+        yield figure
+
+
+def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
+    """All parts of the picture: distributions, use, shares, and the nodes where they are known."""
+    first = runs[0]
+    placed = any(stretch.node for stretch in first.stretches)
+    rows = 4 if placed else 3
+    heights = [1.0, 1.0, 1.0, 1.6][:rows]
+    figure.set_size_inches(11, 3.1 * sum(heights))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+    grid = figure.add_gridspec(rows, 2, height_ratios=heights)
+    _distribution(
+        figure.add_subplot(grid[0, 0]),
+        {run.policy: [d for job in run.jobs if (d := job.delay_s) is not None] for run in runs},
+        "Queueing delay: share of jobs that started within",
+        least=1.0,
+        time=True,
+    )
+    _distribution(
+        figure.add_subplot(grid[0, 1]),
+        {
+            run.policy: [s for job in run.jobs if (s := job.bounded_slowdown) is not None]
+            for run in runs
+        },
+        "Bounded slowdown: share of jobs with at most",
+        least=1.0,
+        time=False,
+    )
+    span_s = _span_s(runs)
+    scale = _scale(span_s)
+    _use(figure.add_subplot(grid[1, :]), runs, span_s, scale)
+    _shares(figure.add_subplot(grid[2, :]), first, span_s, scale)
+    if placed:
+        _gantt(figure.add_subplot(grid[3, :]), first, span_s, scale)
+
+
+def _span_s(runs: Sequence[results.Run]) -> float:
+    """The time that is worth showing: until little runs any more."""
+    latest = 1.0
+    for run in runs:
+        used = results.used(run)
+        busy = np.flatnonzero(used.values >= _SHOWN * run.units)
+        if len(busy):
+            latest = max(latest, float(used.times[min(busy[-1] + 1, len(used.times) - 1)]))
+        latest = max(latest, max((job.submit_s for job in run.jobs), default=0.0))
+    return latest * 1.02
+
+
+def _scale(span_s: float) -> tuple[float, str]:
+    """Seconds of the unit in which a span is told, and its name."""
+    for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if span_s >= 3 * size:
+            return size, name
+    return 1.0, "seconds"
+
+
+def _distribution(
+    axes: "Axes", values: dict[str, list[float]], title: str, *, least: float, time: bool
+) -> None:
+    axes.set_title(title)
+    for colour, (name, found) in zip(COLOURS * 3, values.items(), strict=False):
+        if not found:
+            continue
+        ordered = np.sort(np.maximum(np.array(found), least))
+        shares = np.arange(1, len(ordered) + 1) / len(ordered)
+        keep = np.unique(np.concatenate([np.linspace(0, len(ordered) - 1, 2000).astype(int)]))
+        axes.step(
+            ordered[keep], shares[keep], where="post", color=colour, label=name, linewidth=1.6
+        )
+    axes.set_xscale("log")
+    axes.set_xlim(left=least)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    if time:
+        marks = {1: "1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
+                 86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
+        most = max((max(found) for found in values.values() if found), default=1.0)
+        shown = [mark for mark in marks if mark <= max(60.0, most)]
+        axes.set_xticks(shown, [marks[mark] for mark in shown])
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.grid(color=_GRID, linewidth=0.6)
+    if len(values) > 1:
+        axes.legend(frameon=False, loc="lower right")
+
+
+def _legend_above(axes: "Axes", columns: int) -> None:
+    axes.legend(
+        frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, fontsize=8,
+        borderpad=0, columnspacing=1.2, handlelength=1.4,
+    )  # fmt: skip
+
+
+def _averages(steps: results.Steps, edges: Any) -> Any:
+    """Mean of an amount over each piece between two edges."""
+    if not len(steps.times):
+        return np.zeros(len(edges) - 1)
+    moments = np.unique(np.concatenate([edges, steps.times]))
+    area = np.concatenate([[0.0], np.cumsum(steps.at(moments[:-1]) * np.diff(moments))])
+    return np.diff(np.interp(edges, moments, area)) / np.diff(edges)
+
+
+def _use(
+    axes: "Axes", runs: Sequence[results.Run], span_s: float, scale: tuple[float, str]
+) -> None:
+    axes.set_title("Utilisation of the cluster")
+    edges = np.linspace(0, span_s, PIECES + 1)
+    for colour, run in zip(COLOURS * 3, runs, strict=False):
+        share = _averages(results.used(run), edges) / run.units
+        axes.stairs(share, edges / scale[0], color=colour, linewidth=1.3, label=run.policy)
+    axes.set_ylim(0, 1.05)
+    axes.set_xlim(0, span_s / scale[0])
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.grid(color=_GRID, linewidth=0.6)
+    if len(runs) > 1:
+        _legend_above(axes, len(runs))
+
+
+def queue_colours(run: results.Run) -> dict[str, str]:
+    """A colour for each queue: those with the most work their own, the others grey."""
+    work: dict[str, float] = {}
+    for stretch in run.stretches:
+        amount = stretch.units * (stretch.end_s - stretch.begin_s)
+        work[stretch.queue] = work.get(stretch.queue, 0.0) + amount
+    ranked = sorted(work, key=lambda queue: (-work[queue], queue))
+    own = dict(zip(ranked, COLOURS[:QUEUES_MAX], strict=False))
+    return {queue: own.get(queue, _OTHERS) for queue in ranked}
+
+
+def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
+    axes.set_title(f"In use by queue ({run.policy})")
+    edges = np.linspace(0, span_s, PIECES + 1)
+    colours = queue_colours(run)
+    floor = np.zeros(PIECES)
+    others: Any = np.zeros(PIECES)
+    for queue, colour in colours.items():
+        amount = _averages(results.used(run, queue), edges)
+        if colour == _OTHERS:
+            others = others + amount
+            continue
+        axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, color=colour,
+                    label=queue)  # fmt: skip
+        floor = floor + amount
+    if others.any():
+        axes.stairs(floor + others, edges / scale[0], baseline=floor, fill=True, color=_OTHERS,
+                    label="others")  # fmt: skip
+    axes.axhline(run.units, color=_INK, linewidth=0.8)
+    waiting = _averages(results.waiting(run), edges)
+    axes.stairs(
+        waiting, edges / scale[0], color=_INK, linewidth=1.0, linestyle=":", label="waiting"
+    )
+    most = float(waiting.max(initial=0.0))
+    axes.set_ylim(0, max(run.units * 1.1, min(most * 1.05, run.units * 3)))
+    axes.set_xlim(0, span_s / scale[0])
+    axes.grid(color=_GRID, linewidth=0.6)
+    _legend_above(axes, min(len(colours), QUEUES_MAX) + 2)
+
+
+def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
+    from matplotlib.collections import PolyCollection  # noqa: PLC0415
+
+    nodes = sorted({stretch.node for stretch in run.stretches})[:NODES_MAX]
+    row_of = {node: row for row, node in enumerate(nodes)}
+    bars = [stretch for stretch in run.stretches if stretch.node in row_of]
+    bars.sort(key=lambda s: s.units * (s.end_s - s.begin_s), reverse=True)
+    title = f"What runs on which node ({run.policy}; colours as above)"
+    if len(bars) > BARS_MAX:
+        title += f"; the {BARS_MAX:,} largest of {len(bars):,} stretches"
+        bars = bars[:BARS_MAX]
+    axes.set_title(title)
+    colours = queue_colours(run)
+    lanes = lanes_of(bars)
+    widths: dict[str, int] = {}
+    for stretch, lane in zip(bars, lanes, strict=True):
+        widths[stretch.node] = max(widths.get(stretch.node, 1), lane + stretch.units)
+    shapes, faces = [], []
+    for stretch, lane in zip(bars, lanes, strict=True):
+        low = row_of[stretch.node] - 0.45 + 0.9 * lane / widths[stretch.node]
+        high = low + 0.9 * stretch.units / widths[stretch.node]
+        left, right = stretch.begin_s / scale[0], stretch.end_s / scale[0]
+        shapes.append([(left, low), (right, low), (right, high), (left, high)])
+        shade = 0.75 + 0.25 * (zlib.crc32(stretch.job.encode()) % 100) / 100
+        faces.append((colours[stretch.queue], shade))
+    axes.add_collection(
+        PolyCollection(
+            shapes, facecolors=faces, edgecolors="white", linewidths=0.15, rasterized=True
+        )
+    )
+    axes.set_xlim(0, span_s / scale[0])
+    axes.set_ylim(len(nodes) - 0.5, -0.5)
+    step = max(1, len(nodes) // 16)
+    axes.set_yticks(range(0, len(nodes), step), nodes[::step], fontsize=7)
+    axes.set_xlabel(scale[1])
+
+
+def lanes_of(bars: Sequence[results.Stretch]) -> list[int]:
+    """For each bar the lowest lane of its node that is free for as many units as it has.
+
+    Bars are laid in order of their begin, so that those of one moment never overlap.
+    """
+    lanes = [0] * len(bars)
+    busy: dict[str, list[tuple[float, int, int]]] = {}
+    for number in sorted(range(len(bars)), key=lambda n: (bars[n].begin_s, n)):
+        bar = bars[number]
+        held = [one for one in busy.get(bar.node, []) if one[0] > bar.begin_s]
+        lane = 0
+        for _, low, high in sorted(held, key=lambda one: one[1]):
+            if low - lane >= bar.units:
+                break
+            lane = max(lane, high)
+        lanes[number] = lane
+        held.append((bar.end_s, lane, lane + bar.units))
+        busy[bar.node] = held
+    return lanes

@@ -1,0 +1,332 @@
+"""A workload through the real controller in virtual time.
+
+Rows become jobs, the cluster's structure is given or made, and the ``Cluster`` runs until all
+have ended. What an eviction throws away is kept here: a job goes on from its last checkpoint, or
+begins anew where it makes none.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from reconciler.model import desired, outcome, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import EndReason
+from reconciler.simulation import cluster as clusters
+from reconciler.simulation import machines, results, workloads
+
+#: Second 0 of a replay.
+BEGIN = 1_000_000.0
+#: What made-up nodes have of what the workload does not ask for.
+_PLENTY = 2**50
+_HASH = "0" * 16
+#: Within which time a start reaches the controller, if no other input comes earlier.
+START_REPORT_WITHIN_S = 3600.0
+#: So often the controller may wake by itself before a cluster in which nothing runs is done.
+IDLE_STEPS_MAX = 100
+
+Progress = Callable[[int], None]
+Runs = Callable[[str, int], float]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a workload is replayed.
+
+    Attributes:
+        cycle_every_s: input of so many seconds is decided in one cycle; 0: every moment in one.
+        checkpoint_every_s: how much work an eviction loses at the most; None: all since its start.
+        until_s: second at which the simulation stops; None: when nothing more happens.
+    """
+
+    cycle_every_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    until_s: float | None = None
+
+
+def make_structure(
+    nodes: int,
+    per_node: int,
+    unit: workloads.Unit,
+    guaranteed: Mapping[str, int],
+    settings: desired.Settings | None = None,
+) -> desired.Structure:
+    """A pool of equal nodes, and a queue for each name with what it is guaranteed."""
+    gpu = per_node * 1000 if unit == "gpu" else 0
+    cpu = per_node * 1000 if unit == "cpu" else _PLENTY
+    width = len(str(max(1, nodes)))
+    pool = desired.Pool(
+        name="nodes",
+        nodes=tuple(f"node-{number:0{width}d}" for number in range(1, nodes + 1)),
+        node_resources=Resources(cpu, _PLENTY, gpu),
+        allow_root=True,
+        grace_s=0,
+    )
+    queues = {
+        name: desired.Queue(
+            name=name,
+            guaranteed=desired.Amounts(gpu_milli=units * 1000)
+            if unit == "gpu"
+            else desired.Amounts(cpu_milli=units * 1000),
+        )
+        for name, units in guaranteed.items()
+    }
+    return desired.Structure(
+        settings=settings or desired.Settings(), pools={pool.name: pool}, queues=queues
+    )
+
+
+def make_job(row: workloads.Row, per_node: int, unit: workloads.Unit) -> desired.Job:
+    """A row as a gang: as few equal tasks as fit on nodes of ``per_node`` units."""
+    each = next(n for n in range(min(per_node, row.size), 0, -1) if row.size % n == 0)
+    amount = Resources(0, 0, each * 1000) if unit == "gpu" else Resources(each * 1000, 0, 0)
+    return desired.Job(
+        name=row.name,
+        run=1,
+        hash=_HASH,
+        queue=row.queue,
+        owner=row.owner,
+        groups=(desired.TaskGroup("main", row.size // each, amount),),
+        time_limit_s=row.limit_s,
+        grace_s=0,
+    )
+
+
+class _Ledger:
+    """What really happens to each element of each job, as the nodes tell it."""
+
+    def __init__(self, unit: workloads.Unit, checkpoint_every_s: float | None) -> None:
+        self.unit = unit
+        self.checkpoint_every_s = checkpoint_every_s
+        self.elements: dict[tuple[str, int], results.JobResult] = {}
+        self.stretches: list[results.Stretch] = []
+        self.lost_unit_s = 0.0
+        self.finished_now: list[str] = []
+        self._size: dict[str, int] = {}
+        self._tasks: dict[str, int] = {}
+        self._up: dict[tuple[str, int], int] = {}
+        self._exited: dict[tuple[str, int], int] = {}
+        self._done_s: dict[tuple[str, int], float] = {}
+        self._evicted_try: dict[tuple[str, int], int] = {}
+        self._lost_s = 0.0
+
+    def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
+        """Expect a job; ``runs_s`` tells for each element how long its work takes."""
+        self._tasks[job.name] = sum(group.count for group in job.groups)
+        size = sum(group.count * self._units(group.resources) for group in job.groups)
+        for element in range(job.element_count):
+            name = job.name if job.array_count is None else f"{job.name}[{element}]"
+            self.elements[job.name, element] = results.JobResult(
+                name, job.queue, size, submit_s, runs_s(job.name, element)
+            )
+
+    def _units(self, resources: Resources) -> int:
+        milli = resources.gpu_milli if self.unit == "gpu" else resources.cpu_milli
+        return math.ceil(milli / 1000)
+
+    def fate(self, attempt: records.AttemptRecord) -> machines.Fate:
+        """What is left of its element's work."""
+        key = (attempt.job, attempt.element)
+        left_s = self.elements[key].runs_s - self._done_s.get(key, 0.0)
+        return machines.Fate(runs_s=max(0.0, left_s))
+
+    def started(self, attempt: records.AttemptRecord, at: float) -> None:
+        """A task is up; with the last of its tasks the element has started."""
+        key = (attempt.job, attempt.element)
+        self._up[key] = self._up.get(key, 0) + 1
+        if self._up[key] == self._tasks[attempt.job] and self.elements[key].start_s is None:
+            self.elements[key].start_s = at - BEGIN
+
+    def ended(
+        self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
+    ) -> None:
+        """A task has left; what its element loses by that is kept."""
+        key = (attempt.job, attempt.element)
+        job, units = self.elements[key], self._units(attempt.resources)
+        end_s = at - BEGIN
+        if ran_s > 0:
+            self.stretches.append(
+                results.Stretch(job.name, job.queue, attempt.node, units, end_s - ran_s, end_s)
+            )
+        if why is EndReason.EXITED:
+            self._exited[key] = self._exited.get(key, 0) + 1
+            if self._exited[key] == self._tasks[attempt.job]:
+                job.end_s = end_s
+            return
+        if self._evicted_try.get(key) != attempt.try_number:
+            self._evicted_try[key] = attempt.try_number
+            self._exited.pop(key, None)
+            job.evictions += 1
+            self._done_s[key] = self._kept(self._done_s.get(key, 0.0) + ran_s)
+            self._lost_s = max(0.0, ran_s - self._kept(ran_s))
+        self.lost_unit_s += self._lost_s * units
+
+    def _kept(self, done_s: float) -> float:
+        """Work that a checkpoint has saved."""
+        if self.checkpoint_every_s is None:
+            return 0.0
+        return done_s // self.checkpoint_every_s * self.checkpoint_every_s
+
+    def decided(self, result: outcome.Outcome) -> None:
+        """A cycle has decided."""
+        self.finished_now += [record.name for record in result.jobs if record.finished]
+
+
+def replay(
+    policy: str,
+    structure: desired.Structure,
+    arrivals: Sequence[tuple[float, desired.Job]],
+    runs_s: Runs,
+    *,
+    unit: workloads.Unit,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> results.Run:
+    """Jobs that arrive at their seconds, on a structure, under the real controller.
+
+    Args:
+        policy: name of the run in the results.
+        runs_s: (name of a job, element) to the seconds that its work takes.
+        unit: what is counted in the results.
+        progress: is told how many jobs have ended so far.
+    """
+    chosen = options or Options()
+    settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
+    structure = msgspec.structs.replace(structure, settings=settings)  # the ledger remembers
+    ledger = _Ledger(unit, chosen.checkpoint_every_s)
+    cluster = clusters.Cluster(
+        structure,
+        now=BEGIN,
+        fates=ledger.fate,
+        watcher=ledger,
+        timing=clusters.Timing(
+            start_report_within_s=START_REPORT_WITHIN_S, cycle_every_s=chosen.cycle_every_s
+        ),
+    )
+    for submit_s, job in arrivals:
+        ledger.add(job, submit_s, runs_s)
+        cluster.at(BEGIN + submit_s, partial(cluster.commit, (job,)))
+    _run(cluster, ledger, chosen, progress)
+    return results.Run(
+        policy=policy,
+        units=units_of(structure, unit),
+        jobs=list(ledger.elements.values()),
+        stretches=ledger.stretches + _under_way(cluster, ledger),
+        guaranteed=_guaranteed(structure, unit),
+        lost_unit_s=ledger.lost_unit_s,
+        cycles=cluster.cycles,
+    )
+
+
+def _run(
+    cluster: clusters.Cluster, ledger: _Ledger, options: Options, progress: Progress | None
+) -> None:
+    until = math.inf if options.until_s is None else BEGIN + options.until_s
+    ended = idle = 0
+    while idle <= IDLE_STEPS_MAX:
+        at = cluster.next_at()
+        if at is None or at > until:
+            break
+        idle = idle + 1 if cluster.idle else 0  # it only looks at its clock now and then
+        cluster.step()
+        if ledger.finished_now:
+            cluster.prune(ledger.finished_now)
+            ended += len(ledger.finished_now)
+            ledger.finished_now.clear()
+            if progress is not None:
+                progress(ended)
+    if until != math.inf:
+        cluster.run(until)
+
+
+def _under_way(cluster: clusters.Cluster, ledger: _Ledger) -> list[results.Stretch]:
+    """What still runs when the simulation stops."""
+    now_s = cluster.now - BEGIN
+    found = []
+    for node in cluster.nodes.values():
+        for task in node.tasks.values():
+            attempt = task.attempt
+            job = ledger.elements[attempt.job, attempt.element]
+            units = math.ceil(
+                (
+                    attempt.resources.gpu_milli
+                    if ledger.unit == "gpu"
+                    else attempt.resources.cpu_milli
+                )
+                / 1000
+            )
+            begin_s = min(now_s, task.starts_at - BEGIN)
+            found.append(results.Stretch(job.name, job.queue, node.name, units, begin_s, now_s))
+    return found
+
+
+def units_of(structure: desired.Structure, unit: workloads.Unit) -> int:
+    """GPUs, or whole CPUs, of all nodes."""
+    total = 0
+    for pool in structure.pools.values():
+        each = pool.node_resources
+        milli = each.gpu_milli if unit == "gpu" else each.cpu_milli
+        total += len(pool.nodes) * (milli // 1000)
+    return total
+
+
+def _guaranteed(structure: desired.Structure, unit: workloads.Unit) -> dict[str, int]:
+    found = {}
+    for queue in structure.queues.values():
+        amounts = queue.guaranteed
+        milli = amounts.gpu_milli if unit == "gpu" else amounts.cpu_milli
+        found[queue.name] = (milli or 0) // 1000
+    return found
+
+
+def replay_rows(
+    workload: workloads.Workload,
+    structure: desired.Structure,
+    per_node: int,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> results.Run:
+    """A workload's rows on a cluster of nodes with ``per_node`` units each."""
+    lengths = {row.name: row.runs_s for row in workload.rows}
+    arrivals = [(row.submit_s, make_job(row, per_node, workload.unit)) for row in workload.rows]
+    return replay(
+        "muster",
+        structure,
+        arrivals,
+        lambda job, _: lengths[job],
+        unit=workload.unit,
+        options=options,
+        progress=progress,
+    )
+
+
+def drawn_runs(wanted: desired.Desired, seed: int, default_s: float) -> Runs:
+    """Made-up run times for jobs that only say their limit: a seeded part of it, a tenth to all.
+
+    ``default_s`` stands for the limit of jobs that have none.
+    """
+    drawn: dict[tuple[str, int], float] = {}
+    chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    for name in sorted(wanted.jobs):
+        job = wanted.jobs[name]
+        limit_s = float(job.time_limit_s or default_s)
+        for element in range(job.element_count):
+            drawn[name, element] = limit_s * chance.uniform(0.1, 1.0)
+    return lambda job, element: drawn[job, element]
+
+
+def replay_state(
+    wanted: desired.Desired,
+    runs_s: Runs,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> results.Run:
+    """All jobs of a desired state, there from the beginning, on its own pools and queues."""
+    has_gpus = any(pool.node_resources.gpu_milli for pool in wanted.structure.pools.values())
+    arrivals = [(0.0, job) for job in wanted.jobs.values()]
+    unit: workloads.Unit = "gpu" if has_gpus else "cpu"
+    return replay(
+        "muster", wanted.structure, arrivals, runs_s, unit=unit, options=options, progress=progress
+    )

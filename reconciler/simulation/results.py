@@ -1,0 +1,279 @@
+"""What a simulation comes to: who ran when and where, and the figures that follow from it."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+#: Jobs shorter than this count as this long in the bounded slowdown (Feitelson et al.), seconds.
+TAU_S = 10.0
+
+Floats = NDArray[np.float64]
+
+
+class JobResult(msgspec.Struct):
+    """One job: what it asked for and what became of it.
+
+    Attributes:
+        submit_s: seconds after the beginning. start_s: of its first start; None: never.
+        end_s: when its work was done; None: not in the time simulated.
+        runs_s: how long its work takes undisturbed.
+        evictions: how often it had to leave.
+    """
+
+    name: str
+    queue: str
+    size: int
+    submit_s: float
+    runs_s: float
+    start_s: float | None = None
+    end_s: float | None = None
+    evictions: int = 0
+
+    @property
+    def delay_s(self) -> float | None:
+        """From submission to first start; sums of floats may miss by a hair."""
+        return None if self.start_s is None else max(0.0, self.start_s - self.submit_s)
+
+    @property
+    def bounded_slowdown(self) -> float | None:
+        """Turnaround over run time, both taken as at least ``TAU_S``."""
+        if self.end_s is None:
+            return None
+        return max(1.0, (self.end_s - self.submit_s) / max(self.runs_s, TAU_S))
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Units of a node, or of the cluster where ``node`` is empty, in one job's hands."""
+
+    job: str
+    queue: str
+    node: str
+    units: int
+    begin_s: float
+    end_s: float
+
+
+class Run(msgspec.Struct):
+    """One policy over one workload.
+
+    Attributes:
+        policy: its name. units: GPUs, or CPUs, of the cluster.
+        jobs, stretches: in order of submission, and of their ends.
+        guaranteed: units by queue.
+        lost_unit_s: unit-seconds of work that evictions threw away.
+        cycles: how often the controller decided.
+        estimate_errors_s: first start minus the first estimate of it, where there was one.
+    """
+
+    policy: str
+    units: int
+    jobs: list[JobResult]
+    stretches: list[Stretch]
+    guaranteed: dict[str, int] = {}
+    lost_unit_s: float = 0.0
+    cycles: int = 0
+    estimate_errors_s: list[float] = []
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The figures of one run.
+
+    Attributes:
+        jobs, finished, never_started: counts.
+        delay_*_s: seconds from submission to the first start, of jobs that started.
+        slowdown_*: bounded slowdown, of jobs that finished.
+        utilisation: share of the cluster in use between the first and the last submission.
+        makespan_s: from the first submission to the last end.
+        fairness: Jain's index over the queues' mean bounded slowdown: 1 where all wait alike.
+        shortfall: of the unit-seconds that queues had a claim to within their guarantees, the
+            share that they did not get.
+        lost: share of the unit-seconds used whose work evictions threw away.
+    """
+
+    policy: str
+    jobs: int
+    finished: int
+    never_started: int
+    delay_mean_s: float
+    delay_p50_s: float
+    delay_p99_s: float
+    slowdown_mean: float
+    slowdown_p50: float
+    slowdown_p99: float
+    utilisation: float
+    makespan_s: float
+    fairness: float
+    shortfall: float
+    evictions: int
+    lost: float
+    cycles: int
+
+
+def figures(run: Run) -> Figures:
+    """The figures of a run; those of no job are 0."""
+    delays = np.array([d for job in run.jobs if (d := job.delay_s) is not None])
+    slowdowns = np.array([s for job in run.jobs if (s := job.bounded_slowdown) is not None])
+    ends = [stretch.end_s for stretch in run.stretches]
+    used = sum(s.units * (s.end_s - s.begin_s) for s in run.stretches)
+    return Figures(
+        policy=run.policy,
+        jobs=len(run.jobs),
+        finished=len(slowdowns),
+        never_started=len(run.jobs) - len(delays),
+        delay_mean_s=_mean(delays),
+        delay_p50_s=_percentile(delays, 50),
+        delay_p99_s=_percentile(delays, 99),
+        slowdown_mean=_mean(slowdowns),
+        slowdown_p50=_percentile(slowdowns, 50),
+        slowdown_p99=_percentile(slowdowns, 99),
+        utilisation=utilisation(run),
+        makespan_s=max(ends, default=0.0) - min((job.submit_s for job in run.jobs), default=0.0),
+        fairness=fairness(run.jobs),
+        shortfall=shortfall(run),
+        evictions=sum(job.evictions for job in run.jobs),
+        lost=run.lost_unit_s / used if used else 0.0,
+        cycles=run.cycles,
+    )
+
+
+def mean(several: Sequence[Figures]) -> Figures:
+    """The mean of the figures of one policy over several seeds; counts are rounded."""
+    averaged: dict[str, Any] = {}
+    for field in Figures.__struct_fields__:
+        values = [getattr(found, field) for found in several]
+        if isinstance(values[0], str):
+            averaged[field] = values[0]
+        elif isinstance(values[0], int):
+            averaged[field] = round(sum(values) / len(values))
+        else:
+            averaged[field] = sum(values) / len(values)
+    return Figures(**averaged)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _percentile(values: Floats, percent: float) -> float:
+    return float(np.percentile(values, percent)) if len(values) else 0.0
+
+
+def utilisation(run: Run) -> float:
+    """Share of the cluster in use between the first and the last submission."""
+    if not run.jobs:
+        return 0.0
+    begin = min(job.submit_s for job in run.jobs)
+    end = max(job.submit_s for job in run.jobs)
+    if end <= begin:
+        end = max((stretch.end_s for stretch in run.stretches), default=begin)
+    if end <= begin:
+        return 0.0
+    used = sum(s.units * max(0.0, min(s.end_s, end) - max(s.begin_s, begin)) for s in run.stretches)
+    return used / (run.units * (end - begin))
+
+
+def fairness(jobs: Iterable[JobResult]) -> float:
+    """Jain's index over the queues' mean bounded slowdown; 1 where there is one queue or none."""
+    by_queue: dict[str, list[float]] = {}
+    for job in jobs:
+        slowdown = job.bounded_slowdown
+        if slowdown is not None:
+            by_queue.setdefault(job.queue, []).append(slowdown)
+    means = [sum(values) / len(values) for values in by_queue.values()]
+    if not means:
+        return 1.0
+    return sum(means) ** 2 / (len(means) * sum(mean * mean for mean in means))
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """An amount over time: ``values[i]`` holds from ``times[i]`` to ``times[i + 1]``."""
+
+    times: Floats
+    values: Floats
+
+    def at(self, times: Floats) -> Floats:
+        """The amounts at some moments; 0 before the first step."""
+        rows = np.searchsorted(self.times, times, side="right") - 1
+        if not len(self.values):
+            return np.zeros(len(times))
+        return np.where(rows >= 0, self.values[np.maximum(rows, 0)], 0.0)
+
+
+def steps(changes: Iterable[tuple[float, float]]) -> Steps:
+    """The sum over time of (moment, change)."""
+    pairs = np.array(sorted(changes), dtype=np.float64).reshape(-1, 2)
+    if not len(pairs):
+        return Steps(np.zeros(0), np.zeros(0))
+    times, index = np.unique(pairs[:, 0], return_inverse=True)
+    return Steps(times, np.cumsum(np.bincount(index, weights=pairs[:, 1])))
+
+
+def used(run: Run, queue: str | None = None) -> Steps:
+    """Units in use over time, of one queue or of all."""
+    chosen = [s for s in run.stretches if queue is None or s.queue == queue]
+    return steps(
+        [(s.begin_s, float(s.units)) for s in chosen] + [(s.end_s, -float(s.units)) for s in chosen]
+    )
+
+
+def waiting(run: Run) -> Steps:
+    """Units asked for by jobs that have not started, over time."""
+    changes = [(job.submit_s, float(job.size)) for job in run.jobs]
+    changes += [(job.start_s, -float(job.size)) for job in run.jobs if job.start_s is not None]
+    return steps(changes)
+
+
+def shortfall(run: Run) -> float:
+    """Of what queues had a claim to within their guarantees, the share that they did not get.
+
+    A queue has a claim to what it uses within its guarantee, and to the rest of it as far as jobs
+    wait that fit into that rest whole.
+    """
+    size_of = {job.name: job.size for job in run.jobs}
+    due = missed = 0.0
+    for queue, guaranteed in run.guaranteed.items():
+        had = used(run, queue)
+        waits = _waiting_by_size(run, queue, size_of)
+        moments = np.unique(np.concatenate([had.times, *(w.times for w in waits.values())]))
+        if len(moments) < 2:
+            continue
+        spans, moments = np.diff(moments), moments[:-1]
+        uses = np.minimum(had.at(moments), guaranteed)
+        rest = guaranteed - uses
+        fitting = np.zeros(len(moments))
+        for size, wait in waits.items():
+            fitting += np.where(size <= rest, wait.at(moments), 0.0)
+        owed = np.minimum(rest, fitting)
+        due += float(((uses + owed) * spans).sum())
+        missed += float((owed * spans).sum())
+    return missed / due if due else 0.0
+
+
+def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, int]) -> dict[int, Steps]:
+    """Units that jobs of each size wait for over time, those that were evicted included."""
+    changes: dict[int, list[tuple[float, float]]] = {}
+    for job in run.jobs:
+        if job.queue == queue:
+            of_size = changes.setdefault(job.size, [])
+            of_size.append((job.submit_s, float(job.size)))
+            if job.end_s is not None:
+                of_size.append((job.end_s, -float(job.size)))
+    for stretch in run.stretches:
+        if stretch.queue == queue:
+            of_size = changes.setdefault(size_of[stretch.job], [])
+            of_size.append((stretch.begin_s, -float(stretch.units)))
+            of_size.append((stretch.end_s, float(stretch.units)))
+    return {size: steps(pairs) for size, pairs in changes.items()}
+
+
+def as_mapping(found: Figures, more: Mapping[str, float] | None = None) -> dict[str, object]:
+    """Figures for JSON; what is infinite or no number becomes null."""
+    values = msgspec.to_builtins(found) | dict(more or {})
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,1 @@
+"""The agent's GPU side over the real binding: ctypes, structures, error codes, versions."""

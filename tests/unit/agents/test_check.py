@@ -1,0 +1,162 @@
+"""What ``muster agent --check`` finds, on machines that are trees of files and scripted samples."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents import __main__, check, samples, settings
+from reconciler.model import devices
+from reconciler.model.hosts import Host, Link, RdmaPort
+from tests.unit.agents.test_hosts import tree
+
+GPU = samples.DeviceReading(
+    0, devices.OK, uuid="GPU-0", name="NVIDIA H200", memory_total_bytes=2**37
+)
+OK_SAMPLE = samples.Sample(1.0, devices.OK, "", "550.54.15", "12.4", devices=(GPU,))
+ABSENT = samples.Sample(1.0, "absent", "libnvidia-ml.so.1 is not installed")
+
+
+def levels(findings: Any) -> dict[str, tuple[str, str]]:
+    return {one.name: (one.level, one.found) for one in findings}
+
+
+def replaced(**values: Any) -> samples.Sample:
+    (device,) = OK_SAMPLE.devices
+    return msgspec.structs.replace(OK_SAMPLE, devices=(msgspec.structs.replace(device, **values),))
+
+
+BUS = {
+    "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",
+    "sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
+    "sys/bus/pci/devices/0000:00:1f.0/class": "0x060100\n",
+}
+HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
+
+
+@pytest.mark.parametrize(
+    ("sample", "files", "expected"),
+    [
+        (None, {}, ("gpus", "note", "--gpus none")),
+        (ABSENT, {}, ("driver", "note", "not installed")),
+        (ABSENT, BUS, ("driver", "failed", "1 NVIDIA GPUs on the bus, but libnvidia-ml.so.1")),
+        (HUNG, {}, ("driver", "failed", "hangs")),
+        (OK_SAMPLE, {}, ("driver", "ok", "550.54.15, CUDA 12.4, 1 GPUs")),
+        (OK_SAMPLE, {}, ("gpu 0", "ok", "GPU-0 NVIDIA H200 128 GiB")),
+        (OK_SAMPLE, {}, ("cdi", "note", "no description")),
+        (replaced(state="lost", message="it fell"), {}, ("gpu 0", "failed", "lost: it fell")),
+        (replaced(mig_enabled=True), {}, ("gpu 0", "note", "0 MIG instances")),
+    ],
+)
+def test_gpus(
+    sample: samples.Sample | None,
+    files: dict[str, str],
+    expected: tuple[str, str, str],
+    tmp_path: Path,
+) -> None:
+    name, level, says = expected
+    found = levels(check.gpus(sample, tree(tmp_path, files)))
+    assert found[name][0] == level
+    assert says in found[name][1]
+
+
+def test_a_description_for_containers_is_found(tmp_path: Path) -> None:
+    top = tree(tmp_path, {"etc/cdi/nvidia.yaml": "cdiVersion: 0.6.0"})
+    assert "cdi" not in levels(check.gpus(OK_SAMPLE, top))
+
+
+@pytest.mark.parametrize(
+    ("files", "cgroup", "isolation"),
+    [
+        ({}, ("note", "none"), "nothing else is there"),
+        ({"sys/fs/cgroup/memory/tasks": "", "sys/fs/cgroup/cpu/tasks": ""},
+         ("ok", "version 1, controllers cpu memory"), "cgroup v1 is there"),
+        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
+          "sys/fs/cgroup/cgroup.procs": ""},
+         ("ok", "version 2, controllers cpuset cpu io memory pids"), "cgroup v2 is there"),
+        ({"sys/fs/cgroup/cgroup.controllers": "cpu pids\n", "sys/fs/cgroup/cgroup.procs": ""},
+         ("note", "version 2, controllers cpu pids"), "nothing else is there"),
+        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"},
+         ("note", "version 2, controllers cpuset cpu io memory pids, not writable"),
+         "nothing else is there"),
+    ],
+)  # fmt: skip
+def test_isolation(
+    files: dict[str, str], cgroup: tuple[str, str], isolation: str, tmp_path: Path
+) -> None:
+    found = levels(check.isolation(tree(tmp_path, files)))
+    assert found["cgroup"] == cgroup
+    assert found["isolation"] == ("note", f"tasks run in process groups; {isolation}")
+
+
+def test_runtimes_are_found_in_the_path(tmp_path: Path) -> None:
+    assert levels(check.runtimes(str(tmp_path)))["containers"][0] == "note"
+    program = tmp_path / "podman"
+    program.touch(0o755)
+    found = levels(check.runtimes(str(tmp_path)))
+    assert found == {"runtimes": ("ok", f"process, podman ({program})")}
+
+
+def test_networks() -> None:
+    host = Host(
+        links=(Link("eth0", "up", 200 * 10**9), Link("eth1", "down")),
+        rdma=(RdmaPort("mlx5_0", 1, "ACTIVE"), RdmaPort("mlx5_1", 1, "DOWN")),
+    )
+    found = levels(check.machine(host))
+    assert found["network"] == ("ok", "eth0 200 Gb/s")
+    assert found["rdma"] == ("note", "1 of 2 ports are active")
+
+
+def test_users() -> None:
+    assert check.user(0).level == "ok"
+    assert check.user(54321).found == "54321: every task runs as 54321"
+
+
+def test_folders(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert levels(check.folder(tmp_path / "new" / "node"))["folder"][0] in {"ok", "note"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"], "nothing is left behind"
+    assert levels(check.folder(tmp_path / "file" / "node"))["folder"][0] == "failed"
+
+
+def arguments(*words: str) -> list[str]:
+    return ["--check", "--gpus", "none", *words]
+
+
+def test_the_way_to_the_controller(tmp_path: Path) -> None:
+    parser = settings.parser(required=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert levels(check.link(parser.parse_args(["--server", url])))["controller"][0] == "ok"
+    assert levels(check.link(parser.parse_args(["--server", url])))["controller"][0] == "failed"
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(stat.S_IRUSR | stat.S_IROTH)
+    found = levels(check.link(parser.parse_args(["--token-file", str(token)])))
+    assert found["token"][0] == "failed"
+    assert "secret" not in found["token"][1]
+
+
+def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(arguments("--root", str(tmp_path), "-o", "json")) == 0
+    report = msgspec.json.decode(capsys.readouterr().out, type=check.Report)
+    assert report.ok
+    assert {one.level for one in report.findings} <= {"ok", "note"}
+    assert __main__.main(arguments("--root", "/proc/none/such")) == 1
+    out = capsys.readouterr().out
+    assert "failed  folder" in out
+    assert out.endswith("no node can run here yet: see `failed`\n")
+
+
+def test_every_finding_that_failed_says_what_to_do(tmp_path: Path) -> None:
+    given = settings.parser(required=False).parse_args(
+        ["--root", "/proc/none/such", "--server", "http://127.0.0.1:1"]
+    )
+    for sample in (HUNG, replaced(state="lost"), ABSENT):
+        for one in check.findings(given, sample, tree(tmp_path / os.urandom(4).hex(), BUS)):
+            assert one.do or one.level != "failed", one

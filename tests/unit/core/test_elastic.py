@@ -1,0 +1,106 @@
+"""Elements that go on with fewer tasks: they give way first, grow back, and end as a whole."""
+
+import pytest
+
+from reconciler.model import desired
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState
+from tests.unit.core.world import World, job
+
+
+def elastic(name: str, least: int, most: int, cpu: int = 1, **more: object) -> desired.Job:
+    group = desired.TaskGroup(
+        "main", most, Resources(cpu * 1000, 0, 0), command=("true",), minimum=least
+    )
+    return job(name, groups=(group,), **more)
+
+
+def indexes(world: World, name: str) -> list[int]:
+    """Which tasks of a job hold something."""
+    return sorted(a.index for a in world.attempts(name) if a.state is not AttemptState.ENDED)
+
+
+def test_it_takes_what_there_is_and_gives_way_with_what_it_can_spare() -> None:
+    world = World(nodes=2, cpu=4)
+    world.commit(elastic("train", 2, 12))
+    world.settle()
+    assert len(indexes(world, "train")) == 8
+    world.commit(job("urgent", cpu=3, priority=90))
+    world.settle()
+    assert world.states() == {"train": "Running", "urgent": "Running"}
+    assert len(indexes(world, "train")) == 5
+    assert world.events("JobRequeued") == []
+    world.end("urgent")
+    world.settle()
+    assert len(indexes(world, "train")) == 8
+    told = [a.id for result in world.outcomes for a in result.attempts if not a.concluded]
+    started = {a for a in told if a.startswith("train.")}
+    placed = [
+        a.attempt for r in world.outcomes for a in r.actions if type(a).__name__ == "StartAttempt"
+    ]
+    assert len(placed) == len(set(placed)), "no attempt is started twice"
+    assert started
+
+
+def test_it_ends_when_all_its_tasks_have_ended_and_grows_no_more_before() -> None:
+    world = World(nodes=1, cpu=2)
+    world.commit(elastic("train", 1, 4))
+    world.settle()
+    world.end("train", index=0)
+    world.settle()
+    assert indexes(world, "train") == [1]
+    world.end("train", index=1)
+    assert world.states() == {"train": "Succeeded"}
+
+
+def test_a_task_that_fails_takes_all_with_it_where_no_retry_is_left() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(elastic("train", 1, 4))
+    world.settle()
+    world.end("train", index=3, exit_code=1)
+    assert world.states() == {"train": "Failed"}
+
+
+def test_a_lost_node_takes_only_its_tasks() -> None:
+    world = World(nodes=2, cpu=2)
+    world.commit(elastic("train", 2, 4, lease_s=60))
+    world.settle()
+    assert len(indexes(world, "train")) == 4
+    world.nodes["n1"].silent = True
+    for _ in range(4):
+        world.advance(60)
+    live = [a for a in world.attempts("train") if a.state is not AttemptState.ENDED]
+    assert {a.node for a in live} == {"n0"}
+    assert len(live) == 2
+    assert world.states() == {"train": "Running"}
+    assert world.events("JobRequeued") == []
+
+
+@pytest.mark.parametrize(("grace_s", "left"), [(0, 0), (600, 1)])
+def test_below_its_minimum_it_waits_for_a_grace(grace_s: int, left: int) -> None:
+    settings = desired.Settings(scheduling=desired.Scheduling(stale_gang_s=grace_s))
+    world = World(nodes=2, cpu=2, settings=settings)
+    world.commit(elastic("train", 2, 3, cpu=2, lease_s=60))
+    world.settle()
+    world.nodes["n1"].silent = True
+    for _ in range(4):
+        world.advance(60)
+    assert len(indexes(world, "train")) == left
+    world.advance(900)
+    assert indexes(world, "train") == []
+    assert world.states() == {"train": "Pending"}
+
+
+def test_a_fixed_world_chooses_its_size_at_the_start() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("other", cpu=1))
+    world.settle()
+    world.commit(elastic("train", 2, 4, framework="torchrun"))
+    world.settle()
+    ranks = sorted((a.rank.rank, a.rank.world_size) for a in world.attempts("train"))
+    assert ranks == [(0, 3), (1, 3), (2, 3)]
+    world.end("other")
+    world.settle()
+    assert len(indexes(world, "train")) == 3
+    world.end("train", index=1, exit_code=1)
+    assert world.states()["train"] == "Failed"

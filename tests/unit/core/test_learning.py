@@ -1,0 +1,100 @@
+"""What is learned: the mix fades and sums to one, run times give quantiles, use fades by half."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.core import learning
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.recollection import Recollection
+from tests.unit.core.world import World, job
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), max_size=200))
+def test_arrivals_are_bounded_and_the_newest_weigh_most(kinds: list[tuple[int, int]]) -> None:
+    known: learning.Arrivals = ()
+    for gpus, cpu in kinds:
+        known = learning.with_arrivals(known, [job("j", gpu=gpus, cpu=cpu)])
+        assert len(known) <= learning.KINDS_MAX
+        assert all(count > 0 for _, count in known)
+    assert [count for _, count in known] == sorted((c for _, c in known), reverse=True)
+
+
+def test_old_kinds_fade() -> None:
+    one = learning.with_arrivals((), [job("a", gpu=1)])
+    many = learning.with_arrivals(one, [job("b", gpu=2, array_count=learning.ARRIVALS_HALVED)])
+    counts = {kind.gpu_milli: count for kind, count in many}
+    assert counts == {1000: 0.5, 2000: float(learning.ARRIVALS_HALVED)}
+
+
+@pytest.mark.parametrize(
+    ("times", "limit_s", "quantile", "expected"),
+    [
+        ((10.0, 20.0), 100, 0.5, 100.0),  # too few to go by
+        ((10.0, 20.0, 30.0), 100, 0.5, 20.0),
+        ((10.0, 20.0, 30.0), 100, 1.0, 30.0),
+        ((10.0, 20.0, 300.0), 100, 1.0, 100.0),  # never above the limit
+        ((10.0, 20.0, 30.0), None, 0.1, 10.0),
+        ((10.0, 20.0, 30.0), None, None, math.inf),  # nobody asked to learn
+    ],
+)
+def test_expected_run_times(
+    times: tuple[float, ...], limit_s: int | None, quantile: float | None, expected: float
+) -> None:
+    scheduling = desired.Scheduling(learned_quantile=quantile)
+    structure = desired.Structure(settings=desired.Settings(scheduling=scheduling))
+    spec = job("train-12", owner="ada", time_limit_s=limit_s)
+    known = Recollection(run_times={"ada\ntrain": times})
+    observed = records.Observed(recollection=known)
+    work = desk.Work(desired.Desired(structure=structure), observed, 0.0)
+    assert learning.expected_s(work)(spec) == expected
+
+
+def test_use_counts_half_after_a_half_life() -> None:
+    before = Recollection(used={"q": 100.0}, offered=400.0, used_at=1000.0, held={})
+    used, offered = learning.faded_use(before, 0.0, 1000.0 + 3600, 3600)
+    assert used == {"q": pytest.approx(50.0)}
+    assert offered == pytest.approx(200.0)
+
+
+def test_what_is_held_all_the_time_is_its_whole_share() -> None:
+    recollection = Recollection(used_at=1.0, held={"q": 2.0})
+    for hour in range(1, 200):
+        at = 1.0 + hour * 3600
+        used, offered = learning.faded_use(recollection, 8.0, at, 7200)
+        recollection = Recollection(used=used, offered=offered, used_at=at, held={"q": 2.0})
+    assert recollection.used["q"] / recollection.offered == pytest.approx(0.25)
+
+
+def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    world = World(nodes=1, cpu=4, gpu=2)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("a", gpu=1, time_limit_s=7200), job("b", gpu=1, time_limit_s=3600))
+    world.settle()
+    assert world.states() == {"a": "Running", "b": "Pending"}
+    reason = world.memory.reasons[world.memory.jobs["b"].reason_key][0]
+    assert reason.code.value == "OverBudget"
+    assert "2 GPU-hours in 1d: 0 spent, 2 reserved by what runs, 1 asked" in reason.message
+    world.advance(1800)
+    world.end("a")
+    world.settle()
+    assert world.states() == {"a": "Succeeded", "b": "Running"}
+    assert sum(world.memory.recollection.spent["b"].values()) == pytest.approx(1800)
+
+
+def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(
+        job("first", time_limit_s=600, priority=90),
+        job("late", deadline=world.now + 900, time_limit_s=600),
+    )
+    world.settle()
+    assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more")
+    assert world.events("DeadlineOutOfReach") == ["late"]
+    world.end("first")
+    world.settle()
+    assert world.memory.jobs["late"].message == ""

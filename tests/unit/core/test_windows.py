@@ -1,0 +1,93 @@
+"""Occurrences of reservations against a slow reading of crontab(5), minute by minute."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.core import windows
+from reconciler.desired import cron
+from reconciler.model import desired
+
+NOON = 1_700_000_040.0
+
+
+def slow(text: str, first: int, last: int) -> list[int]:
+    """The minutes from ``first`` to ``last`` that a schedule of lists and stars names."""
+    fields = text.split()
+
+    def means(field: str, number: int) -> bool:
+        return field == "*" or str(number) in field.split(",")
+
+    found = []
+    for minute in range(first, last):
+        if not means(fields[0], minute % 60):
+            continue
+        at = dt.datetime.fromtimestamp(minute * 60, dt.UTC)
+        month_day, week_day = means(fields[2], at.day), means(fields[4], at.isoweekday() % 7)
+        both = fields[2] != "*" and fields[4] != "*"
+        day = (month_day or week_day) if both else (month_day and week_day)
+        if (
+            means(fields[0], at.minute)
+            and means(fields[1], at.hour)
+            and means(fields[3], at.month)
+            and day
+        ):
+            found.append(minute)
+    return found
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    some = st.lists(st.integers(low, high), min_size=1, max_size=3, unique=True)
+    return st.one_of(st.just("*"), some.map(lambda numbers: ",".join(map(str, numbers))))
+
+
+@given(
+    st.tuples(
+        st.integers(0, 59).map(str), field(0, 23), field(1, 31), field(1, 12), field(0, 6)
+    ).map(" ".join),
+    st.integers(0, 200_000),
+    st.integers(60, 200_000),
+)
+def test_occurrences(text: str, offset_s: int, duration_s: int) -> None:
+    at = NOON + offset_s
+    one = desired.Reservation("r", ("n",), schedule=cron.parse(text), duration_s=duration_s)
+    found = windows.occurrences(one, at)
+    first, last = int((at - duration_s) // 60), int((at + windows.HORIZON_S) // 60) + 1
+    expected = [
+        (minute * 60.0, minute * 60.0 + duration_s)
+        for minute in slow(text, first, last)
+        if minute * 60 + duration_s > at and minute * 60 < at + windows.HORIZON_S
+    ]
+    assert found == expected[: windows.OCCURRENCES_MAX]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("*/15 0 * * *", ((0, 15, 30, 45), (0,), None, None, None)),
+        ("5 1-3 * * 7", ((5,), (1, 2, 3), None, None, (0,))),
+        ("1,3 10/6 1 2 *", ((1, 3), (10, 16, 22), (1,), (2,), None)),
+    ],
+)
+def test_fields(text: str, expected: tuple[tuple[int, ...] | None, ...]) -> None:
+    assert cron.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "* * * *",
+        "60 * * * *",
+        "a * * * *",
+        "*/0 * * * *",
+        "5- * * * *",
+        "* * 0 * *",
+        "3-1 * * * *",
+    ],
+)
+def test_what_is_no_schedule(text: str) -> None:
+    with pytest.raises(cron.CronError):
+        cron.parse(text)

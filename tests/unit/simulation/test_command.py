@@ -1,0 +1,156 @@
+"""``muster simulate``: sources, policies, figures, pictures, and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from reconciler.cli import main
+
+TRACE = """\
+timestamp,duration,num_gpus,gpu_time,cluster
+2017-10-09 07:00:00,100,2,200,a
+
+2017-10-09 07:00:10,100,4,400,b
+2017-10-09 07:00:20,50,4,200,b
+"""
+
+
+def muster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["muster", "simulate", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    out, err = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return left.value.code, out, err
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "t.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+def test_a_trace_under_every_policy(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [trace, "--nodes", "1", "--per-node", "4", "-o", "json"]
+    for policy in ("muster", "fifo", "easy", "conservative", "shortest"):
+        arguments += ["--policy", policy]
+    code, out, err = muster(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "1 malformed row is left out:\n  line 3: it is blank\n" in err
+    found = json.loads(out)
+    assert found["title"] == "t.csv: 3 jobs on 1 x 4 GPUs"
+    assert found["malformed"] == 1
+    assert [run["policy"] for run in found["runs"]] == [
+        "muster", "fifo", "easy", "conservative", "shortest",
+    ]  # fmt: skip
+    assert {run["finished"] for run in found["runs"]} == {3}
+    assert found["runs"][1]["delay_mean_s"] == (0 + 90 + 180) / 3
+
+
+def test_a_table(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = muster(monkeypatch, capsys, trace, "--nodes", "1", "--per-node", "4")
+    assert code == 0
+    assert out.splitlines()[0].split()[:4] == ["POLICY", "DONE", "NEVER", "DELAY"]
+    assert out.splitlines()[1].split()[:3] == ["muster", "3", "0"]
+    assert "\x1b" not in err, "no bar in a pipe"
+
+
+def test_the_mean_of_several_seeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--jobs", "30", "--nodes", "1", "--policy", "fifo", "--seed", "1", "--seed", "2"]
+    code, out, err = muster(monkeypatch, capsys, *arguments, "-o", "json")
+    assert code == 0
+    runs = json.loads(out)["runs"]
+    assert [run["seed"] for run in runs] == [1, 2]
+    mean = sum(run["slowdown_mean"] for run in runs) / 2
+    assert runs[0]["slowdown_mean"] != runs[1]["slowdown_mean"]
+    code, out, err = muster(monkeypatch, capsys, *arguments)
+    assert "mean of 2 seeds" in err
+    assert f"{mean:.2f}" in out
+
+
+def test_a_desired_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    (folder / "all.yaml").write_text(
+        """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec:
+  hosts: n[1-2]
+  nodes: {cpu: 8, memory: 32Gi, gpus: {count: 4}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: default}
+spec: {}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: sweep}
+spec:
+  array: {count: 6}
+  resources: {cpu: 1, memory: 1Gi, gpu: 2}
+  timeLimit: 1h
+  command: [date]
+"""
+    )
+    code, out, err = muster(monkeypatch, capsys, str(folder), "-o", "json")
+    assert (code, err) == (0, "")
+    (run,) = json.loads(out)["runs"]
+    assert (run["jobs"], run["finished"]) == (6, 6)
+    code, _, err = muster(monkeypatch, capsys, str(folder), "--policy", "easy")
+    assert (code, "knows traces and made-up jobs only" in err) == (1, True)
+
+
+def test_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    png, html = tmp_path / "a.png", tmp_path / "a.html"
+    arguments = ["--jobs", "20", "--nodes", "2", "--png", str(png), "--html", str(html)]
+    code, _, _ = muster(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert html.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["nothing.csv"], 1, "nothing.csv can't be read"),
+        (["t.txt"], 1, "say --form philly or --form swf"),
+        (["t.txt", "--form", "slurm"], 1, "no form 'slurm'; there are philly and swf"),
+        (["--policy", "magic"], 1, "no policy 'magic'"),
+        (["--nodes", "0"], 64, "--nodes"),
+        (["--scheduling", "backfill"], 64, "expected KEY=VALUE"),
+        (["--scheduling", "sorcery=1"], 1, "not built yet: policy sorcery"),
+        (["--until", "soon"], 64, "not a duration"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str],
+    code: int,
+    told: str,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("")
+    found, _, err = muster(monkeypatch, capsys, *arguments)
+    assert (found, told in err) == (code, True), err

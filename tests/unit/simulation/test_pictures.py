@@ -1,0 +1,57 @@
+"""Pictures are drawn, need nothing else to be shown, and don't change from run to run."""
+
+import os
+import re
+
+import pytest
+
+from reconciler.simulation import peers, pictures, replay, workloads
+from reconciler.simulation.results import Run, Stretch
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    if not os.environ.get("CI"):
+        pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    workload = workloads.with_limits(workloads.generate(1, 40, 8, 1.0, queues=12), 1)
+    structure = replay.make_structure(2, 4, "gpu", workloads.guarantees(workload, 8))
+    return [replay.replay_rows(workload, structure, 4), peers.run("fifo", workload, 8)]
+
+
+def test_a_png(runs: list[Run]) -> None:
+    found = pictures.png(runs, "a title")
+    assert found.startswith(b"\x89PNG")
+    assert found == pictures.png(runs, "a title")
+
+
+def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
+    found = pictures.page(runs, "jobs <of> mine")
+    assert "jobs &lt;of&gt; mine" in found
+    assert "<svg" in found
+    assert "fifo" in found
+    assert found == pictures.page(runs, "jobs <of> mine")
+    loaded = re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', found)
+    assert loaded == [], "nothing is fetched"
+
+
+def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
+    assert pictures.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
+
+
+def test_queues_beyond_the_colours_share_grey() -> None:
+    stretches = [Stretch(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
+    colours = pictures.queue_colours(Run("p", 8, [], stretches))
+    assert list(colours) == [f"q{n:02}" for n in range(12)], "the most work first"
+    assert len(set(colours.values())) == pictures.QUEUES_MAX + 1
+    assert colours["q10"] == colours["q11"]
+
+
+def test_bars_of_one_moment_never_overlap() -> None:
+    bars = [
+        Stretch("a", "q", "n", 2, 0, 10),
+        Stretch("b", "q", "n", 1, 0, 5),
+        Stretch("c", "q", "n", 1, 5, 10),
+        Stretch("d", "q", "n", 2, 10, 20),
+        Stretch("e", "q", "m", 2, 0, 20),
+    ]
+    assert pictures.lanes_of(bars) == [0, 2, 2, 0, 0]

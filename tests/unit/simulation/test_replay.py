@@ -1,0 +1,167 @@
+"""Workloads through the real controller, and the figures that follow."""
+
+import numpy as np
+import pytest
+
+from reconciler.model import desired
+from reconciler.simulation import replay, results, workloads
+from reconciler.simulation.results import JobResult, Run, Stretch
+from reconciler.simulation.workloads import Row, Workload
+from tests.unit.core.world import job
+
+
+def rows(*jobs: tuple[float, float, int]) -> Workload:
+    return Workload(
+        tuple(
+            Row(chr(ord("a") + number), submit, runs, size, "q")
+            for number, (submit, runs, size) in enumerate(jobs)
+        )
+    )
+
+
+def run(workload: Workload, nodes: int = 2, per_node: int = 4, **options: float) -> Run:
+    structure = replay.make_structure(nodes, per_node, workload.unit, {"q": nodes * per_node})
+    return replay.replay_rows(workload, structure, per_node, replay.Options(**options))
+
+
+def test_jobs_start_when_there_is_room() -> None:
+    found = run(rows((0, 100, 8), (10, 50, 4), (20, 50, 4), (30, 10, 1)))
+    assert [(j.start_s, j.end_s) for j in found.jobs] == [
+        (0, 100), (100, 150), (100, 150), (150, 160),
+    ]  # fmt: skip
+    assert found.cycles <= 1 + 4 + 4
+    assert {(s.node, s.units) for s in found.stretches if s.job == "a"} == {
+        ("node-1", 4), ("node-2", 4),
+    }  # fmt: skip
+
+
+def test_a_cycle_every_so_often() -> None:
+    found = run(rows((0, 100, 8), (10, 50, 4), (20, 50, 4)), cycle_every_s=60.0)
+    assert [job.start_s for job in found.jobs] == [0, 120, 120]
+
+
+def test_what_never_fits_never_starts_and_the_simulation_ends() -> None:
+    found = run(rows((0, 10, 9), (1, 10, 2)))
+    assert [job.start_s for job in found.jobs] == [None, 1]
+    assert results.figures(found).never_started == 1
+
+
+def test_the_simulation_can_stop_in_between() -> None:
+    found = run(rows((0, 100, 4), (50, 100, 4)), until_s=80.0)
+    assert [job.end_s for job in found.jobs] == [None, None]
+    assert [(s.begin_s, s.end_s) for s in found.stretches] == [(0, 80), (50, 80)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_every_s", "end_s", "lost_unit_s"),
+    [(None, 150 + 101, 4 * 100), (30.0, 150 + 101 - 90, 4 * 10)],
+)
+def test_what_an_eviction_costs(
+    checkpoint_every_s: float | None, end_s: float, lost_unit_s: float
+) -> None:
+    """A borrower is evicted at 100; it goes on at 150, from its checkpoint or from nothing."""
+    structure = replay.make_structure(1, 4, "gpu", {"lender": 4, "borrower": 0})
+    workload = Workload(
+        (Row("first", 0.0, 101.0, 4, "borrower"), Row("due", 100.0, 50.0, 4, "lender"))
+    )
+    options = replay.Options(checkpoint_every_s=checkpoint_every_s)
+    found = replay.replay_rows(workload, structure, 4, options)
+    borrower, lender = found.jobs
+    assert (lender.start_s, lender.end_s) == (100, 150)
+    assert (borrower.start_s, borrower.end_s, borrower.evictions) == (0, end_s, 1)
+    assert found.lost_unit_s == lost_unit_s
+
+
+def test_a_job_is_cut_into_equal_tasks_that_fit_a_node() -> None:
+    for size, tasks in ((1, 1), (8, 1), (16, 2), (12, 2), (9, 3), (11, 11)):
+        made = replay.make_job(Row("a", 0, 1, size, "q"), per_node=8, unit="gpu")
+        (group,) = made.groups
+        assert group.count == tasks
+        assert group.count * group.resources.gpu_milli == size * 1000
+
+
+def test_a_desired_state_with_an_array() -> None:
+    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
+    array = job("sweep", cpu=1, array_count=4, parallelism=1, time_limit_s=100)
+    wanted = desired.Desired(structure=structure, jobs={"sweep": array})
+    drawn = replay.drawn_runs(wanted, seed=1, default_s=60.0)
+    assert [drawn("sweep", n) for n in range(4)] == [
+        replay.drawn_runs(wanted, seed=1, default_s=9.0)("sweep", n) for n in range(4)
+    ]
+    found = replay.replay_state(wanted, drawn)
+    assert [j.name for j in found.jobs] == [f"sweep[{n}]" for n in range(4)]
+    ends = [j.end_s for j in found.jobs]
+    starts = [j.start_s for j in found.jobs]
+    assert starts == [0.0, *ends[:3]], "one after the other"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    workload = workloads.with_limits(workloads.generate(3, 60, 16, 1.2), 3)
+    structure = replay.make_structure(4, 4, "gpu", workloads.guarantees(workload, 16))
+    one, two = (replay.replay_rows(workload, structure, 4) for _ in range(2))
+    assert one == two
+    at_once = [
+        sum(s.units for s in one.stretches if s.begin_s <= at < s.end_s)
+        for at in {s.begin_s for s in one.stretches}
+    ]
+    assert max(at_once) <= 16
+    assert results.figures(one).finished == 60
+
+
+# -- figures
+
+
+def made(jobs: list[JobResult], stretches: list[Stretch], **more: object) -> Run:
+    return Run("p", 10, jobs, stretches, **more)  # type: ignore[arg-type]
+
+
+def test_figures_by_hand() -> None:
+    jobs = [
+        JobResult("a", "x", 10, 0.0, 100.0, 0.0, 100.0),
+        JobResult("b", "y", 5, 0.0, 5.0, 100.0, 105.0),
+        JobResult("c", "y", 11, 50.0, 5.0),
+    ]
+    stretches = [Stretch("a", "x", "", 10, 0, 100), Stretch("b", "y", "", 5, 100, 105)]
+    found = results.figures(made(jobs, stretches, lost_unit_s=51.25))
+    assert (found.jobs, found.finished, found.never_started) == (3, 2, 1)
+    assert (found.delay_mean_s, found.delay_p50_s) == (50.0, 50.0)
+    assert found.slowdown_mean == (1.0 + 10.5) / 2, "five seconds count as ten"
+    assert found.utilisation == 1.0, "from the first submission to the last, at 50"
+    assert found.makespan_s == 105.0
+    assert found.fairness == pytest.approx(11.5**2 / (2 * (1 + 10.5**2)))
+    assert found.lost == 51.25 / 1025
+
+
+def test_nothing_has_no_figures() -> None:
+    found = results.figures(made([], []))
+    assert (found.delay_p99_s, found.utilisation, found.fairness, found.shortfall) == (0, 0, 1, 0)
+
+
+def test_a_queue_below_its_guarantee() -> None:
+    """For ten seconds y waits with 4 of 6; its job of 8 is larger and has no claim."""
+    jobs = [
+        JobResult("a", "x", 10, 0.0, 10.0, 0.0, 10.0),
+        JobResult("b", "y", 4, 0.0, 10.0, 10.0, 20.0),
+        JobResult("c", "y", 8, 0.0, 10.0, 20.0, 30.0),
+    ]
+    stretches = [
+        Stretch("a", "x", "", 10, 0, 10),
+        Stretch("b", "y", "", 4, 10, 20),
+        Stretch("c", "y", "", 8, 20, 30),
+    ]
+    found = made(jobs, stretches, guaranteed={"x": 4, "y": 6})
+    assert results.shortfall(found) == 40 / (40 + (40 + 40 + 60))
+
+
+def test_steps_hold_until_the_next() -> None:
+    steps = results.steps([(5.0, 2.0), (1.0, 1.0), (5.0, -1.0), (9.0, -2.0)])
+    assert steps.at(np.array([0.0, 1.0, 4.9, 5.0, 8.0, 9.0, 99.0])).tolist() == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        0,
+        0,
+    ]
+    assert results.steps([]).at(np.array([1.0])).tolist() == [0]
