@@ -69,8 +69,7 @@ class Evictor:
             return None
         grounds: list[tuple[Ground, bool, bool]] = []
         reclaims = policy.reclaim and self._may_reclaim(ask)
-        grows = bool(ask.missing) and not ask.needed
-        preempts = policy.preempt and not grows and self._has_lower(ask)
+        preempts = policy.preempt and self._has_lower(ask)
         if reclaims:
             grounds.append(("reclaim", True, False))
         if preempts:

@@ -196,6 +196,14 @@ def test_on_one_node_queues_lose_in_turn() -> None:
     assert sorted(evicted(s.decide())) == [("a2", "gang"), ("b2", "gang")]
 
 
+def test_what_grows_preempts_lower_priority_of_its_queue() -> None:
+    s = Situation().node("n", gpu=3).queue("main", guaranteed=3)
+    s.job("low", "main", gpu=1, tasks=2, least=1, on=("n", "n"))
+    s.job("high", "main", gpu=1, tasks=2, least=1, priority=90, on=("n",))
+    decisions = s.decide()
+    assert [(e.job, e.tasks) for e in decisions.evictions] == [("low", ((0, 1),))]
+
+
 def test_work_that_fits_nowhere_else_stays_and_other_work_moves() -> None:
     s = Situation().node("x", gpu=4).node("y", gpu=4).queue("main", guaranteed=2)
     s.job("full", gpu=3, on=("x",)).job("small", gpu=1, movable=True, on=("y",))
