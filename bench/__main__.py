@@ -12,7 +12,23 @@ import signal
 import sys
 from pathlib import Path
 
-NAMES = ("throughput", "latency", "agent_cost", "idle", "answers", "sync", "cycle", "philly")
+NAMES = (
+    "throughput",
+    "latency",
+    "agent_cost",
+    "idle",
+    "answers",
+    "sync",
+    "cycle",
+    "philly",
+    "fill",
+    "reclaim",
+    "consolidate",
+    "unschedulable",
+    "topology",
+    "queues",
+    "scale",
+)
 
 
 def machine() -> dict[str, object]:

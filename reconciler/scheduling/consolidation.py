@@ -70,6 +70,10 @@ class Mover:
             -h.element,
         )
 
+    def may_find(self, ask: asking.Ask) -> bool:
+        """Whether a search makes sense; ``False`` is certain."""
+        return self.searches > 0 and ask.shape not in self._failed and bool(self._by_node())
+
     def find(self, ask: asking.Ask) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
         policy = self.situation.policy

@@ -8,6 +8,8 @@ plain integers, because the walks are short and each concerns one queue.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from reconciler.scheduling import fairshare
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Vector
@@ -26,6 +28,16 @@ class Excess:
     bound: int
     used: int
     asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAmounts:
+    """(q, 3) what each queue has at one version of the ledger: see ``Ledger``."""
+
+    version: int
+    charged: snapshots.Amounts
+    going: snapshots.Amounts
+    firm: snapshots.Amounts
 
 
 def plus(left: Vector, right: Vector) -> Vector:
@@ -58,7 +70,8 @@ class Ledger:
         version: grows with every change.
     """
 
-    def __init__(self, situation: snapshots.Snapshot) -> None:
+    def __init__(self, situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> None:
+        """``columns``: the lines of the snapshot as columns."""
         queues = situation.queues
         self.parents = [int(parent) for parent in queues.parent]
         self.paths = _paths(self.parents)
@@ -75,42 +88,50 @@ class Ledger:
         self.lends = bool((queues.lending < UNLIMITED).any())
         self.lending = _vectors(queues.lending)
         self.version = 0
+        self._columns: QueueAmounts | None = None
         for holding in situation.holdings:
             if holding.leaving:
                 self.release(holding.queue, total_of(holding.tasks))
-        self.demand, units = self._demand(situation)
+        self.demand, units = self._demand(situation, columns)
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
         self.due = [self._due(queue) for queue in range(len(self.parents))]
 
-    def _demand(self, situation: snapshots.Snapshot) -> tuple[list[Vector], list[int]]:
+    def _demand(
+        self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
+    ) -> tuple[list[Vector], list[int]]:
         """What each queue has and asks for, and the unit of its GPU amounts."""
         rows = [
             [a - b for a, b in zip(c, g, strict=True)]
             for c, g in zip(self.charged, self.going, strict=True)
         ]
         units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
-        for line in situation.lines:
-            shape = situation.shapes[line.shape]
-            most, one = shape.most, [group.amounts for group in shape.groups]
-            count, cpu, memory, gpu = 0, 0, 0, 0
-            for claim in line.claims:
-                if claim.missing:
-                    for group, _ in claim.missing:
-                        cpu += one[group][0]
-                        memory += one[group][1]
-                        gpu += one[group][GPU]
-                else:
-                    count += len(claim.elements)
-            asked = (cpu + most[0] * count, memory + most[1] * count, gpu + most[GPU] * count)
-            for member in self.paths[line.queue]:
-                row = rows[member]
-                row[0] += asked[0]
-                row[1] += asked[1]
-                row[GPU] += asked[GPU]
-                if any(amounts[GPU] % WHOLE for amounts in one):
+        most = np.array([s.most for s in situation.shapes], dtype=np.int64).reshape(-1, 3)
+        shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in situation.shapes]
+        waiting = np.zeros((len(rows), len(most)), dtype=np.int64)
+        np.add.at(waiting, (columns.queue, columns.shape), columns.elements)
+        there = np.zeros(waiting.shape, dtype=np.bool_)
+        some = columns.claims > 0
+        there[columns.queue[some], columns.shape[some]] = True
+        divided: snapshots.Mask = np.logical_or.reduce(
+            there & np.array(shares, dtype=np.bool_)[None, :], axis=1
+        )
+        asked = _product(waiting, most)
+        for queue, path in enumerate(self.paths):
+            for member in path:
+                for resource in RESOURCES:
+                    rows[member][resource] += asked[queue][resource]
+                if divided[queue]:
                     units[member] = 1
+        for index in np.flatnonzero(columns.special).tolist():
+            line = situation.lines[index]
+            groups = situation.shapes[line.shape].groups
+            for claim in line.claims:
+                for group, _ in claim.missing:
+                    for member in self.paths[line.queue]:
+                        for resource in RESOURCES:
+                            rows[member][resource] += groups[group].amounts[resource]
         return [(row[0], row[1], row[GPU]) for row in rows], units
 
     # Changes
@@ -140,6 +161,17 @@ class Ledger:
             row[GPU] += sign * amounts[GPU]
 
     # Questions
+
+    def columns(self) -> "QueueAmounts":
+        """The accounts as columns, for questions about many queues at once."""
+        if self._columns is None or self._columns.version != self.version:
+            self._columns = QueueAmounts(
+                self.version,
+                np.array(self.charged, dtype=np.int64).reshape(-1, 3),
+                np.array(self.going, dtype=np.int64).reshape(-1, 3),
+                np.array(self.firm, dtype=np.int64).reshape(-1, 3),
+            )
+        return self._columns
 
     def used(self, queue: int, resource: int) -> int:
         """What a queue has, without what is about to come free."""
@@ -292,6 +324,16 @@ class Ledger:
         """Whether a queue would hold some of a resource of which nothing at all is due to it."""
         row, due, rationed = self.charged[queue], self.due[queue], self.rationed[queue]
         return any(rationed[r] and due[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
+
+
+def _product(counts: snapshots.Amounts, amounts: snapshots.Amounts) -> list[list[int]]:
+    """The matrix product in plain integers, exact also where it passes 64 bits."""
+    highest = counts.astype(np.float64) @ amounts.astype(np.float64)
+    if highest.size and highest.max() >= UNLIMITED:
+        exact: list[list[int]] = (counts.astype(object) @ amounts.astype(object)).tolist()
+        return exact
+    product: list[list[int]] = (counts @ amounts).tolist()
+    return product
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Vector]:
