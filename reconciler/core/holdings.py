@@ -204,7 +204,9 @@ class Maker:
         return began + limit_s  # it has run for longer than its like did
 
     def _tasks(self, spec: desired.Job, attempts: Attempts) -> tuple[columns.HeldTask, ...]:
-        number = {group.name: index for index, group in enumerate(spec.groups)}
+        number: dict[str, int] = {}
+        if len(spec.groups) > 1:
+            number = {group.name: index for index, group in enumerate(spec.groups)}
         spare = spare_of(spec, attempts)
         row_of = self._nodes.row_of
         return tuple(

@@ -87,8 +87,7 @@ class Evictor:
             return None
         grounds: list[tuple[Ground, bool, bool]] = []
         reclaims = policy.reclaim and self._may_reclaim(ask)
-        grows = bool(ask.missing) and not ask.needed
-        preempts = policy.preempt and not grows and self._has_lower(ask)
+        preempts = policy.preempt and self._has_lower(ask)
         if reclaims:
             grounds.append(("reclaim", True, False))
         if preempts:
@@ -188,7 +187,7 @@ class Evictor:
             attempt = _Attempt(self, ask)
             units = self._candidates(ask, foreign=foreign, own=own)
             if by_node:
-                units = iter(_by_node(list(units), ask, self.later, shape))
+                units = _by_node(self.ledger, list(units), ask, self.later, shape)
             if attempt.gather(units):
                 return Found(ground, attempt.settled())
             attempt.undo()
@@ -353,9 +352,15 @@ class _Attempt:
 
 
 def _by_node(
-    units: list[pools.Unit], ask: asking.Ask, later: Room, shape: snapshots.Shape
-) -> list[pools.Unit]:
+    ledger: ledgers.Ledger,
+    units: list[pools.Unit],
+    ask: asking.Ask,
+    later: Room,
+    shape: snapshots.Shape,
+) -> Iterator[pools.Unit]:
     """The same units node by node, the node that makes room for a task at the least cost first.
+
+    Among equals it is the one whose oldest victim is the newest.
 
     On each node they are taken only as far as they make room for more tasks.
     """
@@ -375,7 +380,7 @@ def _by_node(
         if not eligible:
             continue
         lacks_cpu, lacks_memory, lacks_gpu = lacks
-        cost, amount, priority, used = 0.0, 0, -(10**9), 0
+        cost, amount, priority, used, oldest = 0.0, 0, -(10**9), 0, 0
         for unit in members:
             if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:
                 break
@@ -383,16 +388,20 @@ def _by_node(
             cost += unit.rank[2]
             amount += unit.total[ledgers.GPU]
             priority = max(priority, unit.holding.priority)
+            oldest = unit.holding.order if used == 1 else min(oldest, unit.holding.order)
             for task in unit.tasks:
                 if task.node == node:
                     lacks_cpu -= task.amounts[0]
                     lacks_memory -= task.amounts[1]
                     lacks_gpu -= task.amounts[2]
         short = lacks_cpu > 0 or lacks_memory > 0 or lacks_gpu > 0
-        ranked.append((short, priority, cost, amount, used, node))
+        ranked.append((short, priority, cost, amount, used, -oldest, node))
     ranked.sort()
-    ordered: dict[tuple[int, int], pools.Unit] = {}
+    seen: set[tuple[int, int]] = set()
     for *_, node in ranked:
-        for unit in gains[node]:
-            ordered.setdefault(unit.key, unit)
-    return list(ordered.values())
+        fresh = [unit for unit in gains[node] if unit.key not in seen]
+        seen.update(unit.key for unit in fresh)
+        yield from pools.furthest_first(
+            ledger, [unit for unit in fresh if unit.holding.queue != ask.queue]
+        )
+        yield from (unit for unit in fresh if unit.holding.queue == ask.queue)

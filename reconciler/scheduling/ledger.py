@@ -61,6 +61,7 @@ class Ledger:
     Attributes:
         paths: for each queue the indexes from itself up to its root.
         guaranteed, limit, firm_limit, fair: bounds of each queue.
+        due: what each queue's use is measured by: the larger of fair share and guarantee.
         rationed: whether a queue's share of a resource is measured.
         charged: allocated amounts with the starts and promises of this cycle.
         firm: of the charged amounts those of work that is not preemptible.
@@ -95,6 +96,7 @@ class Ledger:
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
+        self.due = [self._due(queue) for queue in range(len(self.parents))]
 
     def _demand(
         self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
@@ -295,17 +297,23 @@ class Ledger:
         fair, owed = self.fair[queue], self.guaranteed[queue]
         return (max(fair[0], owed[0]), max(fair[1], owed[1]), max(fair[GPU], owed[GPU]))
 
-    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
-        """The largest ratio of allocated to fair share over the rationed resources.
+    def _due(self, queue: int) -> Vector:
+        """Fair share, or the guarantee where little is asked for, as far as the limit goes."""
+        keep, limit = self.may_keep(queue), self.limit[queue]
+        return (min(keep[0], limit[0]), min(keep[1], limit[1]), min(keep[GPU], limit[GPU]))
 
-        Dominant resource fairness (Ghodsi et al., NSDI 2011) against the fair share. Without a
-        fair share the whole cluster is the measure.
+    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
+        """The largest ratio of allocated to due over the rationed resources.
+
+        Dominant resource fairness (Ghodsi et al., NSDI 2011) against what is due: a share that
+        is small only because little is asked for must not make a queue look served. Where
+        nothing is due, the whole cluster is the measure.
         """
-        row, fair, going = self.charged[queue], self.fair[queue], self.going[queue]
+        row, due, going = self.charged[queue], self.due[queue], self.going[queue]
         whole, highest = self.capacity, 0.0
         for resource in RESOURCES:
             amount = row[resource] + more[resource] - (going[resource] if settled else 0)
-            bound = fair[resource]
+            bound = due[resource]
             if bound >= UNLIMITED or bound <= 0:
                 bound = whole[resource]
             if amount > 0 and bound > 0 and amount > highest * bound:
@@ -313,9 +321,9 @@ class Ledger:
         return highest
 
     def lacks_share(self, queue: int, more: Vector) -> bool:
-        """Whether a queue would hold some of a resource of which it has no share at all."""
-        row, fair, rationed = self.charged[queue], self.fair[queue], self.rationed[queue]
-        return any(rationed[r] and fair[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
+        """Whether a queue would hold some of a resource of which nothing at all is due to it."""
+        row, due, rationed = self.charged[queue], self.due[queue], self.rationed[queue]
+        return any(rationed[r] and due[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
 
 
 def _product(counts: snapshots.Amounts, amounts: snapshots.Amounts) -> list[list[int]]:

@@ -209,9 +209,10 @@ class Cycle:
 
     def _promise_rank(
         self, line: snapshots.Line, claim: snapshots.Claim
-    ) -> tuple[bool, int, int, str]:
+    ) -> tuple[bool, bool, int, int, str]:
+        """Who was moved comes after those for whom it was; else it would go back at once."""
         covered = self.ledger.covered(line.queue, self.situation.shapes[line.shape].least)
-        return (not covered, -line.priority, claim.order, claim.job)
+        return (claim.moved, not covered, -line.priority, claim.order, claim.job)
 
     def _keep_moving(self, holding: snapshots.Holding) -> None:
         """Work that leaves only to start elsewhere keeps its place there."""

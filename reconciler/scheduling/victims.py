@@ -202,6 +202,20 @@ class Pool:
                 heapq.heapreplace(heap, (standing, negated, following))
 
 
+def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
+    """Units in their order, but always from the queue furthest above its share at the moment."""
+    queues: dict[int, list[Unit]] = {}
+    for unit in reversed(units):
+        queues.setdefault(unit.holding.queue, []).append(unit)
+    while len(queues) > 1:
+        queue = min(queues, key=lambda q: (_standing(ledger, q), -q))
+        yield queues[queue].pop()
+        if not queues[queue]:
+            del queues[queue]
+    for rest in queues.values():
+        yield from reversed(rest)
+
+
 def _standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []
