@@ -22,6 +22,13 @@ NAMES = (
     "cycle",
     "fragmentation",
     "philly",
+    "fill",
+    "reclaim",
+    "consolidate",
+    "unschedulable",
+    "topology",
+    "queues",
+    "scale",
 )
 
 

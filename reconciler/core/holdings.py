@@ -154,9 +154,10 @@ class Maker:
         minimum_s = queue.min_runtime_s
         if minimum_s is None:
             minimum_s = self._scheduling.min_runtime_s
-        stops = [attempt.stop for attempt in attempts if attempt.stop is not None]
-        evicted = [stop for stop in stops if stop.reason is EndReason.PREEMPTED]
-        doubtful = any(attempt.state is AttemptState.UNKNOWN for attempt in attempts)
+        evicted = [
+            a.stop for a in attempts if a.stop is not None and a.stop.reason is EndReason.PREEMPTED
+        ]
+        doubtful = bool([a for a in attempts if a.state is AttemptState.UNKNOWN])
         movable = spec.preemptible and spec.checkpoint is not None
         shape = -1
         if movable and not doubtful:
@@ -176,13 +177,13 @@ class Maker:
             movable=movable,
             ends_at=self._ends_at(spec, began),
             leaving=leaving,
-            leaving_for=next((stop.by for stop in evicted), ""),
+            leaving_for=evicted[0].by if evicted else "",
             shape=shape,
             matches=self._selectors.matching(spec),
             exclusive=spec.exclusive,
             least=tuple(group.least for group in spec.groups) if resizable else (),
             doubtful=doubtful,
-            moving=any(stop.moving for stop in evicted),
+            moving=bool(evicted) and any(stop.moving for stop in evicted),
         )
 
     def _protected_until(
@@ -203,7 +204,9 @@ class Maker:
         return began + limit_s  # it has run for longer than its like did
 
     def _tasks(self, spec: desired.Job, attempts: Attempts) -> tuple[columns.HeldTask, ...]:
-        number = {group.name: index for index, group in enumerate(spec.groups)}
+        number: dict[str, int] = {}
+        if len(spec.groups) > 1:
+            number = {group.name: index for index, group in enumerate(spec.groups)}
         spare = spare_of(spec, attempts)
         row_of = self._nodes.row_of
         return tuple(

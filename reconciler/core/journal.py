@@ -72,12 +72,28 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: tuple[int, ...] = ()
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What outcomes tell of queues and expected starts only where it is new, as last told."""
+
+    queues: tuple[outcome.QueueUsage, ...] = ()
+    expected: Mapping[str, outcome.ExpectedStart] = {}
+
+    def after(self, result: outcome.Outcome) -> "Told":
+        """The same after one more outcome."""
+        if result.queues is None and result.expected is None:
+            return self
+        return Told(
+            self.queues if result.queues is None else result.queues,
+            self.expected if result.expected is None else result.expected,
+        )
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``queues``
-    and ``expected`` are those of the last outcome with any. ``muster`` is the version that decided.
+    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the
+    version that decided.
     """
 
     muster: str
@@ -85,8 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     specs: dict[str, desired.Job]
     observed: records.Observed
-    queues: tuple[outcome.QueueUsage, ...] = ()
-    expected: dict[str, outcome.ExpectedStart] = {}
+    told: Told = Told()
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -223,8 +238,7 @@ def pack_snapshot(
     muster: str,
     wanted: desired.Desired,
     observed: records.Observed,
-    queues: tuple[outcome.QueueUsage, ...],
-    expected: Mapping[str, outcome.ExpectedStart],
+    told: Told,
 ) -> bytes:
     """A snapshot in few bytes."""
     known = observed.jobs
@@ -239,8 +253,7 @@ def pack_snapshot(
         names=tuple(wanted.jobs),
         specs=specs,
         observed=observed,
-        queues=queues,
-        expected=dict(expected),
+        told=told,
     )
     return zlib.compress(_encode(snapshot), _LEVEL)
 
@@ -264,8 +277,7 @@ class Recorder:
         self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
-        self._queues: tuple[outcome.QueueUsage, ...] = ()
-        self._expected: Mapping[str, outcome.ExpectedStart] = {}
+        self._told = Told()
 
     @property
     def full(self) -> bool:
@@ -280,7 +292,7 @@ class Recorder:
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:
             return
-        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._queues, self._expected)
+        self._snapshot = pack_snapshot(self._muster, wanted, observed, self._told)
         self._wanted = wanted
         self._due = False
         self._since = now
@@ -313,10 +325,7 @@ class Recorder:
             )
         )
         self._wanted = wanted
-        if result.queues is not None:
-            self._queues = result.queues
-        if result.expected is not None:
-            self._expected = result.expected
+        self._told = self._told.after(result)
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
@@ -340,9 +349,9 @@ class Cycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``queues`` is the queues' arithmetic after the call, and
-    ``expected`` when jobs are expected to start, also where the outcome says nothing new of them.
-    ``disagreements`` are the parts of the outcome that came out otherwise than they were recorded.
+    next one is asked for. ``told`` is what was told of queues and expected starts after the call,
+    also where the outcome says nothing new of it. ``disagreements`` are the parts of the outcome
+    that came out otherwise than they were recorded.
     """
 
     wanted: desired.Desired
@@ -350,8 +359,7 @@ class Cycle(msgspec.Struct, frozen=True):
     now: float
     adopted: tuple[str, ...]
     result: outcome.Outcome
-    queues: tuple[outcome.QueueUsage, ...]
-    expected: Mapping[str, outcome.ExpectedStart]
+    told: Told
     disagreements: tuple[str, ...]
 
 
@@ -375,8 +383,7 @@ class Replay:
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
         self._memory = memories.Memory.as_of(start.observed)
-        self._queues = start.queues
-        self._expected: Mapping[str, outcome.ExpectedStart] = start.expected
+        self._told = start.told
 
     def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:
         """Each call in turn; its outcome is absorbed when the next one is asked for."""
@@ -395,10 +402,7 @@ class Replay:
         result = reconcile.reconcile(self._wanted, observed, one.now)
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
-        if result.queues is not None:
-            self._queues = result.queues
-        if result.expected is not None:
-            self._expected = result.expected
+        self._told = self._told.after(result)
         found = checksums(result)
         return Cycle(
             wanted=self._wanted,
@@ -406,8 +410,7 @@ class Replay:
             now=one.now,
             adopted=one.adopted,
             result=result,
-            queues=self._queues,
-            expected=self._expected,
+            told=self._told,
             disagreements=tuple(
                 part
                 for part, then, now in zip(PARTS, one.checks, found, strict=True)

@@ -15,7 +15,7 @@ from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records
 from reconciler.model.reasons import Reason
-from reconciler.model.states import AttemptState
+from reconciler.model.states import AttemptState, JobState
 from reconciler.scheduling import snapshot as columns
 
 #: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows.
@@ -86,6 +86,9 @@ class Maker:
 
     def _job(self, record: records.JobRecord) -> None:
         spec, made = record.spec, self._made
+        held = spec.suspend or record.state is JobState.HELD
+        if desk.PENDING not in record.elements and not spec.is_elastic and not held:
+            return  # all of it runs
         ready = waiting.readiness(self._work, record, record.elements)
         if desk.PENDING in record.elements:
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1

@@ -161,7 +161,10 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def is_elastic(self) -> bool:
         """Whether it may run with fewer tasks than it would take."""
-        return any(group.least < group.count for group in self.groups)
+        for group in self.groups:  # asked of every job in every cycle
+            if group.minimum is not None and group.minimum < group.count:
+                return True
+        return False
 
     @property
     def has_fixed_world(self) -> bool:

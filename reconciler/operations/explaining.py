@@ -83,7 +83,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
             f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
-    queues = {usage.name: usage for usage in call.queues}
+    queues = {usage.name: usage for usage in call.told.queues}
     queue = queues.get(shown.queue)
     happened = reader.events(job=name, until=call.now, limit=limit)
     return Explained(
@@ -121,7 +121,7 @@ def _job(
         attempts=_attempts(reader, record, then, now),
         reasons=then.reasons.get(record.reason_key, ()),
         place=_place(record, then),
-        expected=call.expected.get(name),
+        expected=call.told.expected.get(name),
     )
 
 

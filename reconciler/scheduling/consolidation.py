@@ -16,6 +16,8 @@ from reconciler.scheduling.room import Room
 
 #: Starts of the search, each from another node, for one ask.
 STARTS_MAX = 12
+#: Sets of moves that turn out to have no other place, for one start.
+REFUSALS_MAX = 4
 #: Asks for which a search is made in one cycle.
 SEARCHES_MAX = 256
 
@@ -67,6 +69,10 @@ class Mover:
             h.job,
             -h.element,
         )
+
+    def may_find(self, ask: asking.Ask) -> bool:
+        """Whether a search makes sense; ``False`` is certain."""
+        return self.searches > 0 and ask.shape not in self._failed and bool(self._by_node())
 
     def find(self, ask: asking.Ask) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
@@ -121,6 +127,7 @@ class Mover:
     ) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
         later, mark = self.later, self.later.mark()
         out: list[int] = []
+        refused = 0
         for node in nodes:
             for index in self._by_node()[node]:
                 if index in self.moved or index in out:
@@ -129,15 +136,21 @@ class Mover:
                 if len(out) > self.situation.policy.moves_max:
                     later.rollback(mark)
                     return None
-                h = self.situation.holdings[index]
+                h, before = self.situation.holdings[index], later.mark()
                 later.release(h.tasks, exclusive=h.exclusive, matches=h.matches)
                 placed = ask.place(later)
                 if placed is not None:
                     moves = self._settle(placed, out)
-                    if moves is None:
+                    if moves is not None:
+                        return placed, moves
+                    # It fits nowhere else: it stays, and the next one may do in its place.
+                    later.rollback(before)
+                    out.pop()
+                    refused += 1
+                    if refused == REFUSALS_MAX:
                         later.rollback(mark)
                         return None
-                    return placed, moves
+                    continue
                 if later.counts(ask.shape, 0)[node] > 0:
                     break
         later.rollback(mark)
@@ -147,13 +160,15 @@ class Mover:
         """Leave alone who can stay after all, place the others anew."""
         later, moves = self.later, []
         taken = {task.node for task in placed}
-        for index in list(out):
+        moving = []
+        for index in out:
             h = self.situation.holdings[index]
-            if not any(task.node in taken for task in h.tasks):
+            if any(task.node in taken for task in h.tasks):
+                moving.append(index)
+            else:
                 later.hold(h.tasks, exclusive=h.exclusive, matches=h.matches)
-                out.remove(index)
         holdings = self.situation.holdings
-        for index in sorted(out, key=lambda i: (-len(holdings[i].tasks), i)):
+        for index in sorted(moving, key=lambda i: (-len(holdings[i].tasks), i)):
             plan = later.plan(holdings[index].shape)
             if plan is None:
                 return None

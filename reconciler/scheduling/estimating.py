@@ -7,19 +7,24 @@ of queues, so it is an estimate; what nothing bounds gets none.
 """
 
 import heapq
+import itertools
 import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from reconciler.scheduling import backfill, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate
 
-#: Claims of each queue that get an estimate.
-CLAIMS_MAX = 200
+#: Claims that get an estimate, with GPUs and without.
+CLAIMS_MAX = 1000
 
 
 def estimates(
     situation: snapshots.Snapshot,
+    columns: snapshots.LineColumns,
     calendar: backfill.Calendar,
     queues: list[order.Line],
 ) -> dict[str, Estimate]:
@@ -28,58 +33,77 @@ def estimates(
     for reservation in calendar.reservations:
         if reservation.ask.progress.left > 0:
             found.setdefault(reservation.ask.job, Estimate(reservation.starts_at, certain=True))
-    waiting = _waiting(situation, queues)
-    if not waiting:
+    if not columns.elements.any():
         return found
-    for resource in (ledgers.GPU, 0):
-        _pour(situation, calendar, waiting, resource, found)
+    uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
+    for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
+        waiting = _waiting(situation, columns, queues, mask)
+        _pour(situation, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
     return found
 
 
 def _waiting(
-    situation: snapshots.Snapshot, queues: list[order.Line]
-) -> list[tuple[int, int, snapshots.Line, snapshots.Claim, int]]:
-    """Claims that wait, in the order of priority and arrival, with the elements left."""
-    found = []
-    taken = {
-        (progress.line, progress.claim.job): progress
-        for queue in queues
-        for progress in queue.progress.values()
-    }
-    for index, line in enumerate(situation.lines):
-        for claim in line.claims[:CLAIMS_MAX]:
-            if claim.missing:
-                continue
-            progress = taken.get((index, claim.job))
-            left = len(claim.elements) - (progress.started if progress else 0)
-            if left > 0:
-                found.append((-line.priority, claim.order, line, claim, left))
-    found.sort(key=lambda entry: (entry[0], entry[1], entry[3].job))
-    return found
+    situation: snapshots.Snapshot,
+    columns: snapshots.LineColumns,
+    queues: list[order.Line],
+    mask: snapshots.Mask,
+) -> Iterator[tuple[snapshots.Line, snapshots.Claim, int]]:
+    """Claims that wait, in the order of priority and arrival, with the elements left.
+
+    Lines come in as their first claims do; no more of them are looked at than claims are taken.
+    """
+    chosen = np.flatnonzero(mask & (columns.claims > 0))
+    ranked = chosen[np.lexsort((columns.order[chosen], -columns.priority[chosen]))]
+    heap: list[tuple[int, int, str, int, int]] = []
+    at = 0
+    while heap or at < len(ranked):
+        while at < len(ranked):
+            index = int(ranked[at])
+            line = situation.lines[index]
+            first = line.claims[0]
+            if heap and heap[0][:2] < (-line.priority, first.order):
+                break
+            heapq.heappush(heap, (-line.priority, first.order, first.job, index, 0))
+            at += 1
+        _, _, _, index, position = heap[0]
+        line = situation.lines[index]
+        claim = line.claims[position]
+        if position + 1 < len(line.claims):
+            following = line.claims[position + 1]
+            heapq.heapreplace(
+                heap, (-line.priority, following.order, following.job, index, position + 1)
+            )
+        else:
+            heapq.heappop(heap)
+        if claim.missing:
+            continue
+        progress = queues[line.queue].progress.get((index, position))
+        left = len(claim.elements) - (progress.started if progress else 0)
+        if left > 0:
+            yield line, claim, left
 
 
 def _pour(
     situation: snapshots.Snapshot,
     calendar: backfill.Calendar,
-    waiting: list[tuple[int, int, snapshots.Line, snapshots.Claim, int]],
+    waiting: Iterable[tuple[snapshots.Line, snapshots.Claim, int]],
     resource: int,
     found: dict[str, Estimate],
 ) -> None:
     now = situation.now
-    free = int(calendar.later.amounts[:, resource].sum())
-    ends = [
-        (max(holding.ends_at, now), ledgers.total_of(holding.tasks)[resource])
-        for holding in situation.holdings
-        if holding.ends_at < math.inf and not holding.leaving
-    ]
-    heapq.heapify(ends)
+    free: int | None = None
+    ends: list[tuple[float, int]] = []
     moment = now
-    for _, _, line, claim, left in waiting:
-        shape = situation.shapes[line.shape]
-        uses_gpu = shape.least[ledgers.GPU] > 0
-        if uses_gpu != (resource == ledgers.GPU):
-            continue
-        asked = shape.least[resource]
+    for line, claim, left in waiting:
+        if free is None:
+            free = int(calendar.later.amounts[:, resource].sum())
+            ends = [
+                (max(holding.ends_at, now), ledgers.total_of(holding.tasks)[resource])
+                for holding in situation.holdings
+                if holding.ends_at < math.inf and not holding.leaving
+            ]
+            heapq.heapify(ends)
+        asked = situation.shapes[line.shape].least[resource]
         while free < asked and ends:
             moment, amount = heapq.heappop(ends)
             free += amount

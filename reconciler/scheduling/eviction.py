@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from reconciler.scheduling import asking
+import numpy as np
+
+from reconciler.scheduling import asking, blocking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -39,8 +41,16 @@ class Found:
 class Evictor:
     """The searches of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger, later: Room) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        ledger: ledgers.Ledger,
+        later: Room,
+        prospects: blocking.Prospects,
+    ) -> None:
         """``later`` is the room once all that is leaving has left."""
+        self.prospects = prospects
+        self._asked = False
         self.situation = situation
         self.ledger = ledger
         self.later = later
@@ -58,7 +68,15 @@ class Evictor:
     @property
     def wake_at(self) -> float:
         """When the next minimum run time ends, as far as anybody asked."""
-        return float("inf") if self._pool is None else self._pool.wake_at
+        return pools.wake_at(self.situation) if self._asked else float("inf")
+
+    def may_find(self, ask: asking.Ask) -> bool:
+        """Whether a search makes sense; ``False`` is certain."""
+        policy = self.situation.policy
+        self._asked = True
+        if policy.preempt and self.prospects.lower(ask.queue, ask.line.priority):
+            return True
+        return policy.reclaim and bool(self.prospects.losers()[ask.queue])
 
     def find(self, ask: asking.Ask) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
@@ -69,8 +87,7 @@ class Evictor:
             return None
         grounds: list[tuple[Ground, bool, bool]] = []
         reclaims = policy.reclaim and self._may_reclaim(ask)
-        grows = bool(ask.missing) and not ask.needed
-        preempts = policy.preempt and not grows and self._has_lower(ask)
+        preempts = policy.preempt and self._has_lower(ask)
         if reclaims:
             grounds.append(("reclaim", True, False))
         if preempts:
@@ -101,6 +118,8 @@ class Evictor:
         return not (ask.firm and ledger.over_guarantee(ask.queue, ask.amounts))
 
     def _has_lower(self, ask: asking.Ask) -> bool:
+        if not self.prospects.lower(ask.queue, ask.line.priority):
+            return False
         lowest = self.pool.lowest_priority(ask.queue)
         return lowest is not None and lowest < ask.line.priority
 
@@ -168,7 +187,7 @@ class Evictor:
             attempt = _Attempt(self, ask)
             units = self._candidates(ask, foreign=foreign, own=own)
             if by_node:
-                units = iter(_by_node(list(units), ask, self.later, shape))
+                units = _by_node(self.ledger, list(units), ask, self.later, shape)
             if attempt.gather(units):
                 return Found(ground, attempt.settled())
             attempt.undo()
@@ -333,26 +352,35 @@ class _Attempt:
 
 
 def _by_node(
-    units: list[pools.Unit], ask: asking.Ask, later: Room, shape: snapshots.Shape
-) -> list[pools.Unit]:
+    ledger: ledgers.Ledger,
+    units: list[pools.Unit],
+    ask: asking.Ask,
+    later: Room,
+    shape: snapshots.Shape,
+) -> Iterator[pools.Unit]:
     """The same units node by node, the node that makes room for a task at the least cost first.
+
+    Among equals it is the one whose oldest victim is the newest.
 
     On each node they are taken only as far as they make room for more tasks.
     """
     group = shape.groups[ask.missing[0][0] if ask.missing else 0]
     gains: dict[int, list[pools.Unit]] = {}
     for unit in units:
+        if len(unit.tasks) == 1:
+            gains.setdefault(unit.tasks[0].node, []).append(unit)
+            continue
         for node in {task.node for task in unit.tasks}:
             gains.setdefault(node, []).append(unit)
-    free = later.amounts
+    there = np.fromiter(gains, dtype=np.intp, count=len(gains))
+    lacking = (np.array(group.amounts, dtype=np.int64) - later.amounts[there]).tolist()
+    usable = shape.eligible[there].tolist()
     ranked = []
-    for node, members in gains.items():
-        if not shape.eligible[node]:
+    for (node, members), lacks, eligible in zip(gains.items(), lacking, usable, strict=True):
+        if not eligible:
             continue
-        lacks_cpu, lacks_memory, lacks_gpu = (
-            amount - int(have) for amount, have in zip(group.amounts, free[node], strict=True)
-        )
-        cost, amount, priority, used = 0.0, 0, -(10**9), 0
+        lacks_cpu, lacks_memory, lacks_gpu = lacks
+        cost, amount, priority, used, oldest = 0.0, 0, -(10**9), 0, 0
         for unit in members:
             if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:
                 break
@@ -360,16 +388,20 @@ def _by_node(
             cost += unit.rank[2]
             amount += unit.total[ledgers.GPU]
             priority = max(priority, unit.holding.priority)
+            oldest = unit.holding.order if used == 1 else min(oldest, unit.holding.order)
             for task in unit.tasks:
                 if task.node == node:
                     lacks_cpu -= task.amounts[0]
                     lacks_memory -= task.amounts[1]
                     lacks_gpu -= task.amounts[2]
         short = lacks_cpu > 0 or lacks_memory > 0 or lacks_gpu > 0
-        ranked.append((short, priority, cost, amount, used, node))
+        ranked.append((short, priority, cost, amount, used, -oldest, node))
     ranked.sort()
-    ordered: dict[tuple[int, int], pools.Unit] = {}
+    seen: set[tuple[int, int]] = set()
     for *_, node in ranked:
-        for unit in gains[node]:
-            ordered.setdefault(unit.key, unit)
-    return list(ordered.values())
+        fresh = [unit for unit in gains[node] if unit.key not in seen]
+        seen.update(unit.key for unit in fresh)
+        yield from pools.furthest_first(
+            ledger, [unit for unit in fresh if unit.holding.queue != ask.queue]
+        )
+        yield from (unit for unit in fresh if unit.holding.queue == ask.queue)

@@ -7,6 +7,10 @@ people write them and hold nothing that changes while nothing happens.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.model import quantities, reasons, times
 from reconciler.scheduling import asking
@@ -15,7 +19,7 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import UNLIMITED, Mask, Vector
+from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Mask, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -136,6 +140,8 @@ class Explainer:
         self.takers = takers
         self._empty: Room | None = None
         self._first: Room | None = None
+        #: (k, 3) CPU, memory and devices of nodes, each combination once.
+        self._kinds: snapshots.Amounts | None = None
         self._never: dict[int, reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
@@ -283,6 +289,8 @@ class Explainer:
         return self._never[index]
 
     def _never_fits(self, index: int) -> reasons.Reason | None:
+        if self._fits_alone(self.situation.shapes[index]):
+            return None
         if self._empty is None:
             self._empty = Room.empty(self.situation)
         empty = self._empty
@@ -312,6 +320,27 @@ class Explainer:
         else:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    def _fits_alone(self, shape: snapshots.Shape) -> bool:
+        """Whether one plain task fits on some idle node for certain, told from amounts alone."""
+        group = shape.groups[0]
+        plain = (
+            shape.is_single
+            and not shape.affinities
+            and max(shape.required_level, group.required_level) < 0
+            and group.profile < 0
+            and not (group.slice_size and group.slice_level >= 0)
+            and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        )
+        if not plain or not shape.eligible.all():
+            return False
+        if self._kinds is None:
+            nodes = self.situation.nodes
+            devices = (nodes.devices >= 0).sum(axis=1)
+            whole = np.column_stack([nodes.capacity[:, :2], devices])
+            self._kinds = np.unique(whole, axis=0)
+        asked = (group.amounts[0], group.amounts[1], group.devices)
+        return bool((self._kinds >= asked).all(axis=1).any())
 
     def _level(self, shape: snapshots.Shape) -> str:
         levels = [shape.required_level, *(group.required_level for group in shape.groups)]
@@ -396,6 +425,13 @@ class Explainer:
         return least[2], least[3]
 
 
+class Noted(Protocol):
+    """Causes by line: ``blocking.Blocked``."""
+
+    cause_of: NDArray[np.int64]
+    causes: list[Cause]
+
+
 class Reasons:
     """Reasons by key: one entry for all claims that wait for the same cause."""
 
@@ -406,29 +442,44 @@ class Reasons:
         self.of_job: dict[str, str] = {}
         self._keys: dict[object, str] = {}
 
-    def line(self, index: int, line: snapshots.Line, cause: Cause | None) -> None:
-        """The reason of a line's claims, empty where none was blocked as a whole."""
-        if len(self.of_line) != index:
-            raise AssertionError(f"line {index} told after {len(self.of_line)} lines")
-        self.of_line.append("" if cause is None else self._key(line, cause))
+    def lines(self, blocked: "Noted", columns: snapshots.LineColumns) -> None:
+        """The reason of each line's claims, empty where none was blocked as a whole.
+
+        Lines whose work is preemptible share a key over all queues: what is said of them does
+        not depend on their own.
+        """
+        situation = self.explainer.situation
+        keys = np.full(len(situation.lines), "", dtype=object)
+        told = np.flatnonzero(blocked.cause_of >= 0)
+        queue = np.where(columns.preemptible, -1, columns.queue)[told] + 1
+        width = len(situation.queues.names) + 1
+        alike = blocked.cause_of[told] * len(situation.shapes) + columns.shape[told]
+        _, first, place = np.unique(alike * width + queue, return_index=True, return_inverse=True)
+        found = [
+            self._key(situation.lines[index], blocked.causes[blocked.cause_of[index]])
+            for index in told[first].tolist()
+        ]
+        keys[told] = np.array(found, dtype=object)[place] if found else ""
+        self.of_line = keys.tolist()
 
     def job(self, line: int, claim: snapshots.Claim, cause: Cause) -> None:
         """A claim that waits for a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause)
 
     def _key(self, line: snapshots.Line, cause: Cause) -> str:
-        alike = (line.queue, line.shape, line.preemptible, cause)
+        alike = (-1 if line.preemptible else line.queue, line.shape, cause)
         key = self._keys.get(alike)
         if key is None:
             told = self.explainer.told(line, cause)
-            name = self.explainer.situation.queues.names[line.queue]
-            parts = [name, str(line.shape), cause.kind]
+            parts = [str(line.shape), cause.kind]
+            if cause.queue >= 0:
+                parts.append(str(cause.queue))
             if cause.excess is not None:
                 parts.append(str(cause.excess.queue))
             if any(reason.code is reasons.ReasonCode.BEHIND for reason in told):
                 parts.append("behind")
             if not line.preemptible:
-                parts.append("firm")
+                parts += ["firm", self.explainer.situation.queues.names[line.queue]]
             if cause.subject:
                 parts.append(cause.subject)
             key = self._keys[alike] = "/".join(parts)

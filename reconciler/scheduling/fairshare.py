@@ -4,8 +4,8 @@ Columns of queues come in, amounts go out; nothing is kept. The tree is divided 
 a parent got is divided among its children by the same rule, one resource at a time. First each
 child gets its guarantee, as far as it asks for it. What is left goes by priority level and, within
 a level, by weight, filling up like water: who is satisfied leaves the rest to the others. Amounts
-of devices go out whole where only whole devices are asked for; what rounding leaves over goes to
-the largest remainders.
+of devices go out whole, so that somebody can use them, except to satisfy who asks for
+less; what rounding leaves over goes to the largest remainders.
 
 Source: the two steps and the rounding follow KAI-Scheduler's ``docs/fairness``; the part of usage
 is that of its design of time-based fair share, ``P = max(W + k (W - U), 0)`` with normalised
@@ -13,7 +13,7 @@ weights W and normalised usage U.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Sibling:
         weight: its part of the surplus. priority: higher gets surplus first.
         usage: decayed use, normalised by what the cluster could have given.
         unit: amounts are multiples of this, as far as the demand is.
+        step: surplus that does not satisfy a queue is handed out in multiples of this.
     """
 
     guaranteed: int
@@ -42,6 +43,7 @@ class Sibling:
     usage: float = 0.0
     withheld: int = 0
     unit: int = 1
+    step: int = 1
 
 
 def divide(
@@ -49,8 +51,8 @@ def divide(
 ) -> list[int]:
     """What each sibling gets of ``total``, never more than its demand.
 
-    Where the guarantees asked for come to more than there is, they shrink in proportion, unless
-    one of them has no bound.
+    Where the guarantees asked for come to more than there is, they shrink in proportion to what is
+    guaranteed, unless one of them has no bound.
 
     Args:
         total: what there is.
@@ -61,11 +63,12 @@ def divide(
     owed = [min(s.guaranteed, s.demand) for s in siblings]
     wanted = sum(owed)
     if wanted > total and shrink and all(s.guaranteed < snapshots.UNLIMITED for s in siblings):
-        shares = [
-            owed_one * total // wanted // s.unit * s.unit
+        claims = [
+            replace(s, demand=owed_one, weight=float(s.guaranteed))
             for owed_one, s in zip(owed, siblings, strict=True)
         ]
-        _spread_rest(total - sum(shares), shares, owed, siblings, [float(o) for o in owed])
+        shares = [0] * len(claims)
+        _fill(total, list(range(len(claims))), shares, claims, 0.0)
         return shares
     withheld = sum(max(0, s.withheld - o) for s, o in zip(siblings, owed, strict=True))
     left = total - wanted - withheld
@@ -108,7 +111,8 @@ def _fill(
             continue
         for i in unsatisfied:
             part = around * weight_of[i] / whole
-            rounded = int(part) // siblings[i].unit * siblings[i].unit
+            step = max(siblings[i].unit, siblings[i].step)
+            rounded = int(part) // step * step
             shares[i] += rounded
             given += rounded
             remainders[i] = part - rounded
@@ -118,28 +122,14 @@ def _fill(
     for i in ranked:
         sibling = siblings[i]
         lacks = sibling.demand - shares[i]
-        piece = min(rest, sibling.unit, lacks) if sibling.unit > 1 else min(rest, lacks)
+        step = max(sibling.unit, sibling.step)
+        piece = min(rest, step, lacks) if step > 1 else min(rest, lacks)
         if piece < min(sibling.unit, lacks):
             continue
         shares[i] += piece
         given += piece
         rest -= piece
     return given
-
-
-def _spread_rest(
-    rest: int,
-    shares: list[int],
-    owed: list[int],
-    siblings: Sequence[Sibling],
-    weights: list[float],
-) -> None:
-    """What rounding down left over goes out unit by unit, to the largest claims first."""
-    for i in sorted(range(len(shares)), key=lambda i: (-(weights[i] - shares[i]), i)):
-        piece = min(siblings[i].unit, owed[i] - shares[i], rest)
-        if piece >= min(siblings[i].unit, owed[i] - shares[i]) and piece > 0:
-            shares[i] += piece
-            rest -= piece
 
 
 def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[float]:
@@ -206,6 +196,7 @@ def shares(
                         0, min(owed[queue][resource], total) - int(queues.lending[queue, resource])
                     ),
                     unit=units[queue] if resource == GPU else 1,
+                    step=snapshots.WHOLE if resource == GPU else 1,
                 )
                 for queue in members
             ]

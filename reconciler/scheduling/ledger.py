@@ -8,6 +8,8 @@ plain integers, because the walks are short and each concerns one queue.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from reconciler.scheduling import fairshare
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Vector
@@ -26,6 +28,16 @@ class Excess:
     bound: int
     used: int
     asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAmounts:
+    """(q, 3) what each queue has at one version of the ledger: see ``Ledger``."""
+
+    version: int
+    charged: snapshots.Amounts
+    going: snapshots.Amounts
+    firm: snapshots.Amounts
 
 
 def plus(left: Vector, right: Vector) -> Vector:
@@ -49,6 +61,7 @@ class Ledger:
     Attributes:
         paths: for each queue the indexes from itself up to its root.
         guaranteed, limit, firm_limit, fair: bounds of each queue.
+        due: what each queue's use is measured by: the larger of fair share and guarantee.
         rationed: whether a queue's share of a resource is measured.
         charged: allocated amounts with the starts and promises of this cycle.
         firm: of the charged amounts those of work that is not preemptible.
@@ -57,7 +70,8 @@ class Ledger:
         version: grows with every change.
     """
 
-    def __init__(self, situation: snapshots.Snapshot) -> None:
+    def __init__(self, situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> None:
+        """``columns``: the lines of the snapshot as columns."""
         queues = situation.queues
         self.parents = [int(parent) for parent in queues.parent]
         self.paths = _paths(self.parents)
@@ -74,41 +88,50 @@ class Ledger:
         self.lends = bool((queues.lending < UNLIMITED).any())
         self.lending = _vectors(queues.lending)
         self.version = 0
+        self._columns: QueueAmounts | None = None
         for holding in situation.holdings:
             if holding.leaving:
                 self.release(holding.queue, total_of(holding.tasks))
-        self.demand, units = self._demand(situation)
+        self.demand, units = self._demand(situation, columns)
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
+        self.due = [self._due(queue) for queue in range(len(self.parents))]
 
-    def _demand(self, situation: snapshots.Snapshot) -> tuple[list[Vector], list[int]]:
+    def _demand(
+        self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
+    ) -> tuple[list[Vector], list[int]]:
         """What each queue has and asks for, and the unit of its GPU amounts."""
         rows = [
             [a - b for a, b in zip(c, g, strict=True)]
             for c, g in zip(self.charged, self.going, strict=True)
         ]
         units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
-        for line in situation.lines:
-            shape = situation.shapes[line.shape]
-            most, one = shape.most, [group.amounts for group in shape.groups]
-            count, cpu, memory, gpu = 0, 0, 0, 0
-            for claim in line.claims:
-                if claim.missing:
-                    for group, _ in claim.missing:
-                        cpu += one[group][0]
-                        memory += one[group][1]
-                        gpu += one[group][GPU]
-                else:
-                    count += len(claim.elements)
-            asked = (cpu + most[0] * count, memory + most[1] * count, gpu + most[GPU] * count)
-            for member in self.paths[line.queue]:
-                row = rows[member]
-                row[0] += asked[0]
-                row[1] += asked[1]
-                row[GPU] += asked[GPU]
-                if any(amounts[GPU] % WHOLE for amounts in one):
+        most = np.array([s.most for s in situation.shapes], dtype=np.int64).reshape(-1, 3)
+        shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in situation.shapes]
+        waiting = np.zeros((len(rows), len(most)), dtype=np.int64)
+        np.add.at(waiting, (columns.queue, columns.shape), columns.elements)
+        there = np.zeros(waiting.shape, dtype=np.bool_)
+        some = columns.claims > 0
+        there[columns.queue[some], columns.shape[some]] = True
+        divided: snapshots.Mask = np.logical_or.reduce(
+            there & np.array(shares, dtype=np.bool_)[None, :], axis=1
+        )
+        asked = _product(waiting, most)
+        for queue, path in enumerate(self.paths):
+            for member in path:
+                for resource in RESOURCES:
+                    rows[member][resource] += asked[queue][resource]
+                if divided[queue]:
                     units[member] = 1
+        for index in np.flatnonzero(columns.special).tolist():
+            line = situation.lines[index]
+            groups = situation.shapes[line.shape].groups
+            for claim in line.claims:
+                for group, _ in claim.missing:
+                    for member in self.paths[line.queue]:
+                        for resource in RESOURCES:
+                            rows[member][resource] += groups[group].amounts[resource]
         return [(row[0], row[1], row[GPU]) for row in rows], units
 
     # Changes
@@ -138,6 +161,17 @@ class Ledger:
             row[GPU] += sign * amounts[GPU]
 
     # Questions
+
+    def columns(self) -> "QueueAmounts":
+        """The accounts as columns, for questions about many queues at once."""
+        if self._columns is None or self._columns.version != self.version:
+            self._columns = QueueAmounts(
+                self.version,
+                np.array(self.charged, dtype=np.int64).reshape(-1, 3),
+                np.array(self.going, dtype=np.int64).reshape(-1, 3),
+                np.array(self.firm, dtype=np.int64).reshape(-1, 3),
+            )
+        return self._columns
 
     def used(self, queue: int, resource: int) -> int:
         """What a queue has, without what is about to come free."""
@@ -263,17 +297,23 @@ class Ledger:
         fair, owed = self.fair[queue], self.guaranteed[queue]
         return (max(fair[0], owed[0]), max(fair[1], owed[1]), max(fair[GPU], owed[GPU]))
 
-    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
-        """The largest ratio of allocated to fair share over the rationed resources.
+    def _due(self, queue: int) -> Vector:
+        """Fair share, or the guarantee where little is asked for, as far as the limit goes."""
+        keep, limit = self.may_keep(queue), self.limit[queue]
+        return (min(keep[0], limit[0]), min(keep[1], limit[1]), min(keep[GPU], limit[GPU]))
 
-        Dominant resource fairness (Ghodsi et al., NSDI 2011) against the fair share. Without a
-        fair share the whole cluster is the measure.
+    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
+        """The largest ratio of allocated to due over the rationed resources.
+
+        Dominant resource fairness (Ghodsi et al., NSDI 2011) against what is due: a share that
+        is small only because little is asked for must not make a queue look served. Where
+        nothing is due, the whole cluster is the measure.
         """
-        row, fair, going = self.charged[queue], self.fair[queue], self.going[queue]
+        row, due, going = self.charged[queue], self.due[queue], self.going[queue]
         whole, highest = self.capacity, 0.0
         for resource in RESOURCES:
             amount = row[resource] + more[resource] - (going[resource] if settled else 0)
-            bound = fair[resource]
+            bound = due[resource]
             if bound >= UNLIMITED or bound <= 0:
                 bound = whole[resource]
             if amount > 0 and bound > 0 and amount > highest * bound:
@@ -281,9 +321,19 @@ class Ledger:
         return highest
 
     def lacks_share(self, queue: int, more: Vector) -> bool:
-        """Whether a queue would hold some of a resource of which it has no share at all."""
-        row, fair, rationed = self.charged[queue], self.fair[queue], self.rationed[queue]
-        return any(rationed[r] and fair[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
+        """Whether a queue would hold some of a resource of which nothing at all is due to it."""
+        row, due, rationed = self.charged[queue], self.due[queue], self.rationed[queue]
+        return any(rationed[r] and due[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
+
+
+def _product(counts: snapshots.Amounts, amounts: snapshots.Amounts) -> list[list[int]]:
+    """The matrix product in plain integers, exact also where it passes 64 bits."""
+    highest = counts.astype(np.float64) @ amounts.astype(np.float64)
+    if highest.size and highest.max() >= UNLIMITED:
+        exact: list[list[int]] = (counts.astype(object) @ amounts.astype(object)).tolist()
+        return exact
+    product: list[list[int]] = (counts @ amounts).tolist()
+    return product
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Vector]:

@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from reconciler.scheduling import backlog
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -55,38 +57,69 @@ class Progress:
 class Line:
     """The claims of one queue in the order in which they are tried.
 
-    ``blocked`` lines are passed over; what is blocked stays so for the cycle. ``ranks`` stand for
-    the order of arrival where claims arrived together (``backlog.Backlog``).
+    Lines of which nobody was tried yet are in ``fresh``, in order, up to where ``at`` is; the
+    others are in a heap. ``blocked`` lines, of all queues, are passed over. ``ranks`` stand for the
+    order of arrival where claims arrived together (``backlog.Backlog``).
     """
 
     situation: snapshots.Snapshot
-    ranks: Mapping[backlog.Entry, int] = field(default_factory=dict)
+    columns: snapshots.LineColumns
+    blocked: bytearray
+    ranks: Mapping[backlog.Entry, int]
+    fresh: list[int] = field(default_factory=list)
+    at: int = 0
     places: list[Place] = field(default_factory=list)
-    blocked: set[int] = field(default_factory=set)
     progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
     explicit: bool = False
     added: int = 0
+    _next: Place | None = None
 
     def head(self) -> Progress | None:
         """The next claim that may start something, or None."""
-        while self.places:
+        lines, blocked = self.situation.lines, self.blocked
+        while True:
+            self._bring()
+            if not self.places:
+                return None
             place = self.places[0]
             index, position = place[3], place[4]
-            if position < 0 or index not in self.blocked:
+            if position < 0 or not blocked[index]:
                 found = self.progress.get((index, position))
                 if found is None:
-                    claim = self.situation.lines[index].claims[position]
+                    claim = lines[index].claims[position]
                     found = self.progress[index, position] = Progress(index, claim)
                 if found.left > 0:
                     return found
                 self._pass(place)
             else:
                 heapq.heappop(self.places)
-        return None
+
+    def _bring(self) -> None:
+        """Put fresh lines on the heap as far as they come before all that is there."""
+        fresh, blocked = self.fresh, self.blocked
+        while self.at < len(fresh):
+            index = fresh[self.at]
+            if blocked[index]:
+                self.at += 1
+                self._next = None
+                continue
+            if self._next is None:
+                self._next = self._place(index)
+            if self.places and self.places[0] < self._next:
+                return
+            heapq.heappush(self.places, self._next)
+            self.at += 1
+            self._next = None
+
+    def _place(self, index: int) -> Place:
+        line = self.situation.lines[index]
+        first = line.claims[0]
+        arrival = self.ranks.get((index, 0), first.order)
+        return (bool(first.missing), -line.priority, arrival, index, 0)
 
     def left(self, entry: backlog.Entry) -> int:
         """Elements of a claim that may still start."""
-        if entry[0] in self.blocked:
+        if self.blocked[entry[0]]:
             return 0
         found = self.progress.get(entry)
         if found is None:
@@ -107,12 +140,16 @@ class Line:
         following = (place[0], place[1], arrival, index, position)
         heapq.heapreplace(self.places, following)
 
-    def restore(self, lines: set[int]) -> None:
+    def restore(self, lines: list[int]) -> None:
         """Lines that were blocked are tried again from their first claim."""
-        self.blocked -= lines
-        self.places = [place for place in self.places if place[3] not in lines or place[4] < 0]
-        fresh = _places(self.situation, sorted(lines), self.ranks, explicit=self.explicit)
-        self.places.extend(fresh)
+        again = set(lines)
+        self.places = [place for place in self.places if place[3] not in again or place[4] < 0]
+        if self.explicit:
+            self.places += _ranked(self.situation, lines, self.ranks)
+        else:
+            at = self.at
+            self.fresh = [i for n, i in enumerate(self.fresh) if n >= at or i in again]
+            self.at, self._next = 0, None
         heapq.heapify(self.places)
 
     def add(self, line: int, claim: snapshots.Claim) -> None:
@@ -124,42 +161,37 @@ class Line:
         heapq.heappush(self.places, (True, -priority, claim.order, line, position))
 
 
-def lines_of(situation: snapshots.Snapshot, ranks: Mapping[backlog.Entry, int]) -> list[Line]:
-    """One line for each queue."""
-    found = [Line(situation, ranks) for _ in situation.queues.names]
-    members: list[list[int]] = [[] for _ in found]
-    for index, line in enumerate(situation.lines):
-        if line.claims:
-            members[line.queue].append(index)
-    for queue, indexes in enumerate(members):
-        pressed = any(
-            claim.slack_s != math.inf
-            for index in indexes
-            for claim in situation.lines[index].claims
-        )
-        found[queue].explicit = pressed
-        found[queue].places = _places(situation, indexes, ranks, explicit=pressed)
-    return found
-
-
-def _places(
+def lines_of(
     situation: snapshots.Snapshot,
-    indexes: list[int],
+    columns: snapshots.LineColumns,
+    blocked: bytearray,
     ranks: Mapping[backlog.Entry, int],
-    *,
-    explicit: bool,
-) -> list[Place]:
-    """Where the lines of a queue begin, as a heap."""
-    if explicit:
-        return _ranked(situation, indexes, ranks)
-    places: list[Place] = []
-    for index in indexes:
-        line = situation.lines[index]
-        first = line.claims[0]
-        arrival = ranks.get((index, 0), first.order)
-        places.append((bool(first.missing), -line.priority, arrival, index, 0))
-    heapq.heapify(places)
-    return places
+) -> list[Line]:
+    """One line for each queue."""
+    queues = len(situation.queues.names)
+    found = [Line(situation, columns, blocked, ranks) for _ in range(queues)]
+    pressed: set[int] = set()
+    for index in np.flatnonzero(columns.special).tolist():
+        pending = situation.lines[index]
+        if any(claim.slack_s != math.inf for claim in pending.claims):
+            pressed.add(pending.queue)
+    arrival = columns.order
+    if ranks:
+        arrival = arrival.copy()
+        for (index, position), turn in ranks.items():
+            if not position:
+                arrival[index] = turn
+    ranked = np.lexsort((arrival, -columns.priority, columns.grows, columns.queue))
+    ranked = ranked[columns.claims[ranked] > 0]
+    starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
+    for queue, line in enumerate(found):
+        members = ranked[starts[queue] : starts[queue + 1]].tolist()
+        if queue in pressed:
+            line.explicit = True
+            line.places = _ranked(situation, sorted(members), ranks)
+        else:
+            line.fresh = members
+    return found
 
 
 def _ranked(

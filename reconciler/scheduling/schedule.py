@@ -10,13 +10,17 @@ not delay it. It never looks at a clock, and the order of what comes in does not
 import dataclasses
 import sys
 
+import numpy as np
+
 from reconciler.scheduling import (
     asking,
     backfill,
     backlog,
+    blocking,
     consolidation,
     eviction,
     explain,
+    lines,
     order,
     telling,
     windows,
@@ -41,15 +45,19 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
 class Cycle:
     """The state of one call."""
 
-    def __init__(self, situation: snapshots.Snapshot) -> None:
+    def __init__(self, situation: snapshots.Snapshot, *, one_by_one: bool = False) -> None:
+        """``one_by_one``: every line has its turn, also where it is known to find no room."""
         self.situation = situation
-        self.ledger = ledgers.Ledger(situation)
+        self.one_by_one = one_by_one
+        columns = situation.line_columns
+        self.columns = lines.columns_of(situation.lines) if columns is None else columns
+        self.ledger = ledgers.Ledger(situation, self.columns)
         self.now = Room(situation)
-        leaving = [holding for holding in situation.holdings if holding.leaving]
+        self.leaving = [holding for holding in situation.holdings if holding.leaving]
         self.later = self.now
-        if leaving:
+        if self.leaving:
             self.later = self.now.copy()
-            for holding in leaving:
+            for holding in self.leaving:
                 self.later.release(
                     holding.tasks, exclusive=holding.exclusive, matches=holding.matches
                 )
@@ -59,25 +67,29 @@ class Cycle:
         ]
         self.tree = order.Tree(situation, self.ledger)
         self.backlog = backlog.gather(situation)
-        self.queues = order.lines_of(situation, self.backlog.ranks)
+        self.blocked = blocking.Blocked(len(situation.lines))
+        self.queues = order.lines_of(
+            situation, self.columns, self.blocked.flags, self.backlog.ranks
+        )
         waiting = self.backlog.elements if situation.mix else 0
         #: After so many starts what is ahead is looked at, and again after as many.
         self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
         self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
         self.calendar = backfill.Calendar(situation, self.now, self.later)
-        self.evictor = eviction.Evictor(situation, self.ledger, self.later)
+        self.prospects = blocking.Prospects(situation, self.ledger, self.calendar, self.columns)
+        self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
         self.mover = consolidation.Mover(situation, self.later)
-        self.running = {(holding.job, holding.element): holding for holding in situation.holdings}
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
         self.promised: dict[str, int] = {}
         self.causes: dict[tuple[str, bool], explain.Cause] = {}
-        self.line_causes: dict[int, explain.Cause] = {}
         self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
-        self._lines_of: dict[int, list[int]] | None = None
-        self._lowest_of: list[int] | None = None
+        self.asks: list[asking.Ask | None] = [None] * len(self.queues)
+        self._alike: blocking.Grouping | None = None
+        self._running: dict[tuple[str, int], snapshots.Holding] | None = None
+        self._turns_max: int | None = None
 
     def run(self) -> Decisions:
         """Go through all claims once."""
@@ -101,26 +113,22 @@ class Cycle:
     def _try_again(self, risen: set[int]) -> None:
         """Lines that were blocked before other queues rose above their share may reclaim now."""
         self.evictor.failures.clear()
-        for queue, line in enumerate(self.queues):
-            if queue in risen or not line.blocked:
-                continue
-            retried = {
-                index
-                for index in line.blocked
-                if self.line_causes[index].kind in {"room", "reserved"}
-            }
-            line.restore(retried)
-            for index in retried:
-                del self.line_causes[index]
+        again = self.blocked.with_kinds(frozenset({"room", "reserved"}))
+        again &= ~np.isin(self.columns.queue, list(risen))
+        indexes = np.flatnonzero(again)
+        self.blocked.restore(indexes)
+        members: dict[int, list[int]] = {}
+        for index, queue in zip(
+            indexes.tolist(), self.columns.queue[indexes].tolist(), strict=True
+        ):
+            members.setdefault(queue, []).append(index)
+        for queue, retried in members.items():
+            self.queues[queue].restore(retried)
 
     def _turns(self) -> None:
         for queue in range(len(self.queues)):
             self._put(queue)
-        turns_max = 4 * sum(
-            sum(1 + len(c.elements) * self._tasks(line) + len(c.missing) for c in line.claims)
-            for line in self.situation.lines
-        )
-        for _ in range(turns_max + 16):
+        for _ in range(self._turns_at_most()):
             first = self.tree.first()
             if first is None:
                 break
@@ -139,32 +147,44 @@ class Cycle:
         if mix:
             self.now.expect(mix)
 
-    def _tasks(self, line: snapshots.Line) -> int:
-        return 1 + sum(g.count - g.least for g in self.situation.shapes[line.shape].groups)
+    def _turns_at_most(self) -> int:
+        """Far more turns than there can be."""
+        if self._turns_max is None:
+            columns, shapes = self.columns, self.situation.shapes
+            each = np.array([1 + sum(g.count - g.least for g in s.groups) for s in shapes])
+            found = columns.claims.sum()
+            if len(shapes):
+                found += (columns.elements * each[columns.shape]).sum()
+            special = [self.situation.lines[i] for i in np.flatnonzero(columns.special).tolist()]
+            most = [each[line.shape] + len(c.missing) for line in special for c in line.claims]
+            self._turns_max = 4 * int(found + sum(most)) + 16
+        return self._turns_max
 
     # Before the turns
 
     def _suspend(self) -> None:
         flags = self.situation.queues.suspended
-        for index, line in enumerate(self.situation.lines):
-            for member in self.ledger.paths[line.queue]:
+        for queue in range(len(self.queues)):
+            for member in self.ledger.paths[queue]:
                 if flags[member]:
-                    self._block(index, explain.Cause("suspended", queue=member))
+                    there = (self.columns.queue == queue) & (self.columns.claims > 0)
+                    indexes = np.flatnonzero(there)
+                    self.blocked.put_all(indexes, explain.Cause("suspended", queue=member))
                     break
 
     def _keep_promises(self) -> None:
         """Claims that others were evicted for get their room before anyone else."""
         leaving: dict[str, list[snapshots.Holding]] = {}
         moving = []
-        for holding in sorted(self.situation.holdings, key=lambda h: (h.job, h.element)):
-            if holding.leaving and holding.leaving_for:
+        for holding in sorted(self.leaving, key=lambda h: (h.job, h.element)):
+            if holding.leaving_for:
                 leaving.setdefault(holding.leaving_for, []).append(holding)
-            if holding.leaving and holding.moving and holding.shape >= 0:
+            if holding.moving and holding.shape >= 0:
                 moving.append(holding)
         awaiting = []
-        for index, line in enumerate(self.situation.lines):
-            if index in self.queues[line.queue].blocked:
-                continue
+        candidates = ~self.blocked.mask if leaving else ~self.blocked.mask & self.columns.special
+        for index in np.flatnonzero(candidates).tolist():
+            line = self.situation.lines[index]
             for position, claim in enumerate(line.claims):
                 if claim.promised or claim.job in leaving:
                     awaiting.append((index, position, claim))
@@ -193,7 +213,7 @@ class Cycle:
             return
         found = []
         for index, line in enumerate(self.situation.lines):
-            if index in self.queues[line.queue].blocked:
+            if self.blocked.flags[index]:
                 continue
             for position, claim in enumerate(line.claims):
                 if claim.job in kept and not claim.missing:
@@ -211,9 +231,10 @@ class Cycle:
 
     def _promise_rank(
         self, line: snapshots.Line, claim: snapshots.Claim
-    ) -> tuple[bool, int, int, str]:
+    ) -> tuple[bool, bool, int, int, str]:
+        """Who was moved comes after those for whom it was; else it would go back at once."""
         covered = self.ledger.covered(line.queue, self.situation.shapes[line.shape].least)
-        return (not covered, -line.priority, claim.order, claim.job)
+        return (claim.moved, not covered, -line.priority, claim.order, claim.job)
 
     def _keep_moving(self, holding: snapshots.Holding) -> None:
         """Work that leaves only to start elsewhere keeps its place there."""
@@ -227,7 +248,8 @@ class Cycle:
 
     def _put(self, queue: int) -> None:
         head = self.queues[queue].head()
-        self.tree.put(queue, None if head is None else self._ask(head).amounts)
+        ask = self.asks[queue] = None if head is None else self._ask(head)
+        self.tree.put(queue, None if ask is None else ask.amounts)
 
     def _ask(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
@@ -235,7 +257,7 @@ class Cycle:
         if not claim.missing:
             return asking.Ask(progress, line, line.shape, self.least[line.shape])
         shape = self.situation.shapes[line.shape]
-        holding = self.running.get((claim.job, claim.elements[0]))
+        holding = self._holding_of(claim.job, claim.elements[0])
         present: asking.Present = holding.tasks if holding else ()
         present += tuple(
             task
@@ -252,6 +274,12 @@ class Cycle:
         return asking.Ask(
             progress, line, line.shape, (cpu, memory, gpu), chosen, present, needed=bool(needed)
         )
+
+    def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
+        """What an element has now."""
+        if self._running is None:
+            self._running = {(h.job, h.element): h for h in self.situation.holdings}
+        return self._running.get((job, element))
 
     @staticmethod
     def _lacking(
@@ -271,12 +299,14 @@ class Cycle:
         return tuple(found)
 
     def _turn(self, queue: int) -> None:
-        line = self.queues[queue]
-        progress = line.head()
-        if progress is None:
-            self._put(queue)
-            return
-        ask = self._ask(progress)
+        ask = self.asks[queue]
+        if ask is None or ask.missing or self.blocked.flags[ask.progress.line]:
+            # Others' turns may have changed what it stands before.
+            progress = self.queues[queue].head()
+            if progress is None:
+                self._put(queue)
+                return
+            ask = self._ask(progress)
         self.calendar.cancel(ask.job)
         cause = self._gate(ask)
         if cause is None:
@@ -334,46 +364,18 @@ class Cycle:
 
         Passed over are lines that could not evict nor reserve: their turn would find the same.
         """
-        for index in self._alike().get(ask.shape, ()):
-            line = self.situation.lines[index]
-            if index not in self.queues[line.queue].blocked and not self._could_gain(line):
-                self._block(index, cause)
-
-    def _alike(self) -> dict[int, list[int]]:
-        """Lines of new elements by shape."""
-        if self._lines_of is None:
-            self._lines_of = {}
-            for index, line in enumerate(self.situation.lines):
-                if line.claims and not line.claims[0].missing:
-                    self._lines_of.setdefault(line.shape, []).append(index)
-        return self._lines_of
-
-    def _could_gain(self, line: snapshots.Line) -> bool:
-        """Whether a line's claim might get room by evictions, or a reservation."""
-        policy, queue = self.situation.policy, line.queue
-        if policy.preempt and self._lowest()[queue] < line.priority:
-            return True
-        rationed = policy.reclaim and any(self.ledger.rationed[queue])
-        if rationed and self.ledger.within_fair_share(queue, self.least[line.shape]):
-            return True
-        if policy.backfill == "none" or not self.calendar.has_moments():
-            return False
-        return policy.backfill == "conservative" or queue not in self.reserved_in
-
-    def _lowest(self) -> list[int]:
-        """The lowest priority of preemptible work of each queue."""
-        if self._lowest_of is None:
-            self._lowest_of = [2**31] * len(self.queues)
-            lowest = self._lowest_of
-            for holding in self.situation.holdings:
-                queue, priority = holding.queue, holding.priority
-                if holding.preemptible or any(task.spare for task in holding.tasks):
-                    lowest[queue] = min(lowest[queue], priority)
-        return self._lowest_of
+        if self.one_by_one:
+            return
+        if self._alike is None:
+            self._alike = blocking.Grouping.of(self.columns.shape, len(self.situation.shapes))
+        found = self._alike.members(ask.shape)
+        found = found[~self.blocked.mask[found] & (self.columns.claims[found] > 0)]
+        if found.size:
+            tried = self.prospects.gain(found, self.least[ask.shape], self.reserved_in)
+            self.blocked.put_all(found[~tried], cause)
 
     def _block(self, index: int, cause: explain.Cause) -> None:
-        self.line_causes.setdefault(index, cause)
-        self.queues[self.situation.lines[index].queue].blocked.add(index)
+        self.blocked.put(index, cause)
 
     def _gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
         """A limit, a lender, or for firm work a guarantee, that forbids the start."""
@@ -481,7 +483,7 @@ class Cycle:
 
     def _move(self, ask: asking.Ask) -> bool:
         """Move work together so that the ask fits."""
-        if not self.situation.policy.consolidate or ask.missing:
+        if not self.situation.policy.consolidate or ask.missing or not self.mover.may_find(ask):
             return False
         self._split()
         found = self.mover.find(ask)
@@ -508,7 +510,7 @@ class Cycle:
     def _evict(self, ask: asking.Ask) -> bool:
         """Evict those from whom the ask may take."""
         policy = self.situation.policy
-        if not (policy.reclaim or policy.preempt):
+        if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
             return False
         self._split()
         found = self.evictor.find(ask)

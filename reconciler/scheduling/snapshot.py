@@ -262,6 +262,30 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class LineColumns:
+    """Lines as columns, one entry for each; the same as ``lines.columns_of`` makes of them.
+
+    Attributes:
+        queue, shape, priority, preemptible: as of the line.
+        order: order of its first claim, 0 without claims.
+        grows: whether its first claim is for missing tasks.
+        elements: elements that wait, of claims that are not for missing tasks.
+        claims: how many claims it has.
+        special: whether a claim has missing tasks, a promise or a deadline.
+    """
+
+    queue: NDArray[np.int64]
+    shape: NDArray[np.int64]
+    priority: NDArray[np.int64]
+    preemptible: Mask
+    order: NDArray[np.int64]
+    grows: Mask
+    elements: NDArray[np.int64]
+    claims: NDArray[np.int64]
+    special: Mask
+
+
+@dataclass(frozen=True, slots=True)
 class HeldTask:
     """What one running task has.
 
@@ -420,6 +444,7 @@ class Snapshot:
         presence: (s, n) tasks on each node that each label selector of affinities matches.
         mix: what arrives here; empty: placement packs.
         turn: grows by one each cycle; rotates the choice among equal nodes.
+        line_columns: ``lines`` as columns, by whoever keeps them; None: worked out.
     """
 
     nodes: NodeColumns
@@ -436,6 +461,7 @@ class Snapshot:
     kept: tuple[Kept, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     turn: int = 0
+    line_columns: LineColumns | None = None
 
 
 def _total(parts: Iterable[tuple[Vector, int]]) -> Vector:

@@ -3,7 +3,7 @@
 import math
 from typing import Protocol
 
-from reconciler.scheduling import backfill, estimating, eviction, explain, order, windows
+from reconciler.scheduling import backfill, blocking, estimating, eviction, explain, order, windows
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Decisions, Eviction, Placement, QueueShare
@@ -25,7 +25,8 @@ class Finished(Protocol):
     evictions: list[Eviction]
     promised: dict[str, int]
     causes: dict[tuple[str, bool], explain.Cause]
-    line_causes: dict[int, explain.Cause]
+    blocked: blocking.Blocked
+    columns: snapshots.LineColumns
     takers: list[tuple[str, tuple[int, ...]]]
 
 
@@ -49,7 +50,9 @@ def decisions(cycle: Finished) -> Decisions:
             for r in cycle.calendar.reservations
             if r.ask.progress.left > 0
         ),
-        estimates=estimating.estimates(cycle.situation, cycle.calendar, cycle.queues),
+        estimates=estimating.estimates(
+            cycle.situation, cycle.columns, cycle.calendar, cycle.queues
+        ),
         shares=tuple(
             QueueShare(
                 cycle.ledger.fair[queue], cycle.ledger.demand[queue], (row[0], row[1], row[2])
@@ -68,8 +71,7 @@ def _reasons(cycle: Finished) -> explain.Reasons:
         cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
     )
     reasons = explain.Reasons(explainer)
-    for index, line in enumerate(cycle.situation.lines):
-        reasons.line(index, line, cycle.line_causes.get(index))
+    reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():
             claim = progress.claim

@@ -80,6 +80,20 @@ def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
     return units
 
 
+def wake_at(situation: snapshots.Snapshot) -> float:
+    """When the next minimum run time ends of what could be evicted then; infinity: never."""
+    return min(
+        (
+            h.protected_until
+            for h in situation.holdings
+            if h.protected_until > situation.now
+            and not (h.leaving or h.doubtful or h.queue < 0)
+            and h.preemptible
+        ),
+        default=float("inf"),
+    )
+
+
 class _Shelf:
     """Units of one queue and kind in order, with those taken passed over at next to no cost."""
 
@@ -112,38 +126,46 @@ class Pool:
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self.spare = [_Shelf() for _ in situation.queues.names]
-        self.whole = [_Shelf() for _ in situation.queues.names]
-        self.wake_at = float("inf")
+        self._shelves: dict[int, tuple[_Shelf, _Shelf]] = {}
+        self._rows: dict[int, list[int]] = {}
         now = situation.now
         for index, holding in enumerate(situation.holdings):
             if holding.leaving or holding.doubtful or holding.queue < 0:
                 continue
-            if holding.protected_until > now:
-                if holding.preemptible:
-                    self.wake_at = min(self.wake_at, holding.protected_until)
-                continue
-            for unit in units_of(index, holding, now):
+            if holding.protected_until <= now:
+                self._rows.setdefault(holding.queue, []).append(index)
+
+    def _of(self, queue: int) -> tuple[_Shelf, _Shelf]:
+        """Units of a queue that are spare and those that are whole, made when first asked for."""
+        found = self._shelves.get(queue)
+        if found is not None:
+            return found
+        spare, whole = self._shelves[queue] = (_Shelf(), _Shelf())
+        for index in self._rows.get(queue, ()):
+            holding = self.situation.holdings[index]
+            for unit in units_of(index, holding, self.situation.now):
                 if unit.spare:
-                    self.spare[holding.queue].units.append(unit)
+                    spare.units.append(unit)
                 elif holding.preemptible:
-                    self.whole[holding.queue].units.append(unit)
-        for shelf in (*self.spare, *self.whole):
+                    whole.units.append(unit)
+        for shelf in (spare, whole):
             shelf.units.sort(key=lambda unit: unit.rank)
+        return spare, whole
 
     def remaining(self, queue: int) -> Iterator[Unit]:
         """Units of a queue that are still there, cheapest first."""
-        yield from self.spare[queue]
-        yield from self.whole[queue]
+        spare, whole = self._of(queue)
+        yield from spare
+        yield from whole
 
     def take(self, unit: Unit) -> None:
         """A unit was told to leave."""
-        shelves = self.spare if unit.spare else self.whole
-        shelves[unit.holding.queue].take(unit)
+        spare, whole = self._of(unit.holding.queue)
+        (spare if unit.spare else whole).take(unit)
 
     def lowest_priority(self, queue: int) -> int | None:
         """The lowest priority among a queue's units."""
-        first = [next(iter(shelf), None) for shelf in (self.spare[queue], self.whole[queue])]
+        first = [next(iter(shelf), None) for shelf in self._of(queue)]
         return min((unit.holding.priority for unit in first if unit is not None), default=None)
 
     def is_empty(self, queue: int) -> bool:
@@ -178,6 +200,20 @@ class Pool:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (standing, negated, following))
+
+
+def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
+    """Units in their order, but always from the queue furthest above its share at the moment."""
+    queues: dict[int, list[Unit]] = {}
+    for unit in reversed(units):
+        queues.setdefault(unit.holding.queue, []).append(unit)
+    while len(queues) > 1:
+        queue = min(queues, key=lambda q: (_standing(ledger, q), -q))
+        yield queues[queue].pop()
+        if not queues[queue]:
+            del queues[queue]
+    for rest in queues.values():
+        yield from reversed(rest)
 
 
 def _standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:

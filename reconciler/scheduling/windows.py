@@ -39,7 +39,13 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
             known[key] = len(shapes)
             shapes.append(explain.windowed(situation, line.shape, barred, closed))
         lines.append(dataclasses.replace(line, shape=known[key]))
-    return dataclasses.replace(situation, shapes=tuple(shapes), lines=tuple(lines))
+    columns = situation.line_columns
+    if columns is not None:
+        numbers = np.array([line.shape for line in lines], dtype=np.int64)
+        columns = dataclasses.replace(columns, shape=numbers)
+    return dataclasses.replace(
+        situation, shapes=tuple(shapes), lines=tuple(lines), line_columns=columns
+    )
 
 
 def next_change(situation: snapshots.Snapshot) -> float:

@@ -1,8 +1,7 @@
 """From a scenario's document to the project's own types: structure, records, fates.
 
-The situation is taken as it is, without admission or cross-checks. What this build can't express
-yet is collected in ``missing`` instead of being dropped in silence; everything that depends on
-which fields the model has stands in this module, so that a new one is taken up here alone.
+The situation is taken as it is, without admission or cross-checks. A policy that this build does
+not know is collected in ``missing`` instead of being dropped in silence.
 """
 
 import math
@@ -20,18 +19,8 @@ from reconciler.simulation import forms, machines
 BEGIN = 1_000_000.0
 #: What a node has that does not say how much; and a guarantee without a bound.
 PLENTY, UNBOUNDED = 2**50, 2**62
-#: Times that a cluster gives work before it is moved or broken up; here there are none.
-_WAITS = ("min_runtime_s", "stale_gang_s")
 
 _HASH = "0" * 16
-
-
-def _has(struct: type[msgspec.Struct], field: str) -> bool:
-    return field in struct.__struct_fields__
-
-
-#: Whether this build gives shares of a device: then task groups say how many devices they take.
-SHARES_BUILT = _has(desired.TaskGroup, "devices")
 
 
 class Situation(msgspec.Struct):
@@ -69,7 +58,7 @@ def build(scenario: forms.Scenario) -> Situation:
     order = 1
     for number, entry in enumerate(scenario.jobs):
         where = f"jobs[{number}]"
-        spec = _job(entry, where, made, missing)
+        spec = _job(entry, where, made)
         if entry.queue not in made.structure.queues:
             raise forms.ScenarioError(f"there is no queue {entry.queue!r}", f"{where}.queue")
         if entry.name in made.runs_s:
@@ -130,7 +119,7 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             grace_s=0,
         )
     queues = {
-        queue.name: _queue(queue, f"queues[{number}]", missing)
+        queue.name: _queue(queue, f"queues[{number}]")
         for number, queue in enumerate(scenario.queues)
     }
     for number, queue in enumerate(scenario.queues):
@@ -149,14 +138,11 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
     settings = desired.Settings()
     if not policy:
         return settings
-    scheduling = getattr(settings, "scheduling", None)
-    if scheduling is None:
-        missing.update(dict.fromkeys(f"policy {key}: {policy[key]}" for key in policy))
-        return settings
+    scheduling = settings.scheduling
     changes = {}
     for key, value in policy.items():
         field = "".join(f"_{c.lower()}" if c.isupper() else c for c in key)
-        if _has(type(scheduling), field):
+        if field in desired.Scheduling.__struct_fields__:
             changes[field] = value
         else:
             missing[f"policy {key}"] = None
@@ -166,11 +152,7 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
 
 def _without_waits(settings: desired.Settings) -> desired.Settings:
     """The settings with minimum run times and graces of zero, as a scenario has them."""
-    scheduling = getattr(settings, "scheduling", None)
-    if scheduling is None:
-        return settings
-    zeros = {field: 0 for field in _WAITS if _has(type(scheduling), field)}
-    changed = msgspec.structs.replace(scheduling, **zeros)
+    changed = msgspec.structs.replace(settings.scheduling, min_runtime_s=0, stale_gang_s=0)
     return msgspec.structs.replace(settings, scheduling=changed)
 
 
@@ -197,7 +179,7 @@ def _amounts(written: forms.Amounts, where: str) -> desired.Amounts:
     )
 
 
-def _queue(queue: forms.Queue, where: str, missing: dict[str, None]) -> desired.Queue:
+def _queue(queue: forms.Queue, where: str) -> desired.Queue:
     unbounded = desired.Amounts(UNBOUNDED, UNBOUNDED, UNBOUNDED)
     values: dict[str, Any] = {
         "name": queue.name,
@@ -216,13 +198,7 @@ def _queue(queue: forms.Queue, where: str, missing: dict[str, None]) -> desired.
         if queue.lending_limit is None
         else _amounts(queue.lending_limit, f"{where}.lendingLimit"),
     }
-    for field, value in optional.items():
-        if value is None:
-            continue
-        if _has(desired.Queue, field):
-            values[field] = value
-        else:
-            missing[f"the {field.replace('_', ' ')} of queues"] = None
+    values.update({field: value for field, value in optional.items() if value is not None})
     return desired.Queue(**values)
 
 
@@ -245,9 +221,9 @@ def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
 # -- jobs
 
 
-def _job(entry: forms.Job, where: str, made: Situation, missing: dict[str, None]) -> desired.Job:
+def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
     groups: list[desired.TaskGroup] = []
-    asked = [_asked(task, f"{where}.tasks[{i}]", missing) for i, task in enumerate(entry.tasks)]
+    asked = [_asked(task, f"{where}.tasks[{i}]") for i, task in enumerate(entry.tasks)]
     sizes: dict[Resources, int] = {}
     for resources in asked:
         sizes[resources] = sizes.get(resources, 0) + 1
@@ -262,10 +238,7 @@ def _job(entry: forms.Job, where: str, made: Situation, missing: dict[str, None]
         minimum = min(count, left)
         left -= minimum
         if least < len(entry.tasks):
-            if _has(desired.TaskGroup, "minimum"):
-                values["minimum"] = minimum
-            else:
-                missing["gangs that start with a part of their tasks (min)"] = None
+            values["minimum"] = minimum
         groups.append(desired.TaskGroup(**values))
     made.tasks[entry.name] = _places(entry.tasks, [names[resources] for resources in asked])
     return desired.Job(
@@ -294,15 +267,12 @@ def _places(tasks: list[forms.Task], groups: list[str]) -> list[tuple[str, int]]
     return [places[number] for number in range(len(tasks))]
 
 
-def _asked(task: forms.Task, where: str, missing: dict[str, None]) -> Resources:
-    resources = Resources(
+def _asked(task: forms.Task, where: str) -> Resources:
+    return Resources(
         _amount("cpu", task.cpu, where),
         _amount("memory", task.memory, where),
         _amount("gpu", task.gpu, where),
     )
-    if resources.gpu_milli % 1000 and not SHARES_BUILT:
-        missing["shares of a GPU"] = None
-    return resources
 
 
 def _record(spec: desired.Job, order: int, *, running: bool) -> records.JobRecord:

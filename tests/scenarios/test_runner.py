@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from reconciler.cli import main
-from reconciler.model import desired
 from reconciler.operations import scenarios
 from reconciler.simulation import forms, situations
 from reconciler.simulation import scenarios as runs
@@ -107,18 +106,6 @@ def test_what_is_not_understood_is_refused(
     ("changes", "missing"),
     [
         ({"policy": {"sorcery": True}}, "policy sorcery"),
-        pytest.param(
-            {"queues": [{"name": "team", "weight": 2}]},
-            "the weight of queues",
-            marks=pytest.mark.skipif(
-                "weight" in desired.Queue.__struct_fields__, reason="queues have it"
-            ),
-        ),
-        pytest.param(
-            {"jobs": [{"name": "a", "queue": "team", "tasks": [{"gpu": 0.5}]}]},
-            "shares of a GPU",
-            marks=pytest.mark.skipif(situations.SHARES_BUILT, reason="there are shares"),
-        ),
     ],
 )
 def test_what_is_not_built_is_said_and_not_dropped(changes: dict[str, Any], missing: str) -> None:

@@ -177,3 +177,35 @@ def test_firm_work_is_not_held_up_by_preemptible_work_of_its_own_queue() -> None
     s.job("firm", "a", gpu=4, preemptible=False)
     decisions = s.decide()
     assert (started(decisions), evicted(decisions)) == (["firm"], [])
+
+
+def test_among_equal_nodes_the_newest_work_leaves() -> None:
+    s = Situation().queue("a", guaranteed=2).queue("b", guaranteed=2)
+    for node in ("x", "y", "z"):
+        s.node(node, gpu=3).job(f"b-{node}", "b", gpu=2, on=(node,))
+    s.job("mine", "a", gpu=2)
+    assert evicted(s.decide()) == [("b-z", "mine")]
+
+
+def test_on_one_node_queues_lose_in_turn() -> None:
+    s = Situation().node("n", gpu=6).queue("a", guaranteed=1).queue("b", guaranteed=1)
+    s.queue("c", guaranteed=2, weight=0)
+    for index in range(3):
+        s.job(f"a{index}", "a", gpu=1, on=("n",)).job(f"b{index}", "b", gpu=1, on=("n",))
+    s.job("gang", "c", gpu=1, tasks=2)
+    assert sorted(evicted(s.decide())) == [("a2", "gang"), ("b2", "gang")]
+
+
+def test_what_grows_preempts_lower_priority_of_its_queue() -> None:
+    s = Situation().node("n", gpu=3).queue("main", guaranteed=3)
+    s.job("low", "main", gpu=1, tasks=2, least=1, on=("n", "n"))
+    s.job("high", "main", gpu=1, tasks=2, least=1, priority=90, on=("n",))
+    decisions = s.decide()
+    assert [(e.job, e.tasks) for e in decisions.evictions] == [("low", ((0, 1),))]
+
+
+def test_work_that_fits_nowhere_else_stays_and_other_work_moves() -> None:
+    s = Situation().node("x", gpu=4).node("y", gpu=4).queue("main", guaranteed=2)
+    s.job("full", gpu=3, on=("x",)).job("small", gpu=1, movable=True, on=("y",))
+    s.job("large", gpu=2, movable=True, on=("y",)).job("asks", gpu=2)
+    assert evicted(s.decide()) == [("small", "asks")]

@@ -10,7 +10,9 @@ import sys
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reconciler.model.reasons import ReasonCode
 from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling import windows
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
 from tests.unit.scheduling import situations
@@ -197,6 +199,32 @@ def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: ran
     assert first.promised == second.promised
     assert first.estimates == second.estimates
     assert first.reasons == second.reasons
+
+
+@EXAMPLES
+@given(clusters())
+def test_lines_passed_over_together_would_have_found_the_same(s: Situation) -> None:
+    for _ in range(3):
+        situation = s.snapshot()
+        fast = scheduler.schedule(situation)
+        slow = scheduler.Cycle(windows.within(situation), one_by_one=True).run()
+        assert fast.placements == slow.placements
+        assert fast.evictions == slow.evictions
+        assert fast.promised == slow.promised
+        assert fast.kept == slow.kept
+        assert fast.estimates == slow.estimates
+        assert codes(situation, fast) == codes(situation, slow)
+        s.apply(fast)
+
+
+def codes(situation: Snapshot, decisions: Decisions) -> dict[str, list[ReasonCode]]:
+    """Reason codes of each claim that has any."""
+    found = {}
+    for line, key in zip(situation.lines, decisions.reason_of_line, strict=True):
+        for claim in line.claims:
+            chosen = decisions.reason_of.get(claim.job, key)
+            found[claim.job] = [reason.code for reason in decisions.reasons.get(chosen, ())]
+    return found
 
 
 @EXAMPLES

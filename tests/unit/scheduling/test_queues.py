@@ -135,3 +135,25 @@ def test_large_arrays_of_two_queues_alternate() -> None:
     decisions = started(s.decide())
     assert decisions[:6] == ["a", "b"] * 3
     assert (decisions.count("a"), decisions.count("b")) == (32, 32)
+
+
+def test_use_is_measured_by_the_guarantee_even_where_little_is_asked_for() -> None:
+    s = Situation().node("n", gpu=1).queue("top", guaranteed=3)
+    s.queue("less", "top", guaranteed=1, weight=0).queue("more", "top", guaranteed=2, weight=0)
+    s.job("first", "less", gpu=1).job("second", "more", gpu=1)
+    assert started(s.decide()) == ["second"]
+
+
+def test_guarantees_shrink_in_proportion_to_what_is_guaranteed_not_asked() -> None:
+    s = Situation().node("n", gpu=1).queue("less", guaranteed=1).queue("more", guaranteed=2)
+    s.job("first", "less", gpu=1, array=2).job("second", "more", gpu=1)
+    assert started(s.decide()) == ["second"]
+
+
+def test_surplus_is_divided_in_whole_devices_also_among_who_shares_them() -> None:
+    s = Situation().node("n", gpu=4)
+    s.queue("a", guaranteed=1, weight=3).queue("b", guaranteed=2, weight=1)
+    s.job("a0", "a", gpu=1, on=("n",)).job("a1", "a", gpu=0.5, on=("n",), devices=(1,))
+    s.job("b0", "b", gpu=2, on=("n",)).job("b1", "b", gpu=0.5, on=("n",), devices=(1,))
+    s.job("a2", "a", gpu=0.5)
+    assert situations.evicted(s.decide()) == [("b1", "a2")]

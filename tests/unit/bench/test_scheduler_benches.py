@@ -1,0 +1,91 @@
+"""Small versions of the benchmarks of the scheduler alone, so that they go on measuring."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bench import (
+    consolidate,
+    fill,
+    queues,
+    reclaim,
+    scale,
+    situations,
+    topology,
+    unschedulable,
+)
+
+
+@pytest.mark.parametrize(
+    ("bench", "arguments", "names"),
+    [
+        (fill, ["--nodes=4"], {"fill_s", "fill_cpu_s"}),
+        (reclaim, ["--nodes=20"], {f"reclaim_{c}{s}" for c in "abc" for s in ("_s", "_cpu_s")}),
+        (consolidate, ["--nodes=24"], {"consolidate_s", "consolidate_cpu_s", "moves"}),
+        (unschedulable, ["--nodes=12"], {"unschedulable_s", "unschedulable_cpu_s"}),
+        (
+            topology,
+            ["--zones=1"],
+            {
+                f"topology_{case}{s}"
+                for case in ("preferred_rack", "no_topology", "required_zone")
+                for s in ("_s", "_cpu_s")
+            },
+        ),
+    ],
+)
+def test_a_small_run_decides_what_it_should(
+    bench: ModuleType, arguments: list[str], names: set[str]
+) -> None:
+    rows = bench.run(arguments)
+    assert {row["name"] for row in rows} == names
+    assert all(row["value"] > 0 for row in rows)
+
+
+def test_the_moves_of_a_small_consolidation_are_the_fewest() -> None:
+    row = next(row for row in consolidate.run(["--nodes=24"]) if row["name"] == "moves")
+    assert row["met"] is True
+
+
+def test_wrong_decisions_are_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match="started: 3, expected 4"):
+        situations.expect(3, 4, "started")
+
+
+def _load(jobs: int) -> queues.Load:
+    classes = (
+        queues.JobClass("small", 1, 50, 10 * jobs, 200, 100),
+        queues.JobClass("large", 20, 200, jobs, 1000, 1200),
+    )
+    return queues.Load("small", 1, 2, classes, 1.0)
+
+
+@pytest.mark.parametrize("preempt", [True, False])
+def test_all_jobs_of_many_queues_end(preempt: bool) -> None:
+    load = _load(3)
+    found = queues.simulate(load, preempt=preempt)
+    assert found.ended == 2 * 33
+    assert found.makespan_ms / 1000 >= queues.bound_s(load)
+    assert {name: len(waits) for name, waits in found.admission_ms.items()} == {
+        "small": 60,
+        "large": 6,
+    }
+
+
+def test_without_preemption_nobody_is_evicted_within_guarantees() -> None:
+    assert queues.simulate(_load(2), preempt=False).evictions == 0
+
+
+def test_a_small_cluster_fills_and_stays_full() -> None:
+    found = scale.measure(40, 400, 2)
+    assert found["placements"] > 60
+    assert len(found["steady"]) == 2
+
+
+def test_scale_writes_its_curve(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    rows = scale.run(["--nodes=80", "--jobs=800", "--cycles=1", f"--csv={path}"])
+    assert {"first_placements_per_s", "steady_s"} <= {row["name"] for row in rows}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[0] for line in lines] == ["nodes", "20", "40", "80"]
