@@ -179,14 +179,14 @@ class Cycle:
                 ask = self._ask(found)
                 if self._gate(ask) is None and self._start(ask, "promised"):
                     continue
-                if self._gate(ask, settled=True) is not None or not self._promise(ask):
+                if self._gate(ask, settled=True) is not None or not self._promise(ask, always=True):
                     break
         for holding in moving:
             self._keep_moving(holding)
 
     def _keep_reservations(self) -> None:
         """Who had room reserved keeps that turn against everyone who came since."""
-        kept = {entry.job: entry.starts_at for entry in self.situation.kept}
+        kept = {entry.job: entry for entry in reversed(self.situation.kept)}
         if not kept or self.situation.policy.backfill == "none":
             return
         found = []
@@ -195,7 +195,7 @@ class Cycle:
                 continue
             for position, claim in enumerate(line.claims):
                 if claim.job in kept and not claim.missing:
-                    found.append((kept[claim.job], claim.order, index, position))
+                    found.append((kept[claim.job].starts_at, claim.order, index, position))
         for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
             line = self.situation.lines[index]
             progress = self.queues[line.queue].progress.setdefault(
@@ -204,8 +204,8 @@ class Cycle:
             if progress.left <= 0:
                 continue
             ask = self._ask(progress)
-            if self._gate(ask) is None and not ask.fits(self.now):
-                self.calendar.reserve(ask)
+            if self._gate(ask) is None:
+                self.calendar.renew(ask, kept[ask.job])
 
     def _promise_rank(
         self, line: snapshots.Line, claim: snapshots.Claim
@@ -285,13 +285,13 @@ class Cycle:
                 self._put(queue)
                 return
             ask = self._ask(progress)
-        self.calendar.cancel(ask.job)
+        kept = not ask.missing and self.calendar.cancel(ask.job)
         cause = self._gate(ask)
         if cause is None:
             if self._start(ask, "backfill" if self.calendar.reservations else "allocate"):
                 self._put(queue)
                 return
-            cause = self._later(ask)
+            cause = self._later(ask, kept=kept)
             if cause is None:
                 self._put(queue)
                 return
@@ -301,18 +301,21 @@ class Cycle:
         self._blocked(ask, cause)
         self._put(queue)
 
-    def _later(self, ask: asking.Ask) -> explain.Cause | None:
-        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps."""
-        if self._promise(ask) or self._move(ask) or self._evict(ask):
-            return None
-        reservations = self.calendar.reservations
-        if reservations and ask.fits(self.now):
+    def _later(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
+
+        ``kept``: whether it had a reservation until now.
+        """
+        if self.calendar.reservations and ask.fits(self.now):
             if self._outranks(ask) and self._start(ask, "allocate"):
                 return None
-            first = reservations[0]
-            return explain.Cause("kept", subject=first.ask.job, at=first.starts_at)
+            if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
+                delayed = self.calendar.delayed_by(ask)
+                return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at)
+        if self._promise(ask) or self._move(ask) or self._evict(ask):
+            return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
-        return self._reserve(ask) or cause
+        return self._reserve(ask, again=kept) or cause
 
     def _outranks(self, ask: asking.Ask) -> bool:
         """A claim within its guarantees voids reservations of those that borrow."""
@@ -331,7 +334,8 @@ class Cycle:
             if cause.kind == "reserved":
                 self.queues[ask.queue].skip()
             else:
-                self._block(progress.line, dataclasses.replace(cause, subject=""))
+                own = cause.subject == ask.job
+                self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
         else:
             self._block(progress.line, cause)
             if cause.kind == "room":
@@ -422,18 +426,27 @@ class Cycle:
             gpu += task.amounts[2]
         self.ledger.charge(ask.queue, (cpu, memory, gpu), firm=ask.firm)
 
-    def _promise(self, ask: asking.Ask) -> bool:
-        """Keep room that is coming free, and what is free beside it, for who can start with it."""
-        if self.later is self.now or ask.fits(self.now):
+    def _promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free, and what is free beside it, for who can start with it.
+
+        ``always``: also where there is room now, because a limit still stands in the way.
+        """
+        if self.later is self.now or (not always and ask.fits(self.now)):
             return False  # what fits now waits for a reservation, not for room
-        tasks = ask.place(self.later)
+        room = self.calendar.coming_for(ask.line.duration_s)
+        tasks = ask.place(room)
         if tasks is None:
             return False
-        self._promised(ask, tasks)
+        if room is not self.later:
+            shape = self.situation.shapes[ask.shape]
+            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        self._promised(ask, tasks, beside_s=ask.line.duration_s)
         return True
 
-    def _promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
-        self._clamp(tasks)
+    def _promised(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+    ) -> None:
+        self._clamp(tasks, beside_s=beside_s)
         self._charge(ask, tasks)
         if ask.missing:
             ask.progress.grown += len(ask.missing)
@@ -446,10 +459,10 @@ class Cycle:
             "evictions", subject=ask.job, stopping=stopping
         )
 
-    def _clamp(self, tasks: tuple[TaskPlacement, ...]) -> None:
+    def _clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """What was promised of what is free now can't be taken by others."""
         self.now.clamp(self.later, {task.node for task in tasks})
-        self.calendar.promised(tasks)
+        self.calendar.promised(tasks, beside_s=beside_s)
 
     def _split(self) -> None:
         """From now on what is coming free differs from what is free."""
@@ -511,14 +524,18 @@ class Cycle:
         self._promised(ask, tasks)
         return True
 
-    def _reserve(self, ask: asking.Ask) -> explain.Cause | None:
-        """Keep room in time for a blocked claim, as far as the policy goes."""
+    def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
+        """Keep room in time for a blocked claim, as far as the policy goes.
+
+        ``again``: it had a reservation, which stays with it whoever came since.
+        """
         policy = self.situation.policy
         if policy.backfill == "none" or ask.missing:
             return None
         done = self.reserved_in.get(ask.queue, 0)
         self.reserved_in[ask.queue] = done + 1
-        if policy.backfill == "easy" and (done or len(self.calendar.reservations) >= policy.depth):
+        many = len(self.calendar.reservations) >= policy.depth
+        if policy.backfill == "easy" and not again and (done or many):
             return None
         if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
             return None
