@@ -20,6 +20,7 @@ NAMES = (
     "answers",
     "sync",
     "cycle",
+    "fragmentation",
     "philly",
     "fill",
     "reclaim",

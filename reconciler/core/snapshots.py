@@ -108,6 +108,7 @@ def _policy(work: desk.Work) -> columns.Policy:
         depth=settings.depth,
         consolidate=settings.consolidation,
         usage_strength=settings.usage_strength,
+        order=settings.order,
     )
 
 

@@ -232,6 +232,7 @@ def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduli
         usage_half_life_s=half_life_s,
         usage_strength=float(spec.fairness.strength),
         placement=spec.placement,
+        order=spec.order,
         learned_quantile=None
         if spec.learned_run_times is None
         else spec.learned_run_times.quantile,

@@ -360,6 +360,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     usage_half_life_s: int = 7 * 86_400
     usage_strength: float = 0.0
     placement: Placement = "least-fragmentation"
+    order: Literal["arrival", "fit"] = "fit"
     learned_quantile: float | None = None
     min_runtime_s: int = 0
     stale_gang_s: int = 60

@@ -1,7 +1,8 @@
 """Who goes first: claims within a queue, and queues among each other.
 
-Within a queue: what is not yet running before what grows, then priority, then arrival; among one
-owner's claims of equal priority the one with the least slack takes the owner's earliest turn.
+Within a queue: what is not yet running before what grows, then priority, then arrival (among what
+arrived at one moment, what ``backlog`` says); among one owner's claims of equal priority the one
+with the least slack takes the owner's earliest turn.
 Between queues the tree is walked from the roots, at each level to the child that is not above its
 fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
 the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
@@ -10,10 +11,12 @@ a time.
 
 import heapq
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from reconciler.scheduling import backlog
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import Vector
@@ -55,12 +58,14 @@ class Line:
     """The claims of one queue in the order in which they are tried.
 
     Lines of which nobody was tried yet are in ``fresh``, in order, up to where ``at`` is; the
-    others are in a heap. ``blocked`` lines, of all queues, are passed over.
+    others are in a heap. ``blocked`` lines, of all queues, are passed over. ``ranks`` stand for the
+    order of arrival where claims arrived together (``backlog.Backlog``).
     """
 
     situation: snapshots.Snapshot
     columns: snapshots.LineColumns
     blocked: bytearray
+    ranks: Mapping[backlog.Entry, int]
     fresh: list[int] = field(default_factory=list)
     at: int = 0
     places: list[Place] = field(default_factory=list)
@@ -109,7 +114,17 @@ class Line:
     def _place(self, index: int) -> Place:
         line = self.situation.lines[index]
         first = line.claims[0]
-        return (bool(first.missing), -line.priority, first.order, index, 0)
+        arrival = self.ranks.get((index, 0), first.order)
+        return (bool(first.missing), -line.priority, arrival, index, 0)
+
+    def left(self, entry: backlog.Entry) -> int:
+        """Elements of a claim that may still start."""
+        if self.blocked[entry[0]]:
+            return 0
+        found = self.progress.get(entry)
+        if found is None:
+            found = Progress(entry[0], self.situation.lines[entry[0]].claims[entry[1]])
+        return found.left
 
     def skip(self) -> None:
         """The head can't start; the next claim of its line may."""
@@ -121,7 +136,8 @@ class Line:
         if self.explicit or position <= 0 or position >= len(claims):
             heapq.heappop(self.places)
             return
-        following = (place[0], place[1], claims[position].order, index, position)
+        arrival = self.ranks.get((index, position), claims[position].order)
+        following = (place[0], place[1], arrival, index, position)
         heapq.heapreplace(self.places, following)
 
     def restore(self, lines: list[int]) -> None:
@@ -129,7 +145,7 @@ class Line:
         again = set(lines)
         self.places = [place for place in self.places if place[3] not in again or place[4] < 0]
         if self.explicit:
-            self.places += _ranked(self.situation, lines)
+            self.places += _ranked(self.situation, lines, self.ranks)
         else:
             at = self.at
             self.fresh = [i for n, i in enumerate(self.fresh) if n >= at or i in again]
@@ -146,36 +162,48 @@ class Line:
 
 
 def lines_of(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, blocked: bytearray
+    situation: snapshots.Snapshot,
+    columns: snapshots.LineColumns,
+    blocked: bytearray,
+    ranks: Mapping[backlog.Entry, int],
 ) -> list[Line]:
     """One line for each queue."""
     queues = len(situation.queues.names)
-    found = [Line(situation, columns, blocked) for _ in range(queues)]
+    found = [Line(situation, columns, blocked, ranks) for _ in range(queues)]
     pressed: set[int] = set()
     for index in np.flatnonzero(columns.special).tolist():
         pending = situation.lines[index]
         if any(claim.slack_s != math.inf for claim in pending.claims):
             pressed.add(pending.queue)
-    ranked = np.lexsort((columns.order, -columns.priority, columns.grows, columns.queue))
+    arrival = columns.order
+    if ranks:
+        arrival = arrival.copy()
+        for (index, position), turn in ranks.items():
+            if not position:
+                arrival[index] = turn
+    ranked = np.lexsort((arrival, -columns.priority, columns.grows, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
         members = ranked[starts[queue] : starts[queue + 1]].tolist()
         if queue in pressed:
             line.explicit = True
-            line.places = _ranked(situation, sorted(members))
+            line.places = _ranked(situation, sorted(members), ranks)
         else:
             line.fresh = members
     return found
 
 
-def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
+def _ranked(
+    situation: snapshots.Snapshot, indexes: list[int], ranks: Mapping[backlog.Entry, int]
+) -> list[Place]:
     """Every claim with its rank, where deadlines reorder an owner's claims of one priority."""
     entries = [
-        ((bool(claim.missing), -line.priority, claim.order, claim.job), index, position)
+        ((bool(claim.missing), -line.priority, arrival, claim.job), index, position)
         for index in indexes
         for line in (situation.lines[index],)
         for position, claim in enumerate(line.claims)
+        for arrival in (ranks.get((index, position), claim.order),)
     ]
     entries.sort()
     turns: dict[tuple[bool, int, str], list[int]] = {}
@@ -183,12 +211,12 @@ def _ranked(situation: snapshots.Snapshot, indexes: list[int]) -> list[Place]:
         owner = situation.lines[index].claims[position].owner
         turns.setdefault((key[0], key[1], owner), []).append(rank)
     result = list(entries)
-    for ranks in turns.values():
+    for held in turns.values():
         by_slack = sorted(
-            (entries[rank] for rank in ranks),
+            (entries[rank] for rank in held),
             key=lambda e: (situation.lines[e[1]].claims[e[2]].slack_s, e[0]),
         )
-        for rank, entry in zip(ranks, by_slack, strict=True):
+        for rank, entry in zip(held, by_slack, strict=True):
             result[rank] = entry
     return [
         (key[0], key[1], float(rank), index, position)

@@ -50,11 +50,12 @@ class Ranking:
     Attributes:
         ask: what a task asks.
         allowed: (c,) classes it may go to.
-        costs: by state; ``UNKNOWN`` where not worked out.
+        costs: by state; ``UNKNOWN`` where not worked out. With a mix these are estimates.
+        exact: by state, with a mix, the cost of those that were looked at closely.
         values: by state, which devices to take (``devices.Option.values``), for shares.
     """
 
-    __slots__ = ("allowed", "ask", "costs", "scores", "share_of", "strategy", "values")
+    __slots__ = ("allowed", "ask", "costs", "exact", "scores", "share_of", "strategy", "values")
 
     def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
         allowed = shape.eligible[classes.first]
@@ -65,7 +66,12 @@ class Ranking:
         self.strategy = shape.strategy
         self.scores = None if shape.scores is None else shape.scores[classes.first]
         self.share_of = None if ask.shares is None else ask.shares[classes.first]
+        self.forget()
+
+    def forget(self) -> None:
+        """States are numbered anew, or the mix is another one."""
         self.costs: Costs = np.full(64, UNKNOWN)
+        self.exact: dict[int, float] = {}
         self.values: dict[int, tuple[int, ...]] = {}
 
     def share(self, node_class: int) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
 from reconciler.scheduling import elements, funnels, growing, rankings, states, topology
+from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
@@ -76,6 +77,9 @@ class Room:
         self.stock = free_now(situation, usable) if stock is None else stock
         self.idle = idle
         self.version = 0
+        self._mix: tuple[snapshots.MixEntry, ...] = situation.mix
+        if like is not None:
+            self._mix = like._mix  # noqa: SLF001
         self._fixed: _Fixed = _Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
         self._before = 0
         self._index_made: states.StateIndex | None = None
@@ -94,7 +98,7 @@ class Room:
     def _index(self) -> states.StateIndex:
         if self._index_made is None:
             classes = self._fixed.classes
-            self._index_made = states.StateIndex(self.situation, classes, self.stock)
+            self._index_made = states.StateIndex(self.situation, classes, self.stock, self._mix)
         return self._index_made
 
     @property
@@ -109,6 +113,13 @@ class Room:
                 idle=self.idle,
             )
         return self._planner_made
+
+    def expect(self, mix: tuple[snapshots.MixEntry, ...]) -> None:
+        """From now on place for this mix; its kinds go where shapes of the snapshot go."""
+        self._mix = mix
+        self.version += 1
+        if self._index_made is not None:
+            self._index_made.expect(mix)
 
     def copy(self) -> "Room":
         """A room of its own with the same contents; marks of this one mean nothing to it."""

@@ -8,12 +8,14 @@ not delay it. It never looks at a clock, and the order of what comes in does not
 """
 
 import dataclasses
+import sys
 
 import numpy as np
 
 from reconciler.scheduling import (
     asking,
     backfill,
+    backlog,
     blocking,
     consolidation,
     eviction,
@@ -64,8 +66,15 @@ class Cycle:
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
         self.tree = order.Tree(situation, self.ledger)
+        self.backlog = backlog.gather(situation)
         self.blocked = blocking.Blocked(len(situation.lines))
-        self.queues = order.lines_of(situation, self.columns, self.blocked.flags)
+        self.queues = order.lines_of(
+            situation, self.columns, self.blocked.flags, self.backlog.ranks
+        )
+        waiting = self.backlog.elements if situation.mix else 0
+        #: After so many starts what is ahead is looked at, and again after as many.
+        self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
+        self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.prospects = blocking.Prospects(situation, self.ledger, self.calendar, self.columns)
         self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
@@ -123,7 +132,20 @@ class Cycle:
             first = self.tree.first()
             if first is None:
                 break
+            if len(self.placements) >= self.look_at:
+                self._look_ahead()
             self._turn(first)
+
+    def _look_ahead(self) -> None:
+        """Of a backlog that more than fills the cluster, place for what is ahead in it."""
+        self.look_at = len(self.placements) + self.look_every
+
+        def left(entry: backlog.Entry) -> int:
+            return self.queues[self.situation.lines[entry[0]].queue].left(entry)
+
+        mix = self.backlog.mix(left, int(self.now.amounts[:, 2].sum()))
+        if mix:
+            self.now.expect(mix)
 
     def _turns_at_most(self) -> int:
         """Far more turns than there can be."""

@@ -215,7 +215,7 @@ class Claim:
         owner: who it belongs to.
         slack_s: seconds until it must have started to meet its deadline; infinity without one.
             It orders jobs of one owner at equal priority.
-        submitted_at: since when it waits.
+        submitted_at: since when it waits; 0: unknown.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start.
         moved: whether what waits of it left only to start elsewhere: it starts after those for
@@ -418,6 +418,8 @@ class Policy:
         usage_strength: k of the time-based fair share (KAI): 0 leaves usage out.
         reclaim, preempt: whether these evictions happen at all.
         any_movable: whether all preemptible work counts as movable.
+        order: of claims of one queue and priority that were submitted at the same moment, which
+            goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -428,6 +430,7 @@ class Policy:
     reclaim: bool = True
     preempt: bool = True
     any_movable: bool = False
+    order: Literal["arrival", "fit"] = "fit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,14 @@ what is free. A group's cost of a state is worked out once and kept; the best st
 then the least of a row of numbers, whatever the number of nodes. In clusters of more than
 ``EXACT_NODES_MAX`` nodes CPU and memory are rounded down to steps for the costs, so that there
 are not as many states as nodes; devices are exact, and so is what fits.
+
+With a mix, a cost is the growth of what ``fragmentation`` finds likely to stay unused. All states
+are compared by a cheap estimate of it, and the ``SHORTLIST`` best of them by the measure itself.
 """
 
 import itertools
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +39,17 @@ NODE_BITS = 24
 NODE_MASK = (1 << NODE_BITS) - 1
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
+#: States that are looked at closely for one placement.
+SHORTLIST = 32
+#: Estimates stand behind all costs that were looked at closely; ranks of score above either.
+ESTIMATED, RANK = 1e11, 1e12
 
 #: (class, CPU and memory in steps, free devices ascending, idle MIG instances).
 Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
-#: (``Option.values``, milli-GPUs lost by another measure than the mix, row of the table after).
+#: (``Option.values``, milli-GPUs lost by another measure than the mix, vector that is left).
 Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
+Amounts = NDArray[np.int64]
 
 
 class StateIndex:
@@ -54,7 +63,13 @@ class StateIndex:
         vacant: by state, 0 where it has members, else ``EMPTY``.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, classes: Classes, stock: Inventory) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        classes: Classes,
+        stock: Inventory,
+        mix: Sequence[snapshots.MixEntry],
+    ) -> None:
         nodes = situation.nodes
         self.situation = situation
         self.classes = classes
@@ -69,18 +84,29 @@ class StateIndex:
             float(int(most[0]) + 1),
             float(int(most[1]) + 1),
         )
-        first = classes.first
-        self.table = fragmentation.DeviceTable(
-            situation.mix,
-            np.array([entry.eligible[first] for entry in situation.mix], dtype=np.bool_)
-            .reshape(len(situation.mix), len(first))
-            .T,
-            nodes.device_memory[first],
-            nodes.shareable[first],
-        )
+        self._expect(mix)
         self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._known_ways: dict[tuple[int, tuple[int, ...], int, int], tuple[Way, ...]] = {}
         self._rankings: dict[tuple[int, int], Ranking] = {}
+        self._build()
+
+    def _expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
+        """Costs are by this mix. Nodes that it does not tell apart are one class to it."""
+        nodes, first = self.situation.nodes, self.classes.first
+        eligible = np.array([entry.eligible[first] for entry in mix], dtype=np.int64)
+        eligible = eligible.reshape(len(mix), len(first)).T
+        facts = np.column_stack([nodes.device_memory[first], nodes.shareable[first], eligible])
+        kinds, of = np.unique(facts, axis=0, return_inverse=True)
+        self.mixed = len(mix) > 0
+        self._mix_class: list[int] = of.reshape(-1).tolist()
+        self.outlook = fragmentation.outlook(
+            mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0
+        )
+
+    def expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
+        """From now on costs are by this mix, whose kinds go where shapes of the snapshot go."""
+        self._expect(mix)
+        self._known_ways.clear()
         self._build()
 
     def _set_steps(self) -> None:
@@ -121,8 +147,7 @@ class StateIndex:
         self._buffer = np.empty(size)
         self._after_whole: dict[int, NDArray[np.intp]] = {}
         for ranking in self._rankings.values():
-            ranking.costs = np.full(64, UNKNOWN)
-            ranking.values = {}
+            ranking.forget()
         of_node, members, numbers = self.of_node, self.members, self._numbers
         for node, (row, node_class, opened) in enumerate(
             zip(self.stock.rows, self.classes.of, self.stock.opened, strict=True)
@@ -201,8 +226,8 @@ class StateIndex:
         self._idle[state] = vector.count(WHOLE)
         if instances:
             self._instances[state] = instances
-        if self.situation.mix:
-            self._row[state] = self.table.number(node_class, vector)
+        if self.mixed:
+            self._row[state] = self.outlook.number(self._mix_class[node_class], vector)
         return state
 
     def _grow(self) -> None:
@@ -255,8 +280,27 @@ class StateIndex:
                 scores = ranking.scores[self._class[open_states]]
                 # Whole ranks of score stand above any cost.
                 ranks = np.unique(-scores, return_inverse=True)[1]
-                costs[open_states] += ranks * 1e12
+                costs[open_states] += ranks * RANK
+        if self.mixed and ranking.strategy == "least-fragmentation":
+            self._look_closely(ranking, costs)
         return costs
+
+    def _look_closely(self, ranking: Ranking, costs: Costs) -> None:
+        """The costs of the states that seem best become exact, the others stand behind them.
+
+        Which these are, and so the choice, follows from what is free now alone.
+        """
+        bar = NONE
+        if len(costs) > SHORTLIST:
+            bar = min(bar, float(np.partition(costs, SHORTLIST - 1)[SHORTLIST - 1]))
+        near = np.flatnonzero((costs <= bar) & (costs < NONE))
+        new = [state for state in near.tolist() if state not in ranking.exact]
+        if new:
+            self._judge(ranking, np.array(new, dtype=np.intp))
+        exact = ranking.exact
+        ranks = np.floor(costs[near] / RANK + 0.5) * RANK
+        costs += ESTIMATED
+        costs[near] = ranks + [exact[state] for state in near.tolist()]
 
     def _member(
         self, members: list[int], at: int, ranking: Ranking, within: snapshots.Mask | None
@@ -317,14 +361,69 @@ class StateIndex:
         states = states[fits]
         if not states.size:
             return
-        shared = ask.devices > 0 and ask.share < WHOLE
-        if shared:
+        if self.mixed and ranking.strategy == "least-fragmentation":
+            self._estimate(ranking, states)
+        elif ask.devices > 0 and ask.share < WHOLE:
             self._work_out_shares(ranking, states)
-            return
-        lost = np.zeros(len(states))
-        if self.situation.mix and ranking.strategy == "least-fragmentation":
-            lost = self._growth(ask, states, self._rows_after(ask.devices, states))
-        costs[states] = self._cost(ranking, states, lost)
+        else:
+            costs[states] = self._cost(ranking, states, np.zeros(len(states)))
+
+    def _estimate(self, ranking: Ranking, states: States) -> None:
+        """Costs by the cheap measure."""
+        at, values, after = self._candidates(ranking, states)
+        cpu, memory = self._cpu[at], self._memory[at]
+        before = self.outlook.alone(self._row[at], cpu, memory)
+        found = self.outlook.alone(after, *self._after(ranking.ask, at)) - before
+        costs = ranking.costs
+        for state, cost, value in zip(
+            at.tolist(), self._cost(ranking, at, found).tolist(), values, strict=True
+        ):
+            if cost < costs[state]:
+                costs[state] = cost
+                ranking.values[state] = value
+
+    def _judge(self, ranking: Ranking, states: States) -> None:
+        """Exact costs: what is likely to stay unused after, less before."""
+        at, values, after = self._candidates(ranking, states)
+        of = np.searchsorted(states, at)
+        before = self.outlook.unused(self._row[states], self._cpu[states], self._memory[states])
+        found = self.outlook.unused(after, *self._after(ranking.ask, at)) - before[of]
+        exact = ranking.exact
+        for state, cost, value in zip(
+            at.tolist(), self._cost(ranking, at, found).tolist(), values, strict=True
+        ):
+            if cost < exact.get(state, EMPTY):
+                exact[state] = cost
+                ranking.values[state] = value
+
+    def _after(self, ask: Ask, states: States) -> tuple[Amounts, Amounts]:
+        """CPU and memory left by a task; where they go by steps, rounded to the nearest one."""
+        left = []
+        for has, asked, step in (
+            (self._cpu[states], ask.cpu, self.cpu_step),
+            (self._memory[states], ask.memory, self.memory_step),
+        ):
+            left.append(np.maximum((has - asked + step // 2) // step * step, 0))
+        return left[0], left[1]
+
+    def _candidates(
+        self, ranking: Ranking, states: States
+    ) -> tuple[States, Sequence[tuple[int, ...]], States]:
+        """(state, devices to take, vector that is left) of each way to place a task."""
+        ask = ranking.ask
+        if not ask.devices or ask.share >= WHOLE:
+            return states, ((),) * len(states), self._rows_after(ask.devices, states)
+        at: list[int] = []
+        values: list[tuple[int, ...]] = []
+        after: list[int] = []
+        for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
+            share = ranking.share(node_class)
+            if share < IMPOSSIBLE:
+                for value, _, vector in self._ways(state, ask.devices, share):
+                    at.append(state)
+                    values.append(value)
+                    after.append(vector)
+        return np.array(at, dtype=np.intp), values, np.array(after, dtype=np.intp)
 
     def _cost(self, ranking: Ranking, states: States, lost: Costs) -> Costs:
         """One number: growth of fragmentation first, then GPUs, CPU and memory left."""
@@ -333,17 +432,8 @@ class StateIndex:
         tight: Costs = (self._left[states] + np.clip(inner / cpu, 0, 0.999)) / gpu
         return 1.0 - tight if ranking.strategy == "spread" else np.rint(lost * PRECISION) + tight
 
-    def _growth(self, ask: Ask, states: States, after: NDArray[np.intp]) -> Costs:
-        cpu, memory = self._cpu[states], self._memory[states]
-        table = self.table
-        return fragmentation.growth(
-            table.states(self._row[states], cpu, memory),
-            table.states(after, cpu - ask.cpu, memory - ask.memory),
-            table.mix,
-        )
-
     def _rows_after(self, devices: int, states: States) -> NDArray[np.intp]:
-        """Rows of the table for what is left when a task took whole devices of each state."""
+        """Vectors of what is left when a task took whole devices of each state."""
         if not devices:
             return self._row[states]
         known = self._after_whole.get(devices)
@@ -354,13 +444,15 @@ class StateIndex:
             known = self._after_whole[devices] = more
         for state in states[known[states] < 0].tolist():
             (option,) = device_choice.options(self._vectors[state], devices, WHOLE)
-            known[state] = self.table.number(int(self._class[state]), option.after)
+            of = self._mix_class[self._class[state]]
+            known[state] = self.outlook.number(of, option.after)
         return known[states]
 
-    def _ways(self, state: int, devices: int, share: int, *, mixed: bool) -> tuple[Way, ...]:
+    def _ways(self, state: int, devices: int, share: int) -> tuple[Way, ...]:
         """The ways to take shares of devices, remembered for all groups that ask the same."""
-        node_class, vector = int(self._class[state]), self._vectors[state]
-        key = (node_class if mixed else -1, vector, devices, share)
+        vector = self._vectors[state]
+        of = self._mix_class[self._class[state]] if self.mixed else -1
+        key = (of, vector, devices, share)
         found = self._known_ways.get(key)
         if found is None:
             found = self._known_ways[key] = tuple(
@@ -368,7 +460,7 @@ class StateIndex:
                     way.values,
                     # An idle device that would be opened counts as lost as a whole besides.
                     sum(v - share + (WHOLE if v == WHOLE else 0) for v in way.values),
-                    self.table.number(node_class, way.after) if mixed else 0,
+                    self.outlook.number(of, way.after) if self.mixed else 0,
                 )
                 for way in device_choice.options(vector, devices, share)
             )
@@ -379,29 +471,19 @@ class StateIndex:
         ask, spreads = ranking.ask, ranking.strategy == "spread"
         of: list[int] = []
         values: list[tuple[int, ...]] = []
-        rows: list[int] = []
         left: list[int] = []
-        mixed = bool(self.situation.mix) and ranking.strategy == "least-fragmentation"
         for state, node_class in zip(states.tolist(), self._class[states].tolist(), strict=True):
             share = ranking.share(node_class)
             if share >= IMPOSSIBLE:
                 continue
-            ways = self._ways(state, ask.devices, share, mixed=mixed)
-            for value, lost_there, row in reversed(ways) if spreads else ways:
+            ways = self._ways(state, ask.devices, share)
+            for value, lost_there, _ in reversed(ways) if spreads else ways:
                 of.append(state)
                 values.append(value)
                 left.append(lost_there)
-                rows.append(row)
-        if not of:
-            return
         at = np.array(of, dtype=np.intp)
-        if mixed:
-            lost = self._growth(ask, at, np.array(rows, dtype=np.intp))
-        elif spreads:
-            lost = np.zeros(len(at))
-        else:
-            lost = np.array(left, dtype=np.float64) / PRECISION
-        found = self._cost(ranking, at, lost)
+        lost = np.array(left, dtype=np.float64) / PRECISION
+        found = self._cost(ranking, at, np.zeros(len(at)) if spreads else lost)
         costs = ranking.costs
         for state, cost, value in zip(of, found.tolist(), values, strict=True):
             if cost < costs[state]:

@@ -228,6 +228,17 @@ TABLE: dict[str, Case] = {
         (1, 2),
         (cluster(), pool(), job(array={"count": 2})),
     ),
+    "Cluster.spec.scheduling.order": Case(
+        ("arrival", "fit"),
+        counted("a", "b"),
+        ([1, 0], [0, 1]),
+        (
+            cluster(),
+            pool(count=1),
+            job("a", resources={"gpu": 1}),
+            job("b", resources={"gpu": 4}),
+        ),
+    ),
     "Cluster.spec.scheduling.learnedRunTimes.quantile": Case(
         (0.5, 1.0), learned, (1, 0), (cluster(), pool(count=1))
     ),

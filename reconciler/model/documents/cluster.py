@@ -63,6 +63,14 @@ class SchedulingSpec(Part, frozen=True):
         Placement,
         doc("How to choose among nodes with room where a job does not say.", example="pack"),
     ] = "least-fragmentation"
+    order: Annotated[
+        Literal["arrival", "fit"],
+        doc(
+            "Which of a queue's jobs of one priority goes first where they were submitted at the "
+            "same moment: by their names, or in the order in which most of them fit.",
+            example="arrival",
+        ),
+    ] = "fit"
     learned_run_times: Annotated[
         LearnedRunTimesSpec | None,
         doc(
