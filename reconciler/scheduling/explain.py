@@ -5,7 +5,6 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Mask, Vector
+from reconciler.scheduling.snapshot import WHOLE, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -78,19 +77,6 @@ def shape_text(shape: snapshots.Shape) -> str:
         if group.least == 1 and len(shape.groups) == 1
         else f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
         for group in shape.groups
-    )
-
-
-def windowed(
-    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: Mask
-) -> snapshots.Shape:
-    """A shape without the nodes on which a window begins too soon."""
-    old = situation.shapes[shape]
-    lost = int((old.eligible & closed).sum())
-    names = names_text(tuple(situation.windows[index].name for index in barred))
-    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
-    return dataclasses.replace(
-        old, eligible=old.eligible & ~closed, filtered=(*old.filtered, *((step,) if lost else ()))
     )
 
 

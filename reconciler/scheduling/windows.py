@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from reconciler.model import reasons
 from reconciler.scheduling import explain
 from reconciler.scheduling import snapshot as snapshots
 
@@ -37,7 +38,7 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         if key not in known:
             closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
             known[key] = len(shapes)
-            shapes.append(explain.windowed(situation, line.shape, barred, closed))
+            shapes.append(_windowed(situation, line.shape, barred, closed))
         lines.append(dataclasses.replace(line, shape=known[key]))
     columns = situation.line_columns
     if columns is not None:
@@ -45,6 +46,19 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         columns = dataclasses.replace(columns, shape=numbers)
     return dataclasses.replace(
         situation, shapes=tuple(shapes), lines=tuple(lines), line_columns=columns
+    )
+
+
+def _windowed(
+    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: snapshots.Mask
+) -> snapshots.Shape:
+    """A shape without the nodes on which a window begins too soon."""
+    old = situation.shapes[shape]
+    lost = int((old.eligible & closed).sum())
+    names = explain.names_text(tuple(situation.windows[index].name for index in barred))
+    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
+    return dataclasses.replace(
+        old, eligible=old.eligible & ~closed, filtered=(*old.filtered, *((step,) if lost else ()))
     )
 
 

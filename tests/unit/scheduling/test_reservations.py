@@ -78,8 +78,8 @@ def test_what_is_coming_free_is_not_promised_over_a_reservation() -> None:
     s.apply(decide(s))
     s.job("endless", "b", gpu=4, tasks=2)
     decisions = decide(s)
-    assert [kept.job for kept in decisions.kept] == ["gang"]
     assert decisions.promised == {}
+    assert next((kept.job, kept.starts_at) for kept in decisions.kept) == ("gang", 100.0)
 
 
 def test_the_reservation_that_would_be_delayed_is_named() -> None:
@@ -118,3 +118,13 @@ def test_a_promise_waits_for_a_limit_where_there_is_room() -> None:
     assert again.promised == {"high": 1}
     assert situations.code(s, again, "high") == "WaitingForEvictions"
     assert started(s.left().decide()) == ["high"]
+
+
+def test_who_moves_keeps_its_turn_under_a_limit() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", limit=4)
+    s.job("moved", gpu=4, on=("n1",), leaving=True, leaving_for="other", movable=True)
+    s.held[0].moving = True
+    s.job("later", gpu=4, priority=90)
+    decisions = s.decide()
+    assert decisions.promised == {"moved": 1}
+    assert situations.code(s, decisions, "later") == "OverLimit"
