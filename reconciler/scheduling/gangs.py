@@ -1,8 +1,34 @@
-"""Elastic gangs below their minimum: what they lack, and who leaves because it is not to be had."""
+"""Elastic gangs in part: what is left where some tasks leave, what those below their minimum lack.
+
+Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
+"""
+
+from collections.abc import Iterable
 
 from reconciler.scheduling import asking
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Eviction, Placement
+from reconciler.scheduling.room import Room
+
+
+def leave(room: Room, holdings: Iterable[snapshots.Holding]) -> None:
+    """What is leaving comes free; nodes on which tasks of the same element stay are still its."""
+    going = {(h.job, h.element) for h in holdings if h.leaving}
+    staying: dict[tuple[str, int], set[int]] = {}
+    for holding in holdings:
+        key = (holding.job, holding.element)
+        if not holding.leaving and key in going:
+            staying[key] = {task.node for task in holding.tasks}
+    for holding in holdings:
+        if not holding.leaving:
+            continue
+        shared = staying.get((holding.job, holding.element), set())
+        for partly in (False, True):
+            tasks = [task for task in holding.tasks if (task.node in shared) is partly]
+            if tasks:
+                room.release(
+                    tasks, exclusive=holding.exclusive, matches=holding.matches, partly=partly
+                )
 
 
 def lacking(

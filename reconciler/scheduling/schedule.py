@@ -59,10 +59,7 @@ class Cycle:
         self.later = self.now
         if self.leaving:
             self.later = self.now.copy()
-            for holding in self.leaving:
-                self.later.release(
-                    holding.tasks, exclusive=holding.exclusive, matches=holding.matches
-                )
+            gangs.leave(self.later, situation.holdings)
         self.least = [shape.least for shape in situation.shapes]
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes

@@ -121,10 +121,32 @@ def test_a_promise_waits_for_a_limit_where_there_is_room() -> None:
 
 
 def test_who_moves_keeps_its_turn_under_a_limit() -> None:
-    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", limit=4)
+    s = Situation().queue("main", limit=5)
+    for name in ("n1", "n2", "n3"):
+        s.node(name, gpu=4)
     s.job("moved", gpu=4, on=("n1",), leaving=True, leaving_for="other", movable=True)
     s.held[0].moving = True
+    s.job("small", gpu=1, priority=10, on=("n2",))
     s.job("later", gpu=4, priority=90)
     decisions = s.decide()
-    assert decisions.promised == {"moved": 1}
+    assert (decisions.promised, evicted(decisions)) == ({"moved": 1}, [])
     assert situations.code(s, decisions, "later") == "OverLimit"
+
+
+def test_nodes_on_which_a_gang_stays_in_part_are_not_promised_whole() -> None:
+    s = Situation().node("n1", gpu=4).queue("a", guaranteed=4).queue("b")
+    s.job("elastic", "b", gpu=1, tasks=2, least=1, on=("n1", "n1"), preemptible=False)
+    (all_of,) = s.held
+    s.held = [
+        dataclasses.replace(all_of, tasks=all_of.tasks[1:], leaving=True),
+        dataclasses.replace(all_of, tasks=all_of.tasks[:1]),
+    ]
+    s.job("whole", "a", gpu=2)
+    snapshot = s.snapshot()
+    shapes = tuple(
+        dataclasses.replace(shape, exclusive=shape.groups[0].count == 1)
+        for shape in snapshot.shapes
+    )
+    nodes = dataclasses.replace(snapshot.nodes, occupied=snapshot.nodes.occupied // 2)
+    decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=shapes, nodes=nodes))
+    assert "whole" not in decisions.promised
