@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import numpy as np
+
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Policy
+from reconciler.scheduling.snapshot import Policy, Window
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
@@ -150,3 +152,15 @@ def test_nodes_on_which_a_gang_stays_in_part_are_not_promised_whole() -> None:
     nodes = dataclasses.replace(snapshot.nodes, occupied=snapshot.nodes.occupied // 2)
     decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=shapes, nodes=nodes))
     assert "whole" not in decisions.promised
+
+
+def test_nothing_is_moved_to_where_a_window_begins_too_soon() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).node("n3", gpu=4).queue("main")
+    s.job("a", gpu=2, on=("n1",), movable=True, time_limit_s=1000)
+    s.job("b", gpu=2, on=("n2",), time_limit_s=1000)
+    s.job("c", gpu=4, on=("n3",), time_limit_s=1000)
+    s.job("whole", gpu=4, time_limit_s=100)
+    assert evicted(s.decide()) == [("a", "whole")]
+    window = Window("service", 500.0, 600.0, np.array([False, True, False]), maintenance=True)
+    decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
+    assert evicted(decisions) == []
