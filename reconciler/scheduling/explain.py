@@ -153,8 +153,9 @@ class Explainer:
         if cause.kind != "array":
             alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
             found += [reason for reason in (self.never(line.shape), alone) if reason is not None]
-        if any(reason.code is reasons.ReasonCode.NEVER_FITS for reason in found):
-            # Room and evictions are of no interest where nothing could ever help.
+        hopeless = {reasons.ReasonCode.NEVER_FITS, reasons.ReasonCode.RESERVED}
+        if any(reason.code in hopeless for reason in found[1:]):
+            # Room and evictions are of no interest where they could not help.
             moot = {
                 reasons.ReasonCode.INSUFFICIENT_RESOURCES,
                 reasons.ReasonCode.FRAGMENTED,
@@ -288,7 +289,10 @@ class Explainer:
         return None
 
     def never(self, index: int) -> reasons.Reason | None:
-        """Why no element of a shape could start even if the cluster were empty, if so."""
+        """Why no element of a shape could start even if the cluster were empty, if so.
+
+        Where that is only for windows that begin too soon, it is said as what passes.
+        """
         if index not in self._never:
             self._never[index] = self._never_fits(index)
         return self._never[index]
@@ -302,6 +306,14 @@ class Explainer:
         if empty.plan(index) is not None:
             return None
         shape = self.situation.shapes[index]
+        if shape.unreserved is not None and self.never(shape.unreserved) is None:
+            return reasons.Reason(
+                reasons.ReasonCode.RESERVED,
+                f"{shape_text(shape)} asked; it could still run when nodes that it needs are "
+                "reserved for others",
+                empty.funnel(index),
+                "the reservations are over, or the time limit is shorter",
+            )
         short = None
         for position, group in enumerate(shape.groups):
             there = int(empty.counts(index, position).sum())

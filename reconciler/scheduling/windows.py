@@ -82,7 +82,10 @@ def _windowed(
     names = explain.names_text(tuple(situation.windows[index].name for index in barred))
     step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
-        old, eligible=old.eligible & ~closed, filtered=(*old.filtered, *((step,) if lost else ()))
+        old,
+        eligible=old.eligible & ~closed,
+        filtered=(*old.filtered, *((step,) if lost else ())),
+        unreserved=shape,
     )
 
 
