@@ -227,11 +227,15 @@ class Cycle:
             if cause is None:
                 self._put(queue)
                 return
-        elif cause.kind in {"limit", "lending"} and self._evict(ask):
+        elif cause.kind in {"limit", "lending"} and (self._settles(ask) or self._evict(ask)):
             self._put(queue)
             return
         self._blocked(ask, cause)
         self._put(queue)
+
+    def _settles(self, ask: asking.Ask) -> bool:
+        """What is leaving gives back enough under a limit: room is kept for it until then."""
+        return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
 
     def _later(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
@@ -437,8 +441,8 @@ class Cycle:
             return False
         self._split()
         found = self.evictor.find(ask)
-        if found is None:
-            return False
+        if found is None or not found.units:
+            return False  # without victims it would only take what is reserved for others
         tasks = ask.place(self.later)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")

@@ -164,3 +164,17 @@ def test_nothing_is_moved_to_where_a_window_begins_too_soon() -> None:
     window = Window("service", 500.0, 600.0, np.array([False, True, False]), maintenance=True)
     decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
     assert evicted(decisions) == []
+
+
+def test_a_search_that_needs_no_victims_takes_nothing_that_is_reserved() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).node("n3", gpu=4).node("n4", gpu=1)
+    s.queue("a").queue("b")
+    s.job("run", "a", gpu=4, on=("n2",), time_limit_s=100)
+    s.job("gone", "b", gpu=4, on=("n3",), leaving=True)
+    s.job("low", "b", gpu=1, priority=10, on=("n4",))
+    s.job("gang", "a", gpu=4, tasks=3, time_limit_s=100)
+    s.apply(decide(s))
+    s.job("endless", "b", gpu=4, tasks=2, priority=90)
+    decisions = decide(s, dataclasses.replace(ONLY_BACKFILL, preempt=True))
+    assert (decisions.promised, evicted(decisions)) == ({}, [])
+    assert next((kept.job, kept.starts_at) for kept in decisions.kept) == ("gang", 100.0)
