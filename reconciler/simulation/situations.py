@@ -281,7 +281,7 @@ def _record(spec: desired.Job, order: int, *, running: bool) -> records.JobRecor
         spec=spec,
         state=state,
         elements=bytes([ELEMENT_CODE[state]]),
-        submitted_at=BEGIN,
+        submitted_at=BEGIN - 1 / order,  # in order of submission, oldest first
         order=order,
         notes={0: records.ElementNote(tries=1)} if running else {},
         started_at=BEGIN if running else None,
