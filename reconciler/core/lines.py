@@ -123,9 +123,18 @@ class Maker:
         if reason is not None:
             self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
             return
-        self._claim(record, waiting.Readiness(ready.elements, startable), shape)
+        held_back = None
+        if startable < ready.startable:
+            held_back = self._accounts.refusal(spec, tasks)
+        self._claim(record, waiting.Readiness(ready.elements, startable), shape, held_back)
 
-    def _claim(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
+    def _claim(
+        self,
+        record: records.JobRecord,
+        ready: waiting.Readiness,
+        shape: int,
+        held_back: Reason | None = None,
+    ) -> None:
         spec = record.spec
         duration_s = self._expected_s(spec)
         slack_s = math.inf
@@ -149,6 +158,7 @@ class Maker:
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
             else False,
+            held_back=held_back,
         )
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 

@@ -103,7 +103,7 @@ class Accounts:
             tasks: what all tasks of one element take.
         """
         accounts = self.of(spec)
-        each = [sum(amounts) for amounts in zip(*(t.as_vector() for t in tasks), strict=True)]
+        each = _sums(tasks)
         for account in accounts:
             account.considered += 1
             reason = _over_jobs(account, spec)
@@ -122,6 +122,16 @@ class Accounts:
             held_s = reserved_s(spec, account.quota)
             account.reserved_gpu_s += allowed * each[2] / 1000 * held_s
         return allowed, None
+
+    def refusal(
+        self, spec: desired.Job, tasks: tuple[resources.Resources, ...]
+    ) -> Reason | None:
+        """Why no element may start besides those that were let through; None: one more may."""
+        for account in self.of(spec):
+            count, reason = self._fitting(account, spec, _sums(tasks))
+            if not count:
+                return reason
+        return None
 
     def _fitting(
         self, account: Account, spec: desired.Job, each: list[int]
@@ -153,6 +163,10 @@ class Accounts:
             back_at = (min(hours) + 1) * HOUR_S + quota.window_s
             if back_at > self._work.now:
                 self._work.wake_schedule(back_at)
+
+
+def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
+    return [sum(amounts) for amounts in zip(*(task.as_vector() for task in tasks), strict=True)]
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:

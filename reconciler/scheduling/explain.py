@@ -40,6 +40,7 @@ class Cause:
         subject: the claim itself, where the reason is its own.
         stopping: elements that are being stopped for the claim.
         at: start of its reservation.
+        held_back: the cap that is not the array's own (``array``).
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Cause:
     subject: str = ""
     stopping: tuple[str, ...] = ()
     at: float = 0.0
+    held_back: reasons.Reason | None = None
 
 
 def amount_text(resource: int, amount: int) -> str:
@@ -173,6 +175,8 @@ class Explainer:
                 f"queue {name} is suspended",
                 unblocks=f"queue {name} is no longer suspended",
             )
+        if cause.kind == "array" and cause.held_back is not None:
+            return cause.held_back
         if cause.kind == "array":
             return reasons.Reason(
                 reasons.ReasonCode.ARRAY_LIMIT,
@@ -283,7 +287,13 @@ class Explainer:
         return None
 
     def never(self, index: int) -> reasons.Reason | None:
-        """Why no element of a shape could start even if the cluster were empty, if so."""
+        """Why no element of a shape could start even if the cluster were empty, if so.
+
+        Windows come to an end, so that what they take from a shape makes nothing impossible.
+        """
+        unreserved = self.situation.shapes[index].unreserved
+        if unreserved >= 0:
+            return self.never(unreserved)
         if index not in self._never:
             self._never[index] = self._never_fits(index)
         return self._never[index]

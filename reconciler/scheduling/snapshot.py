@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model.reasons import FunnelStep
+from reconciler.model.reasons import FunnelStep, Reason
 
 Amounts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -174,6 +174,7 @@ class Shape:
         exclusive: whether it takes nodes to itself.
         affinities: to other work.
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
+        unreserved: index of the same shape with the nodes that windows take from it; -1: none do.
     """
 
     groups: tuple[GroupShape, ...]
@@ -186,6 +187,7 @@ class Shape:
     exclusive: bool = False
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
+    unreserved: int = -1
 
     @property
     def least(self) -> Vector:
@@ -220,6 +222,7 @@ class Claim:
             They go before all other claims until they start.
         moved: whether what waits of it left only to start elsewhere: it starts after those for
             whom it made room.
+        held_back: why no more than ``startable`` may start; None: the array's own cap.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
     """
@@ -234,6 +237,7 @@ class Claim:
     promised: int = 0
     moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
+    held_back: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         if key not in known:
             closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
             known[key] = len(shapes)
-            shapes.append(explain.windowed(situation, line.shape, barred, closed))
+            shape = explain.windowed(situation, line.shape, barred, closed)
+            shapes.append(dataclasses.replace(shape, unreserved=line.shape))
         lines.append(dataclasses.replace(line, shape=known[key]))
     columns = situation.line_columns
     if columns is not None:

@@ -386,10 +386,15 @@ def _holds_for(view: View, quota: desired.Quota, spec: desired.Job) -> bool:
 
 
 def _usage(view: View, *, firm: bool = False) -> dict[str, Resources]:
+    """Amounts by queue; ``firm``: what can't be preempted, of elastic work its minimum only."""
     usage: defaultdict[str, Resources] = defaultdict(Resources)
+    counts: Counter[tuple[str, int, str]] = Counter()
     for attempt in view.live():
         spec = view.job_records[attempt.job].spec
-        if firm and spec.preemptible:
+        counts[attempt.job, attempt.element, attempt.group] += 1
+        least = next((g.least for g in spec.groups if g.name == attempt.group), 0)
+        spare = counts[attempt.job, attempt.element, attempt.group] > least
+        if firm and (spec.preemptible or spare):
             continue
         for queue in _path(view.structure.queues, spec.queue):
             usage[queue.name] += attempt.resources
