@@ -123,9 +123,7 @@ class Accounts:
             account.reserved_gpu_s += allowed * each[2] / 1000 * held_s
         return allowed, None
 
-    def refusal(
-        self, spec: desired.Job, tasks: tuple[resources.Resources, ...]
-    ) -> Reason | None:
+    def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
         """Why no element may start besides those that were let through; None: one more may."""
         for account in self.of(spec):
             count, reason = self._fitting(account, spec, _sums(tasks))

@@ -41,7 +41,9 @@ def main() -> int:
             if time.monotonic() - shown > PROGRESS_S:
                 shown = time.monotonic()
                 print(f"{told} stories in {shown - began:.0f} s, {failed.total()} fail", flush=True)
-    print(f"{told} stories in {time.monotonic() - began:.1f} s, {failed.total()} fail: {dict(failed)}")
+    print(
+        f"{told} stories in {time.monotonic() - began:.1f} s, {failed.total()} fail: {dict(failed)}"
+    )
     print(f"{counts}")
     for name, missing in telling.never_taken(taken).items():
         whole = len(telling.TABLES[name])

@@ -217,10 +217,10 @@ class PartlyRunning:
         self._since = partly
         return found
 
-    def _lacks(
-        self, spec: desired.Job, tasks: list[Running], key: tuple[str, int, int]
-    ) -> bool:
-        there = {(t.attempt.job, t.attempt.element, t.attempt.group, t.attempt.index) for t in tasks}
+    def _lacks(self, spec: desired.Job, tasks: list[Running], key: tuple[str, int, int]) -> bool:
+        there = {
+            (t.attempt.job, t.attempt.element, t.attempt.group, t.attempt.index) for t in tasks
+        }
         for try_key, done in self._done.items():
             if try_key[:2] == key[:2]:
                 there |= done
@@ -372,9 +372,7 @@ def _is_first(view: View, attempt: records.AttemptRecord) -> bool:
     return all(a.id in view.started for a in view.live() if a.job == attempt.job)
 
 
-def _exceeds(
-    amounts: tuple[int, int, int], most: desired.Amounts, asked: Resources
-) -> bool:
+def _exceeds(amounts: tuple[int, int, int], most: desired.Amounts, asked: Resources) -> bool:
     rows = zip(amounts, most.as_vector(), asked.as_vector(), strict=True)
     return any(bound is not None and more and has > bound for has, bound, more in rows)
 
@@ -491,7 +489,9 @@ def moves(before: View, after: View) -> list[str]:
     ]
     was = {name: (a.state, a.stop) for name, a in before.attempts.items()}
     now = {name: (a.state, a.stop) for name, a in after.attempts.items()}
-    found += [f"{name} moves" for name in sorted(was.keys() | now) if was.get(name) != now.get(name)]
+    found += [
+        f"{name} moves" for name in sorted(was.keys() | now) if was.get(name) != now.get(name)
+    ]
     found += [
         f"{name} was {before.nodes[name].state} and is {node.state}"
         for name, node in after.nodes.items()

@@ -58,7 +58,10 @@ def text(plan: stories.Plan) -> str:
         f"seed {plan.seed}: {len(plan.steps)} steps, loses {plan.lose:g}, doubles "
         f"{plan.duplicate:g}, delays {plan.delay:g} of messages",
         f"{scheduling}",
-        *(f"{pool.name}: {pool.nodes} {pool.node_resources}" for pool in plan.structure.pools.values()),
+        *(
+            f"{pool.name}: {pool.nodes} {pool.node_resources}"
+            for pool in plan.structure.pools.values()
+        ),
         *(f"{one}" for one in plan.structure.quotas.values()),
         *(f"{one}" for one in plan.structure.reservations.values()),
         *(step.text() for step in plan.steps),

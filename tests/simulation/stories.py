@@ -168,9 +168,7 @@ def _structure(chance: random.Random) -> desired.Structure:
         stale_gang_s=choose([0, 20, 60]),
     )
     return desired.Structure(
-        settings=desired.Settings(
-            lease_s=LEASE_S, node_silence_s=SILENCE_S, scheduling=scheduling
-        ),
+        settings=desired.Settings(lease_s=LEASE_S, node_silence_s=SILENCE_S, scheduling=scheduling),
         pools=pools,
         queues=_queues(chance, gpus * len(gpu_nodes)),
         quotas=_quotas(chance),
@@ -211,9 +209,7 @@ def _quotas(chance: random.Random) -> dict[str, desired.Quota]:
     return {quota.name: quota for quota in quotas if chance.random() < 0.4}
 
 
-def _reservations(
-    chance: random.Random, nodes: tuple[str, ...]
-) -> dict[str, desired.Reservation]:
+def _reservations(chance: random.Random, nodes: tuple[str, ...]) -> dict[str, desired.Reservation]:
     if chance.random() < 0.7:
         return {}
     begin = BEGIN + chance.uniform(100, 600)
