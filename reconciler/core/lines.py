@@ -110,7 +110,8 @@ class Maker:
             else:
                 self._claim(record, ready, shape)
         if grows:
-            self._growth(record, shape)
+            claimed = ready.startable if ready.elements and ready.reason is None else 0
+            self._growth(record, shape, claimed)
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
@@ -162,12 +163,18 @@ class Maker:
         )
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
-    def _growth(self, record: records.JobRecord, shape: int) -> None:
-        """Tasks that elements which run with fewer than they would take could gain."""
+    def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
+        """Tasks that elements which run with fewer than they would take could gain.
+
+        ``claimed``: how many elements of the job may start as well.
+        """
         spec = record.spec
         blocked = record.removed or spec.suspend or self._structure.settings.suspend
         if blocked:
             return
+        # room is promised to jobs: what its waiting elements leave of that is for tasks; without
+        # it who made room for them would start there again, have to leave again, and so on
+        promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
         for element in self._work.elements_with_attempts(spec.name):
             missing = self._missing(record, element)
             tasks = tuple(spec.groups[group].resources for group, _ in missing)
@@ -181,6 +188,7 @@ class Maker:
                     owner=spec.owner,
                     submitted_at=record.submitted_at,
                     missing=missing,
+                    promised=promised,
                 )
                 key = self._key(spec, shape, self._expected_s(spec), grows=True)
                 self._found.setdefault(key, []).append(claim)

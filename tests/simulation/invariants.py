@@ -429,9 +429,9 @@ class Jobs:
             known = view.job_records.get(name)
             if known is None and spec.key not in self._finished:
                 found.append(f"{name} is in git and nowhere else")
-            elif known is not None and known.key == spec.key and known.spec != spec:
-                if not known.finished:
-                    found.append(f"{name} does not follow its document")
+            elsewhere = known is None or known.finished or known.key != spec.key
+            if known is not None and not elsewhere and known.spec != spec:
+                found.append(f"{name} does not follow its document")
         for name, record in view.job_records.items():
             ended = self._finished.get(record.key)
             if ended is not None and record.state is not ended:

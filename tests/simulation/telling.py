@@ -255,9 +255,10 @@ class Teller:
         result = reconcile.reconcile(wanted, observed, now)
         if again:
             kinds = tuple[desired.Desired, records.Observed]
-            copies = msgspec.msgpack.decode(packed, type=kinds)
+            wanted_again, observed_again = msgspec.msgpack.decode(packed, type=kinds)
+            second = reconcile.reconcile(wanted_again, observed_again, now)
             self.told.replays += 1
-            self._hold("same", invariants.same(result, reconcile.reconcile(*copies, now)))
+            self._hold("same", invariants.same(result, second))
         if "crash-before-commit" in self.armed:
             self.armed.remove("crash-before-commit")
             raise CrashError

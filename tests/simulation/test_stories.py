@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from tests.simulation import shrinking, stories, telling
+from tests.simulation import invariants, shrinking, stories, telling
 
 #: Where the seeds of these tests begin.
 FIRST = 0
@@ -43,10 +43,10 @@ def test_a_story_that_fails_is_made_short(monkeypatch: pytest.MonkeyPatch) -> No
     plan = stories.draw(1)
     (name,) = [step.subject for step in plan.steps if step.what == "submit"][:1]
 
-    def blames(view: telling.invariants.View) -> list[str]:
+    def blames(view: invariants.View) -> list[str]:
         return [f"{name} is there"] if name in view.job_records else []
 
-    monkeypatch.setattr(telling.invariants, "once", blames)
+    monkeypatch.setattr(invariants, "once", blames)
     error = shrinking.broken(plan)
     assert error is not None
     short = shrinking.shrink(plan, error.checker)
