@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model import desired, outcome, reasons, records
 from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.model.states import AttemptState, JobState
 
 #: Milli-GPUs of one device.
 WHOLE = 1000
@@ -421,10 +421,11 @@ class Jobs:
 
     def check(self, view: View) -> list[str]:
         """What was lost, or lived on after its end."""
-        found = []
-        for record in view.ended:
-            if self._finished.setdefault(record.key, record.state) is not record.state:
-                found.append(f"{record.key} was {self._finished[record.key]} and ends again")
+        found = [
+            f"{record.key} was {self._finished[record.key]} and ends again"
+            for record in view.ended
+            if self._finished.setdefault(record.key, record.state) is not record.state
+        ]
         for name, spec in view.jobs.items():
             known = view.job_records.get(name)
             if known is None and spec.key not in self._finished:
@@ -563,8 +564,3 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
         and any(view.nodes[n].state.value == "Ready" for n in pool.nodes if n in view.nodes)
         for pool in view.structure.pools.values()
     )
-
-
-def stopped_by_itself(why: EndReason, exit_code: int) -> bool:
-    """Whether a task has done its work."""
-    return why is EndReason.EXITED and exit_code == 0

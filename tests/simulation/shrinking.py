@@ -55,8 +55,8 @@ def text(plan: stories.Plan) -> str:
     """A story to read."""
     scheduling = plan.structure.settings.scheduling
     lines = [
-        f"seed {plan.seed}: {len(plan.steps)} steps; of messages {plan.lose:g} are lost, "
-        + f"{plan.duplicate:g} doubled, {plan.delay:g} delayed",
+        f"seed {plan.seed}: {len(plan.steps)} steps",
+        f"messages: {plan.lose:g} lost, {plan.duplicate:g} doubled, {plan.delay:g} delayed",
         f"{scheduling}",
         *(
             f"{pool.name}: {pool.nodes} {pool.node_resources}"
