@@ -3,7 +3,7 @@
 Agent and supervisor are real and counted together; the controller is a stand-in in this process
 whose cost is not counted. It answers polls as late as the real one does, so that the rhythm is the
 real one. CPU is read from the kernel's own run time of every thread, in nanoseconds. The peer is
-one ``slurmd`` at rest, where Slurm is installed.
+one ``slurmd`` with the ``slurmstepd`` of each of its tasks, where Slurm is installed.
 """
 
 import argparse
@@ -157,16 +157,16 @@ def _situation(name: str, pids: list[int], seconds: float) -> list[dict[str, Any
 
 
 def _beside_slurmd(rows: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """The rows at rest, with one ``slurmd`` in the columns of the peer."""
-    with slurm.running(nodes=1, cpus=32) as peer:
-        pids = peer.daemons()
-        time.sleep(min(3.0, seconds))
-        hourly = measure(pids, seconds)
-        theirs = {
-            "cpu_rest_s_per_h": hourly,
-            "cpu_rest_percent": hourly / 36,
-            "memory_rest_mib": sum(memory_mib(pid) for pid in pids),
-        }
+    """The rows with one ``slurmd``, at rest and with as many tasks, in the peer's columns."""
+    theirs: dict[str, float] = {}
+    with slurm.running(nodes=1, cpus=_TASKS) as peer:
+        for situation, tasks in (("rest", 0), (f"{_TASKS}_tasks", _TASKS)):
+            pids = peer.sleepers(tasks) if tasks else peer.daemons()
+            time.sleep(min(3.0, seconds))
+            hourly = measure(pids, seconds)
+            theirs[f"cpu_{situation}_s_per_h"] = hourly
+            theirs[f"cpu_{situation}_percent"] = hourly / 36
+            theirs[f"memory_{situation}_mib"] = sum(memory_mib(pid) for pid in pids)
         name = f"slurmd {peer.version}"
     return [
         row
@@ -190,8 +190,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     problem = slurm.missing()
     if problem:
         return [*rows, {"not_measured": f"slurmd beside the agent: {problem}"}]
-    rows = _beside_slurmd(rows, seconds)
-    return [*rows, {"not_measured": f"slurmd with {_TASKS} tasks: it is measured at rest only"}]
+    return _beside_slurmd(rows, seconds)
 
 
 def _ours(seconds: float) -> list[dict[str, Any]]:

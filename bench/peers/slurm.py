@@ -170,6 +170,28 @@ class Slurm:
         self._wait(lambda: not self.ask("squeue", "-h", "-o%i"), "an array did not end", _ARRAY_S)
         return time.monotonic() - began
 
+    def sleepers(self, count: int) -> list[int]:
+        """Start so many tasks that sleep; pids of the nodes' daemons and their step daemons."""
+        script = self.folder / "sleep.sh"
+        script.write_text("#!/bin/sh\nexec sleep 86400\n")
+        self.ask("sbatch", "-o/dev/null", "-n1", f"--array=0-{count - 1}", str(script))
+        steps: list[int] = []
+
+        def all_run() -> bool:
+            steps[:] = [pid for pid in processes.processes() if self._is_step(pid)]
+            return len(steps) >= count
+
+        self._wait(all_run, f"there are not {count} slurmstepd")
+        return [*self.daemons(), *steps]
+
+    def _is_step(self, pid: int) -> bool:
+        """Whether a process is the step daemon of one of these nodes' tasks."""
+        if not any("slurmstepd" in word for word in processes.command_of(pid)[:1]):
+            return False
+        with contextlib.suppress(OSError):
+            return str(self.folder).encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return False
+
     def daemons(self) -> list[int]:
         """Pids of the nodes' daemons."""
         return [p.pid for name, p in self.processes.items() if name.startswith("slurmd-")]

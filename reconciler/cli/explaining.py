@@ -87,9 +87,11 @@ def _explain_job(item: Json, headline: str) -> None:
     for reason in item.get("reasons") or []:
         terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
         for step in reason.get("funnel") or []:
-            terminal.out.print(f"  {step['count']:>5} nodes: {step['why']}", markup=False)
+            told = f"  {step['count']:>5} nodes: {step['why']}"
+            terminal.out.print(told, markup=False, soft_wrap=True)
         if reason.get("unblocks"):
-            terminal.out.print(f"  It would end with: {reason['unblocks']}.", markup=False)
+            told = f"  It would end with: {reason['unblocks']}."
+            terminal.out.print(told, markup=False, soft_wrap=True)
     _explain_queue(item["queue"])
     if item["job"]["place"]:
         terminal.out.print(f"Place in its queue: {item['job']['place']}.", markup=False)

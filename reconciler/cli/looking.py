@@ -1,5 +1,6 @@
 """Commands that look: jobs, nodes, queues, events, logs, reasons, drift, and how git stands."""
 
+import string
 import sys
 import time
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ Json = Any
 
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
+#: Of a commit's name in git.
+COMMIT_DIGITS = 40
 FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 
@@ -380,7 +383,7 @@ def drift(
         rows = [
             [
                 i["kind"],
-                i["subject"],
+                _subject(i["subject"]),
                 i["severity"],
                 terminal.clock(i.get("firstSeen")),
                 i["message"],
@@ -392,6 +395,12 @@ def drift(
         else:
             terminal.note("no drift: what is observed is what git says")
     raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
+
+
+def _subject(text: str) -> str:
+    """A subject of drift for a table: of a whole commit its first digits, as elsewhere."""
+    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
+    return text[:12] if whole else text
 
 
 def status(

@@ -65,6 +65,7 @@ class Maker:
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[Key, list[columns.Claim]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
+        self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
         self._made = Waiting()
 
     def all(self) -> Waiting:
@@ -77,6 +78,9 @@ class Maker:
         self._capped.sort(key=lambda one: one[:2])
         for _, _, record, ready, shape in self._capped:
             self._under_quota(record, ready, shape)
+        # What grows may have of a cap what is left when all that waits has been let through.
+        for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
+            self._growth(record, shape, claimed)
         lines = []
         for key, claims in sorted(self._found.items()):
             claims.sort(key=lambda claim: (claim.order, claim.job, claim.elements))
@@ -111,7 +115,7 @@ class Maker:
                 self._claim(record, ready, shape)
         if grows:
             claimed = ready.startable if ready.elements and ready.reason is None else 0
-            self._growth(record, shape, claimed)
+            self._growing.append((-spec.priority, record.order, record, shape, claimed))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
@@ -176,10 +180,8 @@ class Maker:
         # it who made room for them would start there again, have to leave again, and so on
         promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
         for element in self._work.elements_with_attempts(spec.name):
-            missing = self._missing(record, element)
-            tasks = tuple(spec.groups[group].resources for group, _ in missing)
-            capped = bool(missing) and bool(self._accounts.of(spec))
-            if missing and not (capped and not self._accounts.admit(spec, 1, tasks)[0]):
+            missing = self._admitted(spec, self._missing(record, element))
+            if missing:
                 claim = columns.Claim(
                     job=spec.name,
                     order=record.order,
@@ -192,6 +194,21 @@ class Maker:
                 )
                 key = self._key(spec, shape, self._expected_s(spec), grows=True)
                 self._found.setdefault(key, []).append(claim)
+
+    def _admitted(
+        self, spec: desired.Job, missing: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Of missing tasks those that caps allow; none where a gang would stay too small."""
+        if not missing or not self._accounts.of(spec):
+            return missing
+        lacking = []
+        for number, group in enumerate(spec.groups):
+            own = [task for task in missing if task[0] == number]
+            lacking += own[: max(0, group.least - (group.count - len(own)))]
+        ordered = lacking + [task for task in missing if task not in lacking]
+        tasks = [spec.groups[group].resources for group, _ in ordered]
+        count = self._accounts.admit_more(spec, tasks)
+        return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
 
     def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
         """The tasks that a running element has not, unless it is about to end."""

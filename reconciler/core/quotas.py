@@ -6,6 +6,7 @@ is let through is counted at once, so that a cap holds whatever the scheduler th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reconciler.core import holdings as holders
@@ -117,10 +118,7 @@ class Accounts:
             allowed = min(allowed, count)
         for account in accounts:
             account.jobs.add(spec.name)
-            for index, amount in enumerate(each):
-                account.used[index] += amount * allowed
-            held_s = reserved_s(spec, account.quota)
-            account.reserved_gpu_s += allowed * each[2] / 1000 * held_s
+            _count_in(account, spec, each, allowed)
         return allowed, None
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
@@ -130,6 +128,17 @@ class Accounts:
             if not count:
                 return reason
         return None
+
+    def admit_more(self, spec: desired.Job, tasks: Sequence[resources.Resources]) -> int:
+        """How many tasks, the first ones first, an element that runs may gain; they are counted."""
+        accounts = self.of(spec)
+        for count, task in enumerate(tasks):
+            each = list(task.as_vector())
+            if not all(self._fitting(account, spec, each)[0] for account in accounts):
+                return count
+            for account in accounts:
+                _count_in(account, spec, each, 1)
+        return len(tasks)
 
     def _fitting(
         self, account: Account, spec: desired.Job, each: list[int]
@@ -165,6 +174,12 @@ class Accounts:
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
     return [sum(amounts) for amounts in zip(*(task.as_vector() for task in tasks), strict=True)]
+
+
+def _count_in(account: Account, spec: desired.Job, each: list[int], times: int) -> None:
+    for index, amount in enumerate(each):
+        account.used[index] += amount * times
+    account.reserved_gpu_s += times * each[2] / 1000 * reserved_s(spec, account.quota)
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:

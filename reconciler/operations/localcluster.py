@@ -4,6 +4,7 @@
 folders stand below one state folder; stopping ends every process that was started.
 """
 
+import fcntl
 import os
 import secrets
 import signal
@@ -77,6 +78,8 @@ class LocalCluster:
         self.nodes: virtual.VirtualNodes | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._api: clients.Client | None = None
+        #: Held while this cluster is the one of its folder.
+        self._lock: int | None = None
 
     @property
     def url(self) -> str:
@@ -92,9 +95,10 @@ class LocalCluster:
         """Start the controller, wait until it answers, start the nodes.
 
         Raises:
-            ClusterError: it does not come up.
+            ClusterError: it does not come up, or the folder has a cluster that is up.
         """
         self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._take_folder()
         self._write_tokens()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
@@ -112,6 +116,19 @@ class LocalCluster:
                 f"what answers at {self.url} is not the controller that was started ({error}); "
                 "end the other one, or choose another address with --listen"
             ) from None
+
+    def _take_folder(self) -> None:
+        """One cluster a folder: a second one would take tokens and endpoint from the first."""
+        lock = os.open(self.state / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ClusterError(
+                f"a cluster is up in {self.folder} already: `muster status` there tells of it; "
+                "end that one first, or start this one in another folder"
+            ) from None
+        self._lock = lock
 
     def start_controller(self) -> None:
         """Start the controller process alone."""
@@ -224,7 +241,10 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 self._controller.kill()
                 self._controller.wait()
-        (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
+        if self._lock is not None:
+            (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
 
     def _write_tokens(self) -> None:
         user, node = secrets.token_hex(24), secrets.token_hex(24)

@@ -155,6 +155,9 @@ def _objects(state: desired.Desired) -> dict[tuple[str, str], object]:
     found.update({("Queue", name): queue for name, queue in structure.queues.items()})
     found.update({("PriorityClass", n): value for n, value in structure.priority_classes.items()})
     found.update({("Identity", email): user for email, user in structure.unix_users.items()})
+    found.update({("Quota", name): quota for name, quota in structure.quotas.items()})
+    found.update({("Reservation", name): kept for name, kept in structure.reservations.items()})
+    found.update({("Volume", name): volume for name, volume in structure.volumes.items()})
     found.update({("Job", name): job for name, job in state.jobs.items()})
     return found
 

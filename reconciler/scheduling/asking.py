@@ -50,10 +50,15 @@ class Ask:
         """Whether it may not borrow: not preemptible, and not beyond the minimum of a gang."""
         return not self.line.preemptible and (not self.missing or self.needed)
 
-    def place(self, room: Room) -> tuple[TaskPlacement, ...] | None:
-        """Take room for it; None where there is none, and then nothing was taken."""
+    def place(
+        self, room: Room, *, within: snapshots.Mask | None = None
+    ) -> tuple[TaskPlacement, ...] | None:
+        """Take room for it; None where there is none, and then nothing was taken.
+
+        ``within``: (n,) nodes that a new element may use; None: all.
+        """
         if not self.missing:
-            plan = room.plan(self.shape)
+            plan = room.plan(self.shape, within=within)
             return None if plan is None else room.take(self.shape, plan)
         mark = room.mark()
         found = room.extra(self.shape, self.present, self.missing, len(self.missing))
@@ -62,10 +67,10 @@ class Ask:
             return None
         return found
 
-    def fits(self, room: Room) -> bool:
+    def fits(self, room: Room, *, within: snapshots.Mask | None = None) -> bool:
         """Whether a room has place for it; takes nothing."""
         if not self.missing:
-            return room.plan(self.shape) is not None
+            return room.plan(self.shape, within=within) is not None
         mark = room.mark()
         placed = self.place(room)
         room.rollback(mark)

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from reconciler.scheduling import asking
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
@@ -64,7 +66,31 @@ class Calendar:
 
     def room_for(self, duration_s: float) -> Room:
         """Room for work of a duration that delays no reservation."""
+        return self._beside(self._reach(duration_s))
+
+    def coming_for(self, duration_s: float) -> Room:
+        """The same once all that is leaving has left; a copy where there are reservations."""
         reach = self._reach(duration_s)
+        if not reach:
+            return self.later
+        room = self.later.copy()
+        for reservation in self.reservations[:reach]:
+            room.clamp(reservation.room)
+        return room
+
+    def delayed_by(self, ask: asking.Ask) -> Reservation:
+        """The first reservation that an ask would delay, which fits but for reservations."""
+        low, high = 1, self._reach(ask.line.duration_s)
+        while low < high:
+            middle = (low + high) // 2
+            if ask.fits(self._beside(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return self.reservations[low - 1]
+
+    def _beside(self, reach: int) -> Room:
+        """What is free now beside the first reservations."""
         if not reach:
             return self.now
         room = self._combined.get(reach)
@@ -102,12 +128,20 @@ class Calendar:
         if ends_at < math.inf:
             self._started.append((ends_at, tasks, exclusive, matches))
 
-    def promised(self, tasks: tuple[TaskPlacement, ...]) -> None:
+    def promised(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Room was kept for somebody who starts soon: it is taken in every other room too.
 
-        Reservations on the same nodes are given up: who may take room now goes before them.
+        Reservations on the same nodes are given up: who may evict goes before them.
+
+        Args:
+            tasks: what room was kept for.
+            beside_s: for how long it stays, where it was placed so that it delays no reservation.
         """
         self._combined.clear()
+        if beside_s is not None:
+            for reservation in self.reservations[: self._reach(beside_s)]:
+                reservation.room.hold(tasks)
+            return
         nodes = {task.node for task in tasks}
         self.reservations = [
             reservation
@@ -127,7 +161,33 @@ class Calendar:
         if found is None:
             self._hopeless.add(ask.shape)
             return None
-        starts_at, tasks, room = found
+        return self._add(ask, *found)
+
+    def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> Reservation | None:
+        """Keep what an earlier cycle reserved, from now on where it is there already.
+
+        It stays on its nodes where they are free in time, so that it takes nothing from what
+        others have reserved; else it gets the earliest room.
+        """
+        room = self.room_for(ask.line.duration_s)
+        if ask.fits(room):
+            tasks = ask.place(room.copy())
+            if tasks is None:  # pragma: no cover - it has just been seen to fit
+                raise AssertionError(f"{ask.job}: no room where it was seen to fit")
+            shape = self.situation.shapes[ask.shape]
+            walk = self.now.copy()
+            walk.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+            return self._add(ask, self.situation.now, tasks, walk)
+        if not self.has_moments():
+            return None
+        nodes = np.zeros(len(self.situation.nodes.names), dtype=np.bool_)
+        nodes[list(kept.nodes)] = True
+        same = self._earliest(ask, within=nodes, until=kept.starts_at)
+        return self.reserve(ask) if same is None else self._add(ask, *same)
+
+    def _add(
+        self, ask: asking.Ask, starts_at: float, tasks: tuple[TaskPlacement, ...], room: Room
+    ) -> Reservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s
         for other in self.reservations:
@@ -164,8 +224,13 @@ class Calendar:
                         reservation.tasks, exclusive=shape.exclusive, matches=shape.matches
                     )
 
-    def _earliest(self, ask: asking.Ask) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
-        """The first moment, the placement, and the room at that moment with it taken."""
+    def _earliest(
+        self, ask: asking.Ask, *, within: snapshots.Mask | None = None, until: float = math.inf
+    ) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
+        """The first moment, the placement, and the room at that moment with it taken.
+
+        ``within``: (n,) nodes to use; ``until``: the last moment that will do.
+        """
         walk = self.later.copy()
         moments = 0
         for moment, changes in self._moments():
@@ -175,15 +240,15 @@ class Calendar:
                 else:
                     walk.hold(tasks, exclusive=exclusive, matches=matches)
             moments += 1
-            if moments > MOMENTS_MAX:
+            if moments > MOMENTS_MAX or moment > until:
                 return None
-            if not ask.fits(walk):
+            if not ask.fits(walk, within=within):
                 continue
-            within = self._until(walk, moment, ask.line.duration_s)
-            tasks_placed = ask.place(within)
+            room = self._until(walk, moment, ask.line.duration_s)
+            tasks_placed = ask.place(room, within=within)
             if tasks_placed is not None:
                 shape = self.situation.shapes[ask.shape]
-                if within is not walk:
+                if room is not walk:
                     walk.hold(tasks_placed, exclusive=shape.exclusive, matches=shape.matches)
                 return moment, tasks_placed, walk
         return None

@@ -95,7 +95,7 @@ class Evictor:
         if reclaims and preempts:
             grounds.append(("reclaim", True, True))
         for ground, foreign, own in grounds:
-            key = (ask.queue if foreign else -1, own, ask.queue, ask.line.priority, ask.firm)
+            key = (foreign, own, ask.queue, ask.line.priority, ask.firm, self._kind(ask))
             if self.budget <= 0 or self._failed_before(key, ask):
                 continue
             found = self._search(ask, ground, foreign=foreign, own=own)
@@ -225,27 +225,36 @@ class Evictor:
 
     # Failures
 
-    def _size(self, ask: asking.Ask) -> tuple[int, ...]:
+    def _kind(self, ask: asking.Ask) -> object:
+        """What two asks have in common of which the larger fails where the smaller did."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
-        count = 1 if ask.missing else group.least
-        return (*group.amounts, count, group.share if group.devices else 0)
+        return (
+            shape.eligible.tobytes(),
+            (shape.exclusive, shape.required_level, group.required_level),
+            (group.slice_size, group.slice_level),
+            (group.devices > 0, group.share, group.share_bytes, group.profile),
+        )
+
+    def _size(self, ask: asking.Ask) -> tuple[int, ...]:
+        group = self.situation.shapes[ask.shape].groups[0]
+        return (*group.amounts, group.devices, group.least)
+
+    def _is_comparable(self, ask: asking.Ask) -> bool:
+        shape = self.situation.shapes[ask.shape]
+        return len(shape.groups) == 1 and not shape.affinities and not ask.missing
 
     def _failed_before(self, key: object, ask: asking.Ask) -> bool:
-        shape = self.situation.shapes[ask.shape]
-        if len(shape.groups) != 1 or shape.affinities or ask.missing:
+        if not self._is_comparable(ask):
             return False
         size = self._size(ask)
-        known = self.failures.get((key, shape.eligible.tobytes()), ())
+        known = self.failures.get(key, ())
         return any(all(a >= b for a, b in zip(size, old, strict=True)) for old in known)
 
     def _remember(self, key: object, ask: asking.Ask) -> None:
-        shape = self.situation.shapes[ask.shape]
-        if len(shape.groups) != 1 or shape.affinities or ask.missing:
+        if not self._is_comparable(ask):
             return
-        if shape.required_level >= 0 or shape.groups[0].required_level >= 0:
-            return
-        known = self.failures.setdefault((key, shape.eligible.tobytes()), [])
+        known = self.failures.setdefault(key, [])
         if len(known) < FAILURES_MAX:
             known.append(self._size(ask))
 

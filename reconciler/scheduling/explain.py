@@ -5,7 +5,6 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Mask, Vector
+from reconciler.scheduling.snapshot import WHOLE, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -83,19 +82,6 @@ def shape_text(shape: snapshots.Shape) -> str:
     )
 
 
-def windowed(
-    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: Mask
-) -> snapshots.Shape:
-    """A shape without the nodes on which a window begins too soon."""
-    old = situation.shapes[shape]
-    lost = int((old.eligible & closed).sum())
-    names = names_text(tuple(situation.windows[index].name for index in barred))
-    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
-    return dataclasses.replace(
-        old, eligible=old.eligible & ~closed, filtered=(*old.filtered, *((step,) if lost else ()))
-    )
-
-
 def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
     """Why an element moves, and where to."""
     nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
@@ -117,10 +103,25 @@ def evicted(
             f"{ask.job} has priority {ask.line.priority} in queue {taker}, "
             f"above {unit.holding.priority}"
         )
-    fair = ledger.fair[unit.holding.queue][ledgers.GPU]
-    share = "" if fair >= UNLIMITED else f" of {amount_text(ledgers.GPU, fair)}"
     verb = "takes back" if ground == "reclaim" else "takes"
-    return f"queue {taker} {verb} its share for {ask.job}; queue {loser} is above its own{share}"
+    above = _above(situation, ledger, ask.queue, unit)
+    return f"queue {taker} {verb} its share for {ask.job}; {above or f'queue {loser} gives way'}"
+
+
+def _above(
+    situation: snapshots.Snapshot, ledger: ledgers.Ledger, taker: int, unit: pools.Unit
+) -> str:
+    """Which queue was above what it may keep before a unit was told to leave, and of what."""
+    members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[taker]]
+    for bounds, what in ((ledger.fair, "its own"), (ledger.guaranteed, "its guarantee")):
+        for member in members:
+            for resource in (ledgers.GPU, 0, 1):
+                bound = bounds[member][resource]
+                used = ledger.used(member, resource) + unit.total[resource]
+                if ledger.rationed[member][resource] and used > bound:
+                    name = situation.queues.names[member]
+                    return f"queue {name} is above {what} of {amount_text(resource, bound)}"
+    return ""
 
 
 class Explainer:
@@ -154,8 +155,9 @@ class Explainer:
         if cause.kind != "array":
             alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
             found += [reason for reason in (self.never(line.shape), alone) if reason is not None]
-        if any(reason.code is reasons.ReasonCode.NEVER_FITS for reason in found):
-            # Room and evictions are of no interest where nothing could ever help.
+        hopeless = {reasons.ReasonCode.NEVER_FITS, reasons.ReasonCode.RESERVED}
+        if any(reason.code in hopeless for reason in found[1:]):
+            # Room and evictions are of no interest where they could not help.
             moot = {
                 reasons.ReasonCode.INSUFFICIENT_RESOURCES,
                 reasons.ReasonCode.FRAGMENTED,
@@ -192,6 +194,8 @@ class Explainer:
                 else "room is kept for it until work that is stopping has stopped",
                 unblocks="what is stopping has stopped",
             )
+        if cause.kind == "kept" and self.now.plan(line.shape) is None:
+            return self._no_room(line.shape, behind=True)  # who had it reserved has started
         if cause.kind == "kept":
             return reasons.Reason(
                 reasons.ReasonCode.RESERVED,
@@ -227,8 +231,9 @@ class Explainer:
                 "it can't start under this limit",
                 unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
             )
-        used = amount_text(excess.resource, excess.used)
-        surplus = amount_text(excess.resource, excess.used + excess.asked - excess.bound)
+        now_used = self.ledger.charged[excess.queue][excess.resource]
+        used = amount_text(excess.resource, now_used)
+        surplus = amount_text(excess.resource, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.OVER_LIMIT,
             f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
@@ -254,8 +259,9 @@ class Explainer:
         alone = self._too_much_alone(line, self.situation.shapes[line.shape])
         if alone is not None:
             return alone
-        used = amount_text(excess.resource, excess.used)
-        surplus = amount_text(excess.resource, excess.used + excess.asked - excess.bound)
+        now_used = self.ledger.firm[excess.queue][excess.resource]
+        used = amount_text(excess.resource, now_used)
+        surplus = amount_text(excess.resource, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
@@ -289,11 +295,8 @@ class Explainer:
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.
 
-        Windows come to an end, so that what they take from a shape makes nothing impossible.
+        Where that is only for windows that begin too soon, it is said as what passes.
         """
-        unreserved = self.situation.shapes[index].unreserved
-        if unreserved >= 0:
-            return self.never(unreserved)
         if index not in self._never:
             self._never[index] = self._never_fits(index)
         return self._never[index]
@@ -307,6 +310,14 @@ class Explainer:
         if empty.plan(index) is not None:
             return None
         shape = self.situation.shapes[index]
+        if shape.unreserved is not None and self.never(shape.unreserved) is None:
+            return reasons.Reason(
+                reasons.ReasonCode.RESERVED,
+                f"{shape_text(shape)} asked; it could still run when nodes that it needs are "
+                "reserved for others",
+                empty.funnel(index),
+                "the reservations are over, or the time limit is shorter",
+            )
         short = None
         for position, group in enumerate(shape.groups):
             there = int(empty.counts(index, position).sum())

@@ -109,15 +109,11 @@ class Ledger:
         units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
         most = np.array([s.most for s in situation.shapes], dtype=np.int64).reshape(-1, 3)
         shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in situation.shapes]
-        waiting = np.zeros((len(rows), len(most)), dtype=np.int64)
-        np.add.at(waiting, (columns.queue, columns.shape), columns.elements)
-        there = np.zeros(waiting.shape, dtype=np.bool_)
+        divided = np.zeros(len(rows), dtype=np.bool_)
         some = columns.claims > 0
-        there[columns.queue[some], columns.shape[some]] = True
-        divided: snapshots.Mask = np.logical_or.reduce(
-            there & np.array(shares, dtype=np.bool_)[None, :], axis=1
-        )
-        asked = _product(waiting, most)
+        some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
+        divided[columns.queue[some]] = True
+        asked = _asked(columns, most, len(rows))
         for queue, path in enumerate(self.paths):
             for member in path:
                 for resource in RESOURCES:
@@ -326,14 +322,16 @@ class Ledger:
         return any(rationed[r] and due[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
 
 
-def _product(counts: snapshots.Amounts, amounts: snapshots.Amounts) -> list[list[int]]:
-    """The matrix product in plain integers, exact also where it passes 64 bits."""
-    highest = counts.astype(np.float64) @ amounts.astype(np.float64)
-    if highest.size and highest.max() >= UNLIMITED:
-        exact: list[list[int]] = (counts.astype(object) @ amounts.astype(object)).tolist()
-        return exact
-    product: list[list[int]] = (counts @ amounts).tolist()
-    return product
+def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int) -> list[list[int]]:
+    """What waits in each queue, in plain integers, exact also where it passes 64 bits."""
+    each, counts = most[columns.shape], columns.elements[:, None]
+    highest = each.astype(np.float64) * counts
+    if highest.sum() >= UNLIMITED:
+        each, counts = each.astype(object), counts.astype(object)
+    found = np.zeros((queues, 3), dtype=each.dtype)
+    np.add.at(found, columns.queue, each * counts)
+    asked: list[list[int]] = found.tolist()
+    return asked
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Vector]:

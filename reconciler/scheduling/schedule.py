@@ -20,6 +20,8 @@ from reconciler.scheduling import (
     consolidation,
     eviction,
     explain,
+    gangs,
+    keeping,
     lines,
     order,
     telling,
@@ -57,10 +59,7 @@ class Cycle:
         self.later = self.now
         if self.leaving:
             self.later = self.now.copy()
-            for holding in self.leaving:
-                self.later.release(
-                    holding.tasks, exclusive=holding.exclusive, matches=holding.matches
-                )
+            gangs.leave(self.later, situation.holdings)
         self.least = [shape.least for shape in situation.shapes]
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
@@ -94,15 +93,15 @@ class Cycle:
     def run(self) -> Decisions:
         """Go through all claims once."""
         self._suspend()
-        self._keep_promises()
-        self._keep_reservations()
+        keeping.promises(self)
+        keeping.reservations(self)
         over = self._over()
         self._turns()
         risen = self._over() - over
         if risen and self.situation.policy.reclaim:
             self._try_again(risen)
             self._turns()
-        self._break_up()
+        self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
         return telling.decisions(self)
 
     def _over(self) -> set[int]:
@@ -172,86 +171,14 @@ class Cycle:
                     self.blocked.put_all(indexes, explain.Cause("suspended", queue=member))
                     break
 
-    def _keep_promises(self) -> None:
-        """Claims that others were evicted for get their room before anyone else."""
-        leaving: dict[str, list[snapshots.Holding]] = {}
-        moving = []
-        for holding in sorted(self.leaving, key=lambda h: (h.job, h.element)):
-            if holding.leaving_for:
-                leaving.setdefault(holding.leaving_for, []).append(holding)
-            if holding.moving and holding.shape >= 0:
-                moving.append(holding)
-        awaiting = []
-        candidates = ~self.blocked.mask if leaving else ~self.blocked.mask & self.columns.special
-        for index in np.flatnonzero(candidates).tolist():
-            line = self.situation.lines[index]
-            for position, claim in enumerate(line.claims):
-                if claim.promised or claim.job in leaving:
-                    awaiting.append((index, position, claim))
-        awaiting.sort(
-            key=lambda entry: self._promise_rank(self.situation.lines[entry[0]], entry[2])
-        )
-        for index, position, claim in awaiting:
-            line = self.situation.lines[index]
-            found = order.Progress(index, claim)
-            self.queues[line.queue].progress[index, position] = found
-            own = leaving.get(claim.job, [])
-            self.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
-            for _ in range(min(claim.promised or len(own), found.left)):
-                ask = self._ask(found)
-                if self._gate(ask) is None and self._start(ask, "promised"):
-                    continue
-                if self._gate(ask, settled=True) is not None or not self._promise(ask):
-                    break
-        for holding in moving:
-            self._keep_moving(holding)
-
-    def _keep_reservations(self) -> None:
-        """Who had room reserved keeps that turn against everyone who came since."""
-        kept = {entry.job: entry.starts_at for entry in self.situation.kept}
-        if not kept or self.situation.policy.backfill == "none":
-            return
-        found = []
-        for index, line in enumerate(self.situation.lines):
-            if self.blocked.flags[index]:
-                continue
-            for position, claim in enumerate(line.claims):
-                if claim.job in kept and not claim.missing:
-                    found.append((kept[claim.job], claim.order, index, position))
-        for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
-            line = self.situation.lines[index]
-            progress = self.queues[line.queue].progress.setdefault(
-                (index, position), order.Progress(index, line.claims[position])
-            )
-            if progress.left <= 0:
-                continue
-            ask = self._ask(progress)
-            if self._gate(ask) is None and not ask.fits(self.now):
-                self.calendar.reserve(ask)
-
-    def _promise_rank(
-        self, line: snapshots.Line, claim: snapshots.Claim
-    ) -> tuple[bool, bool, int, int, str]:
-        """Who was moved comes after those for whom it was; else it would go back at once."""
-        covered = self.ledger.covered(line.queue, self.situation.shapes[line.shape].least)
-        return (claim.moved, not covered, -line.priority, claim.order, claim.job)
-
-    def _keep_moving(self, holding: snapshots.Holding) -> None:
-        """Work that leaves only to start elsewhere keeps its place there."""
-        plan = self.later.plan(holding.shape)
-        if plan is not None:
-            tasks = self.later.take(holding.shape, plan)
-            self._clamp(tasks)
-            self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
-
     # One turn
 
     def _put(self, queue: int) -> None:
         head = self.queues[queue].head()
-        ask = self.asks[queue] = None if head is None else self._ask(head)
+        ask = self.asks[queue] = None if head is None else self.ask_of(head)
         self.tree.put(queue, None if ask is None else ask.amounts)
 
-    def _ask(self, progress: order.Progress) -> asking.Ask:
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
         line = self.situation.lines[progress.line]
         if not claim.missing:
@@ -265,7 +192,7 @@ class Cycle:
             if placement.job == claim.job and placement.element == claim.elements[0]
             for task in placement.tasks
         )
-        needed = self._lacking(shape, present, claim.missing[progress.grown :])
+        needed = gangs.lacking(shape, present, claim.missing[progress.grown :])
         chosen = needed or claim.missing[progress.grown : progress.grown + 1]
         cpu = memory = gpu = 0
         for group, _ in chosen:
@@ -281,23 +208,6 @@ class Cycle:
             self._running = {(h.job, h.element): h for h in self.situation.holdings}
         return self._running.get((job, element))
 
-    @staticmethod
-    def _lacking(
-        shape: snapshots.Shape,
-        present: asking.Present,
-        missing: tuple[tuple[int, int], ...],
-    ) -> tuple[tuple[int, int], ...]:
-        """Of the missing tasks those without which a gang is below its minimum."""
-        have = [0] * len(shape.groups)
-        for task in present:
-            have[task.group] += 1
-        found = []
-        for group, index in missing:
-            if have[group] < shape.groups[group].least:
-                have[group] += 1
-                found.append((group, index))
-        return tuple(found)
-
     def _turn(self, queue: int) -> None:
         ask = self.asks[queue]
         if ask is None or ask.missing or self.blocked.flags[ask.progress.line]:
@@ -306,14 +216,14 @@ class Cycle:
             if progress is None:
                 self._put(queue)
                 return
-            ask = self._ask(progress)
-        self.calendar.cancel(ask.job)
-        cause = self._gate(ask)
+            ask = self.ask_of(progress)
+        kept = not ask.missing and self.calendar.cancel(ask.job)
+        cause = self.gate(ask)
         if cause is None:
-            if self._start(ask, "backfill" if self.calendar.reservations else "allocate"):
+            if self.start(ask, "backfill" if self.calendar.reservations else "allocate"):
                 self._put(queue)
                 return
-            cause = self._later(ask)
+            cause = self._later(ask, kept=kept)
             if cause is None:
                 self._put(queue)
                 return
@@ -323,18 +233,21 @@ class Cycle:
         self._blocked(ask, cause)
         self._put(queue)
 
-    def _later(self, ask: asking.Ask) -> explain.Cause | None:
-        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps."""
-        if self._promise(ask) or self._move(ask) or self._evict(ask):
-            return None
-        reservations = self.calendar.reservations
-        if reservations and ask.fits(self.now):
-            if self._outranks(ask) and self._start(ask, "allocate"):
+    def _later(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
+
+        ``kept``: whether it had a reservation until now.
+        """
+        if self.calendar.reservations and ask.fits(self.now):
+            if self._outranks(ask) and self.start(ask, "allocate"):
                 return None
-            first = reservations[0]
-            return explain.Cause("kept", subject=first.ask.job, at=first.starts_at)
+            if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
+                delayed = self.calendar.delayed_by(ask)
+                return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at)
+        if self.promise(ask) or self._move(ask) or self._evict(ask):
+            return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
-        return self._reserve(ask) or cause
+        return self._reserve(ask, again=kept) or cause
 
     def _outranks(self, ask: asking.Ask) -> bool:
         """A claim within its guarantees voids reservations of those that borrow."""
@@ -353,7 +266,8 @@ class Cycle:
             if cause.kind == "reserved":
                 self.queues[ask.queue].skip()
             else:
-                self._block(progress.line, dataclasses.replace(cause, subject=""))
+                own = cause.subject == ask.job
+                self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
         else:
             self._block(progress.line, cause)
             if cause.kind == "room":
@@ -377,7 +291,7 @@ class Cycle:
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.blocked.put(index, cause)
 
-    def _gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
         """A limit, a lender, or for firm work a guarantee, that forbids the start."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
         if excess is not None:
@@ -393,7 +307,7 @@ class Cycle:
 
     # Ways to get room, the least disruptive first
 
-    def _start(self, ask: asking.Ask, action: Action) -> bool:
+    def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
         room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
         tasks = ask.place(room)
@@ -444,18 +358,27 @@ class Cycle:
             gpu += task.amounts[2]
         self.ledger.charge(ask.queue, (cpu, memory, gpu), firm=ask.firm)
 
-    def _promise(self, ask: asking.Ask) -> bool:
-        """Keep room that is coming free, and what is free beside it, for who can start with it."""
-        if self.later is self.now or ask.fits(self.now):
+    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free, and what is free beside it, for who can start with it.
+
+        ``always``: also where there is room now, because a limit still stands in the way.
+        """
+        if self.later is self.now or (not always and ask.fits(self.now)):
             return False  # what fits now waits for a reservation, not for room
-        tasks = ask.place(self.later)
+        room = self.calendar.coming_for(ask.line.duration_s)
+        tasks = ask.place(room)
         if tasks is None:
             return False
-        self._promised(ask, tasks)
+        if room is not self.later:
+            shape = self.situation.shapes[ask.shape]
+            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        self._promised(ask, tasks, beside_s=ask.line.duration_s)
         return True
 
-    def _promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
-        self._clamp(tasks)
+    def _promised(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+    ) -> None:
+        self.clamp(tasks, beside_s=beside_s)
         self._charge(ask, tasks)
         if ask.missing:
             ask.progress.grown += len(ask.missing)
@@ -468,10 +391,10 @@ class Cycle:
             "evictions", subject=ask.job, stopping=stopping
         )
 
-    def _clamp(self, tasks: tuple[TaskPlacement, ...]) -> None:
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """What was promised of what is free now can't be taken by others."""
         self.now.clamp(self.later, {task.node for task in tasks})
-        self.calendar.promised(tasks)
+        self.calendar.promised(tasks, beside_s=beside_s)
 
     def _split(self) -> None:
         """From now on what is coming free differs from what is free."""
@@ -533,14 +456,18 @@ class Cycle:
         self._promised(ask, tasks)
         return True
 
-    def _reserve(self, ask: asking.Ask) -> explain.Cause | None:
-        """Keep room in time for a blocked claim, as far as the policy goes."""
+    def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
+        """Keep room in time for a blocked claim, as far as the policy goes.
+
+        ``again``: it had a reservation, which stays with it whoever came since.
+        """
         policy = self.situation.policy
         if policy.backfill == "none" or ask.missing:
             return None
         done = self.reserved_in.get(ask.queue, 0)
         self.reserved_in[ask.queue] = done + 1
-        if policy.backfill == "easy" and (done or len(self.calendar.reservations) >= policy.depth):
+        many = len(self.calendar.reservations) >= policy.depth
+        if policy.backfill == "easy" and not again and (done or many):
             return None
         if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
             return None
@@ -550,27 +477,3 @@ class Cycle:
         return explain.Cause(
             "reserved", subject=ask.job, at=reservation.starts_at, ahead=bool(self.takers)
         )
-
-    def _break_up(self) -> None:
-        """Gangs that are below their minimum and got nothing leave."""
-        started = {(p.job, p.element) for p in self.placements}
-        for holding in self.situation.holdings:
-            if holding.leaving or holding.doubtful or not holding.least:
-                continue
-            if holding.protected_until > self.situation.now:
-                continue
-            have = [0] * len(holding.least)
-            for task in holding.tasks:
-                have[task.group] += 1
-            short = any(h < least for h, least in zip(have, holding.least, strict=True))
-            kept = (holding.job, holding.element) in started or holding.job in self.promised
-            if short and not kept:
-                self.evictions.append(
-                    Eviction(
-                        holding.job,
-                        holding.element,
-                        "",
-                        "fewer of its tasks run than it needs, and there is no room for the rest",
-                        "stale-gang",
-                    )
-                )

@@ -174,7 +174,8 @@ class Shape:
         exclusive: whether it takes nodes to itself.
         affinities: to other work.
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
-        unreserved: index of the same shape with the nodes that windows take from it; -1: none do.
+        unreserved: index of the same shape with the nodes on which a window begins too soon;
+            None: it is without windows itself.
     """
 
     groups: tuple[GroupShape, ...]
@@ -187,7 +188,7 @@ class Shape:
     exclusive: bool = False
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
-    unreserved: int = -1
+    unreserved: int | None = None
 
     @property
     def least(self) -> Vector:

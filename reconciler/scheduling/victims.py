@@ -63,7 +63,7 @@ def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
             True,
             (False, holding.priority, 0.0, -holding.order, holding.job, -holding.element, -number),
         )
-        for number, task in enumerate(spare)
+        for number, task in enumerate(spare, start=1)  # 0 is what stays together
     ]
     units.reverse()
     if core:

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from reconciler.model import reasons
 from reconciler.scheduling import explain
 from reconciler.scheduling import snapshot as snapshots
 
@@ -16,36 +17,75 @@ from reconciler.scheduling import snapshot as snapshots
 def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     """The same with nodes taken out for lines that would still run when a window begins there.
 
-    Lines for which a window matters get a shape of their own with fewer eligible nodes.
+    Lines for which a window matters, and work that may be moved, get a shape of their own with
+    fewer eligible nodes.
     """
     if not situation.windows:
         return situation
-    shapes, known, lines = list(situation.shapes), {}, []
-    for line in situation.lines:
-        ends_at = situation.now + line.duration_s
-        barred = tuple(
-            index
-            for index, window in enumerate(situation.windows)
-            if window.ends_at > situation.now
-            and window.starts_at < ends_at
-            and (window.maintenance or index not in line.reservations)
-        )
+    shapes = list(situation.shapes)
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def outside(shape: int, duration_s: float, usable: tuple[int, ...]) -> int:
+        barred = _barred(situation, duration_s, usable)
         if not barred:
-            lines.append(line)
-            continue
-        key = (line.shape, barred)
-        if key not in known:
+            return shape
+        if (shape, barred) not in known:
             closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
-            known[key] = len(shapes)
-            shape = explain.windowed(situation, line.shape, barred, closed)
-            shapes.append(dataclasses.replace(shape, unreserved=line.shape))
-        lines.append(dataclasses.replace(line, shape=known[key]))
+            known[shape, barred] = len(shapes)
+            shapes.append(_windowed(situation, shape, barred, closed))
+        return known[shape, barred]
+
+    lines = []
+    for line in situation.lines:
+        shape = outside(line.shape, line.duration_s, line.reservations)
+        lines.append(line if shape == line.shape else dataclasses.replace(line, shape=shape))
+    holdings = []
+    for holding in situation.holdings:
+        shape = holding.shape
+        if shape >= 0:  # what moves begins anew, and uses no reservation that it began in
+            shape = outside(shape, holding.ends_at - holding.since, ())
+        same = shape == holding.shape
+        holdings.append(holding if same else dataclasses.replace(holding, shape=shape))
     columns = situation.line_columns
     if columns is not None:
         numbers = np.array([line.shape for line in lines], dtype=np.int64)
         columns = dataclasses.replace(columns, shape=numbers)
     return dataclasses.replace(
-        situation, shapes=tuple(shapes), lines=tuple(lines), line_columns=columns
+        situation,
+        shapes=tuple(shapes),
+        lines=tuple(lines),
+        holdings=tuple(holdings),
+        line_columns=columns,
+    )
+
+
+def _barred(
+    situation: snapshots.Snapshot, duration_s: float, usable: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Windows that begin before work of a duration has ended, but those that it may use."""
+    ends_at = situation.now + duration_s
+    return tuple(
+        index
+        for index, window in enumerate(situation.windows)
+        if window.ends_at > situation.now
+        and window.starts_at < ends_at
+        and (window.maintenance or index not in usable)
+    )
+
+
+def _windowed(
+    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: snapshots.Mask
+) -> snapshots.Shape:
+    """A shape without the nodes on which a window begins too soon."""
+    old = situation.shapes[shape]
+    lost = int((old.eligible & closed).sum())
+    names = explain.names_text(tuple(situation.windows[index].name for index in barred))
+    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
+    return dataclasses.replace(
+        old,
+        eligible=old.eligible & ~closed,
+        filtered=(*old.filtered, *((step,) if lost else ())),
+        unreserved=shape,
     )
 
 

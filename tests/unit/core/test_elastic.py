@@ -116,3 +116,38 @@ def test_who_made_room_for_growth_does_not_take_it_back() -> None:
     assert indexes(world, "high") == [0, 1, 2]
     assert world.attempts("low") == []
     assert len(world.events("JobEvicted")) == 2
+
+
+def capped(cpu: int) -> World:
+    """One node, and a quota of some CPUs for all that runs on it."""
+    world = World(nodes=1, cpu=4)
+    cap = desired.Amounts(cpu_milli=cpu * 1000)
+    world.change_structure(quotas={"q": desired.Quota("q", queue="default", resources=cap)})
+    return world
+
+
+def test_what_grows_takes_nothing_of_a_cap_from_what_waits() -> None:
+    world = capped(5)
+    world.commit(job("other", cpu=1))
+    world.settle()
+    world.commit(elastic("train", 1, 4))
+    world.settle()
+    assert len(indexes(world, "train")) == 3
+    world.commit(job("waits", cpu=1))
+    world.settle()
+    assert world.reason("waits") == "InsufficientResources"
+
+
+def test_it_grows_as_far_as_a_cap_allows() -> None:
+    world = capped(4)
+    world.commit(job("other", cpu=3, priority=90))
+    world.settle()
+    world.change_structure(quotas={})
+    world.commit(elastic("train", 1, 4))
+    world.settle()
+    assert len(indexes(world, "train")) == 1
+    cap = desired.Amounts(cpu_milli=3000)
+    world.change_structure(quotas={"q": desired.Quota("q", queue="default", resources=cap)})
+    world.end("other")
+    world.settle()
+    assert len(indexes(world, "train")) == 3

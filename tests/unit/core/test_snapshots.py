@@ -56,7 +56,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, desired.Job | None]]:
     return steps
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(stories())
 def test_columns_equal_a_recount(story: list[tuple[str, desired.Job | None]]) -> None:
     world = World(nodes=3, cpu=4, gpu=4, queues=QUEUES)

@@ -1,5 +1,8 @@
 """Who has to leave for whom, situation by situation."""
 
+import dataclasses
+
+from reconciler.scheduling import schedule as scheduler
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
@@ -209,3 +212,35 @@ def test_work_that_fits_nowhere_else_stays_and_other_work_moves() -> None:
     s.job("full", gpu=3, on=("x",)).job("small", gpu=1, movable=True, on=("y",))
     s.job("large", gpu=2, movable=True, on=("y",)).job("asks", gpu=2)
     assert evicted(s.decide()) == [("small", "asks")]
+
+
+def test_a_search_that_fails_on_an_elastic_gang_leaves_no_room_behind() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", guaranteed=8)
+    s.job("elastic", gpu=2, tasks=2, least=1, priority=10, on=("n1", "n1"))
+    s.job("firm", gpu=4, priority=10, preemptible=False, on=("n2",))
+    s.job("big", gpu=4, tasks=2, priority=90).job("small", gpu=2, priority=10)
+    decisions = s.decide()
+    assert (decisions.promised, evicted(decisions)) == ({}, [])
+    assert situations.code(s, decisions, "small") == "InsufficientResources"
+
+
+def test_a_search_that_fails_for_shares_says_nothing_of_whole_devices() -> None:
+    s = Situation().node("n1", gpu=1).queue("main")
+    s.job("low", gpu=1, priority=10, on=("n1",))
+    s.job("halves", priority=90, groups=(("main", 1, situations.amounts(0.5, 1, 1)),))
+    s.job("whole", gpu=1, priority=90)
+    snapshot = s.snapshot()
+    shapes = list(snapshot.shapes)
+    two = dataclasses.replace(shapes[1].groups[0], devices=2, amounts=(1000, 2**30, 1000))
+    shapes[1] = dataclasses.replace(shapes[1], groups=(two,))
+    decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=tuple(shapes)))
+    assert evicted(decisions) == [("low", "whole")]
+
+
+def test_the_ground_of_an_eviction_names_a_queue_that_is_above_it() -> None:
+    s = Situation().node("n", gpu=8).queue("a", guaranteed=4).queue("b", guaranteed=4)
+    s.job("borrower", "b", gpu=6, on=("n",)).job("mine", "a", gpu=4)
+    (eviction,) = s.decide().evictions
+    assert eviction.why == (
+        "queue a takes back its share for mine; queue b is above its own of 4 GPUs"
+    )

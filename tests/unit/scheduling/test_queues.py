@@ -87,7 +87,7 @@ def test_a_limit_stops_larger_work_only() -> None:
     decisions = s.decide()
     assert started(decisions) == ["small"]
     assert situations.message(s, decisions, "big") == (
-        "queue main is limited to 4 GPUs: 2 GPUs in use, 3 GPUs asked"
+        "queue main is limited to 4 GPUs: 4 GPUs in use, 3 GPUs asked"
     )
 
 

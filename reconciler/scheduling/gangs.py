@@ -1,0 +1,77 @@
+"""Elastic gangs in part: what is left where some tasks leave, what those below their minimum lack.
+
+Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
+"""
+
+from collections.abc import Iterable
+
+from reconciler.scheduling import asking
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Eviction, Placement
+from reconciler.scheduling.room import Room
+
+
+def leave(room: Room, holdings: Iterable[snapshots.Holding]) -> None:
+    """What is leaving comes free; nodes on which tasks of the same element stay are still its."""
+    going = {(h.job, h.element) for h in holdings if h.leaving}
+    staying: dict[tuple[str, int], set[int]] = {}
+    for holding in holdings:
+        key = (holding.job, holding.element)
+        if not holding.leaving and key in going:
+            staying[key] = {task.node for task in holding.tasks}
+    for holding in holdings:
+        if not holding.leaving:
+            continue
+        shared = staying.get((holding.job, holding.element), set())
+        for partly in (False, True):
+            tasks = [task for task in holding.tasks if (task.node in shared) is partly]
+            if tasks:
+                room.release(
+                    tasks, exclusive=holding.exclusive, matches=holding.matches, partly=partly
+                )
+
+
+def lacking(
+    shape: snapshots.Shape,
+    present: asking.Present,
+    missing: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, int], ...]:
+    """Of the missing tasks those without which a gang is below its minimum."""
+    have = [0] * len(shape.groups)
+    for task in present:
+        have[task.group] += 1
+    found = []
+    for group, index in missing:
+        if have[group] < shape.groups[group].least:
+            have[group] += 1
+            found.append((group, index))
+    return tuple(found)
+
+
+def broken_up(
+    situation: snapshots.Snapshot, placements: list[Placement], promised: dict[str, int]
+) -> list[Eviction]:
+    """Gangs that are below their minimum and got nothing leave."""
+    started = {(p.job, p.element) for p in placements}
+    found = []
+    for holding in situation.holdings:
+        if holding.leaving or holding.doubtful or not holding.least:
+            continue
+        if holding.protected_until > situation.now:
+            continue
+        have = [0] * len(holding.least)
+        for task in holding.tasks:
+            have[task.group] += 1
+        short = any(h < least for h, least in zip(have, holding.least, strict=True))
+        kept = (holding.job, holding.element) in started or holding.job in promised
+        if short and not kept:
+            found.append(
+                Eviction(
+                    holding.job,
+                    holding.element,
+                    "",
+                    "fewer of its tasks run than it needs, and there is no room for the rest",
+                    "stale-gang",
+                )
+            )
+    return found

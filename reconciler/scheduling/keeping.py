@@ -1,0 +1,123 @@
+"""What earlier cycles said keeps its turn: promises of room that comes free, and reservations.
+
+Before the first turn of a cycle the claims that others were evicted for get their room, then those
+that had room reserved in time. ``Claim.promised``, leaving holdings and ``Snapshot.kept`` come in;
+placements, promises and reservations are made in the cycle.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from reconciler.scheduling import asking, backfill, blocking, explain, order
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Action, TaskPlacement
+from reconciler.scheduling.room import Room
+
+
+class Beginning(Protocol):
+    """What is used of a cycle before its turns."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    now: Room
+    later: Room
+    leaving: list[snapshots.Holding]
+    blocked: blocking.Blocked
+    columns: snapshots.LineColumns
+    queues: list[order.Line]
+    calendar: backfill.Calendar
+    promised: dict[str, int]
+    stopping: dict[str, list[str]]
+
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
+        """What a claim asks for next."""
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """What forbids a start."""
+
+    def start(self, ask: asking.Ask, action: Action) -> bool:
+        """Start it where there is room."""
+
+    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free."""
+
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+        """Take what was promised from others."""
+
+
+def promises(cycle: Beginning) -> None:
+    """Claims that others were evicted for get their room before anyone else."""
+    leaving: dict[str, list[snapshots.Holding]] = {}
+    moving = []
+    for holding in sorted(cycle.leaving, key=lambda h: (h.job, h.element)):
+        if holding.leaving_for:
+            leaving.setdefault(holding.leaving_for, []).append(holding)
+        if holding.moving and holding.shape >= 0:
+            moving.append(holding)
+    awaiting = []
+    candidates = ~cycle.blocked.mask if leaving else ~cycle.blocked.mask & cycle.columns.special
+    for index in np.flatnonzero(candidates).tolist():
+        line = cycle.situation.lines[index]
+        for position, claim in enumerate(line.claims):
+            if claim.promised or claim.job in leaving:
+                awaiting.append((index, position, claim))
+    awaiting.sort(key=lambda entry: _promise_rank(cycle, cycle.situation.lines[entry[0]], entry[2]))
+    for index, position, claim in awaiting:
+        line = cycle.situation.lines[index]
+        found = order.Progress(index, claim)
+        cycle.queues[line.queue].progress[index, position] = found
+        own = leaving.get(claim.job, [])
+        cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
+        for _ in range(min(claim.promised or len(own), found.left)):
+            ask = cycle.ask_of(found)
+            if cycle.gate(ask) is None and cycle.start(ask, "promised"):
+                continue
+            if cycle.gate(ask, settled=True) is not None or not cycle.promise(ask, always=True):
+                break
+    for holding in moving:
+        _keep_moving(cycle, holding)
+
+
+def reservations(cycle: Beginning) -> None:
+    """Who had room reserved keeps that turn against everyone who came since."""
+    kept = {entry.job: entry for entry in reversed(cycle.situation.kept)}
+    if not kept or cycle.situation.policy.backfill == "none":
+        return
+    found = []
+    for index, line in enumerate(cycle.situation.lines):
+        if cycle.blocked.flags[index]:
+            continue
+        for position, claim in enumerate(line.claims):
+            if claim.job in kept and not claim.missing:
+                found.append((kept[claim.job].starts_at, claim.order, index, position))
+    for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
+        line = cycle.situation.lines[index]
+        progress = cycle.queues[line.queue].progress.setdefault(
+            (index, position), order.Progress(index, line.claims[position])
+        )
+        if progress.left <= 0:
+            continue
+        ask = cycle.ask_of(progress)
+        if cycle.gate(ask) is None:
+            cycle.calendar.renew(ask, kept[ask.job])
+
+
+def _promise_rank(
+    cycle: Beginning, line: snapshots.Line, claim: snapshots.Claim
+) -> tuple[bool, bool, int, int, str]:
+    """Who was moved comes after those for whom it was; else it would go back at once."""
+    covered = cycle.ledger.covered(line.queue, cycle.situation.shapes[line.shape].least)
+    return (claim.moved, not covered, -line.priority, claim.order, claim.job)
+
+
+def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
+    """Work that leaves only to start elsewhere keeps its place there."""
+    plan = cycle.later.plan(holding.shape)
+    if plan is not None:
+        tasks = cycle.later.take(holding.shape, plan)
+        cycle.clamp(tasks)
+        # What it leaves counts as given back already: its place elsewhere is charged instead.
+        cycle.ledger.charge(holding.queue, ledgers.total_of(holding.tasks))
+        cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1

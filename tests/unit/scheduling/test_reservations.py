@@ -1,0 +1,166 @@
+"""Room in time: who keeps it from cycle to cycle, who may start beside it, and what is told."""
+
+import dataclasses
+
+import numpy as np
+
+from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.decisions import Decisions
+from reconciler.scheduling.snapshot import Policy, Window
+from tests.unit.scheduling import situations
+from tests.unit.scheduling.situations import Situation, evicted, started
+
+ONLY_BACKFILL = Policy(reclaim=False, preempt=False, consolidate=False)
+
+
+def decide(s: Situation, policy: Policy = ONLY_BACKFILL) -> Decisions:
+    """What the scheduler makes of it where nobody is evicted."""
+    return scheduler.schedule(dataclasses.replace(s.snapshot(), policy=policy))
+
+
+def two_busy_nodes() -> Situation:
+    """Two nodes that are busy until 100, and a gang that waits for both."""
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a").queue("b")
+    s.job("run1", "a", gpu=4, on=("n1",), time_limit_s=100)
+    s.job("run2", "a", gpu=4, on=("n2",), time_limit_s=100)
+    return s.job("gang", "a", gpu=4, tasks=2, time_limit_s=100)
+
+
+def test_who_has_room_reserved_starts_before_who_came_since_also_when_it_comes_early() -> None:
+    s = two_busy_nodes()
+    first = decide(s)
+    assert [(kept.job, kept.starts_at) for kept in first.kept] == [("gang", 100.0)]
+    s.apply(first)
+    s.held, s.now = [], 50.0
+    for index in range(4):
+        s.job(f"b{index}", "b", gpu=4, time_limit_s=1000)
+    second = decide(s)
+    assert started(second) == ["gang"]
+    assert situations.code(s, second, "b0") == "Behind"
+
+
+def test_a_guarantee_voids_a_reservation_that_borrows() -> None:
+    s = two_busy_nodes()
+    s.queue_list[1].guaranteed = situations.amounts(4)
+    s.apply(decide(s))
+    s.held, s.now = [], 50.0
+    s.job("owner", "b", gpu=4, time_limit_s=1000)
+    assert started(decide(s)) == ["owner"]
+
+
+def test_a_reservation_stays_where_it_was_though_one_made_later_begins_sooner() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a")
+    s.job("long", "a", gpu=1, on=("n1",), time_limit_s=100)
+    s.job("short", "a", gpu=3, on=("n1",), time_limit_s=50)
+    s.job("other", "a", gpu=3, on=("n2",), time_limit_s=60)
+    s.job("other2", "a", gpu=1, on=("n2",), time_limit_s=400)
+    s.job("whole", "a", gpu=4, priority=90, time_limit_s=100)
+    s.job("part", "a", gpu=3, priority=10, time_limit_s=100)
+    policy = dataclasses.replace(ONLY_BACKFILL, backfill="conservative")
+    first = decide(s, policy)
+    made = {kept.job: (kept.starts_at, kept.nodes) for kept in first.kept}
+    assert made == {"whole": (100.0, (0,)), "part": (60.0, (1,))}
+    again = decide(s.apply(first), policy)
+    assert {kept.job: (kept.starts_at, kept.nodes) for kept in again.kept} == made
+
+
+def test_a_newcomer_of_higher_priority_takes_no_reservation_away() -> None:
+    s = two_busy_nodes()
+    s.apply(decide(s))
+    s.job("urgent", "a", gpu=4, priority=90, time_limit_s=100)
+    assert "gang" in [kept.job for kept in decide(s).kept]
+
+
+def test_what_is_coming_free_is_not_promised_over_a_reservation() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).node("n3", gpu=4)
+    s.queue("a").queue("b")
+    s.job("run", "a", gpu=4, on=("n2",), time_limit_s=100)
+    s.job("gone", "b", gpu=4, on=("n3",), leaving=True)
+    s.job("gang", "a", gpu=4, tasks=3, time_limit_s=100)
+    s.apply(decide(s))
+    s.job("endless", "b", gpu=4, tasks=2)
+    decisions = decide(s)
+    assert decisions.promised == {}
+    assert next((kept.job, kept.starts_at) for kept in decisions.kept) == ("gang", 100.0)
+
+
+def test_the_reservation_that_would_be_delayed_is_named() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a").queue("b").queue("c")
+    s.job("run1", "a", gpu=4, on=("n1",), time_limit_s=50)
+    s.job("run2", "a", gpu=2, on=("n2",), time_limit_s=100)
+    s.job("first", "a", gpu=3, priority=90, time_limit_s=100)
+    s.job("second", "b", gpu=4, time_limit_s=100)
+    s.apply(decide(s))
+    s.job("array", "c", gpu=1, array=3, time_limit_s=300, priority=10)
+    s.job("after", "c", gpu=1, time_limit_s=300, priority=10)
+    decisions = decide(s)
+    assert [kept.job for kept in decisions.kept] == ["second", "first"]
+    assert situations.message(s, decisions, "after") == (
+        "it would fit now, but it could still run when room is due to first "
+        "at 1970-01-01T00:01:40.000Z"
+    )
+
+
+def test_what_grows_leaves_the_reservation_of_its_job_alone() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a").queue("b")
+    s.job("run", "a", gpu=4, on=("n2",), time_limit_s=100)
+    s.job("elastic", "a", gpu=2, tasks=3, least=2, array=2, time_limit_s=1000)
+    first = decide(s)
+    s.apply(first)
+    again = decide(s)
+    assert [kept.job for kept in again.kept] == ["elastic"]
+
+
+def test_a_promise_waits_for_a_limit_where_there_is_room() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", limit=4)
+    s.job("low", gpu=4, priority=10, on=("n1",)).job("high", gpu=4, priority=90)
+    first = s.decide()
+    assert evicted(first) == [("low", "high")]
+    again = s.apply(first).decide()
+    assert again.promised == {"high": 1}
+    assert situations.code(s, again, "high") == "WaitingForEvictions"
+    assert started(s.left().decide()) == ["high"]
+
+
+def test_who_moves_keeps_its_turn_under_a_limit() -> None:
+    s = Situation().queue("main", limit=5)
+    for name in ("n1", "n2", "n3"):
+        s.node(name, gpu=4)
+    s.job("moved", gpu=4, on=("n1",), leaving=True, leaving_for="other", movable=True)
+    s.held[0].moving = True
+    s.job("small", gpu=1, priority=10, on=("n2",))
+    s.job("later", gpu=4, priority=90)
+    decisions = s.decide()
+    assert (decisions.promised, evicted(decisions)) == ({"moved": 1}, [])
+    assert situations.code(s, decisions, "later") == "OverLimit"
+
+
+def test_nodes_on_which_a_gang_stays_in_part_are_not_promised_whole() -> None:
+    s = Situation().node("n1", gpu=4).queue("a", guaranteed=4).queue("b")
+    s.job("elastic", "b", gpu=1, tasks=2, least=1, on=("n1", "n1"), preemptible=False)
+    (all_of,) = s.held
+    s.held = [
+        dataclasses.replace(all_of, tasks=all_of.tasks[1:], leaving=True),
+        dataclasses.replace(all_of, tasks=all_of.tasks[:1]),
+    ]
+    s.job("whole", "a", gpu=2)
+    snapshot = s.snapshot()
+    shapes = tuple(
+        dataclasses.replace(shape, exclusive=shape.groups[0].count == 1)
+        for shape in snapshot.shapes
+    )
+    nodes = dataclasses.replace(snapshot.nodes, occupied=snapshot.nodes.occupied // 2)
+    decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=shapes, nodes=nodes))
+    assert "whole" not in decisions.promised
+
+
+def test_nothing_is_moved_to_where_a_window_begins_too_soon() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).node("n3", gpu=4).queue("main")
+    s.job("a", gpu=2, on=("n1",), movable=True, time_limit_s=1000)
+    s.job("b", gpu=2, on=("n2",), time_limit_s=1000)
+    s.job("c", gpu=4, on=("n3",), time_limit_s=1000)
+    s.job("whole", gpu=4, time_limit_s=100)
+    assert evicted(s.decide()) == [("a", "whole")]
+    window = Window("service", 500.0, 600.0, np.array([False, True, False]), maintenance=True)
+    decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
+    assert evicted(decisions) == []
