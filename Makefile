@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: install demo test quick crash format clean packages
+.PHONY: install demo test quick crash simulate-faults format clean packages
 
 install: $(VENV)/.installed
 
@@ -43,6 +43,10 @@ quick: $(VENV)/.installed-dev
 KILLS ?= 300
 crash: $(VENV)/.installed-dev packages
 	$(BIN)/python -m tests.crash.storm --kills $(KILLS)
+
+SEEDS ?= 1000
+simulate-faults: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

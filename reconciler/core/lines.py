@@ -65,7 +65,7 @@ class Maker:
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[Key, list[columns.Claim]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
-        self._growing: list[tuple[int, int, records.JobRecord, int]] = []
+        self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
         self._made = Waiting()
 
     def all(self) -> Waiting:
@@ -79,8 +79,8 @@ class Maker:
         for _, _, record, ready, shape in self._capped:
             self._under_quota(record, ready, shape)
         # What grows may have of a cap what is left when all that waits has been let through.
-        for _, _, record, shape in sorted(self._growing, key=lambda one: one[:2]):
-            self._growth(record, shape)
+        for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
+            self._growth(record, shape, claimed)
         lines = []
         for key, claims in sorted(self._found.items()):
             claims.sort(key=lambda claim: (claim.order, claim.job, claim.elements))
@@ -114,7 +114,8 @@ class Maker:
             else:
                 self._claim(record, ready, shape)
         if grows:
-            self._growing.append((-spec.priority, record.order, record, shape))
+            claimed = ready.startable if ready.elements and ready.reason is None else 0
+            self._growing.append((-spec.priority, record.order, record, shape, claimed))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
@@ -127,9 +128,18 @@ class Maker:
         if reason is not None:
             self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
             return
-        self._claim(record, waiting.Readiness(ready.elements, startable), shape)
+        held_back = None
+        if startable < ready.startable:
+            held_back = self._accounts.refusal(spec, tasks)
+        self._claim(record, waiting.Readiness(ready.elements, startable), shape, held_back)
 
-    def _claim(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
+    def _claim(
+        self,
+        record: records.JobRecord,
+        ready: waiting.Readiness,
+        shape: int,
+        held_back: Reason | None = None,
+    ) -> None:
         spec = record.spec
         duration_s = self._expected_s(spec)
         slack_s = math.inf
@@ -153,15 +163,22 @@ class Maker:
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
             else False,
+            held_back=held_back,
         )
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
-    def _growth(self, record: records.JobRecord, shape: int) -> None:
-        """Tasks that elements which run with fewer than they would take could gain."""
+    def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
+        """Tasks that elements which run with fewer than they would take could gain.
+
+        ``claimed``: how many elements of the job may start as well.
+        """
         spec = record.spec
         blocked = record.removed or spec.suspend or self._structure.settings.suspend
         if blocked:
             return
+        # room is promised to jobs: what its waiting elements leave of that is for tasks; without
+        # it who made room for them would start there again, have to leave again, and so on
+        promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
         for element in self._work.elements_with_attempts(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
@@ -173,6 +190,7 @@ class Maker:
                     owner=spec.owner,
                     submitted_at=record.submitted_at,
                     missing=missing,
+                    promised=promised,
                 )
                 key = self._key(spec, shape, self._expected_s(spec), grows=True)
                 self._found.setdefault(key, []).append(claim)

@@ -104,7 +104,7 @@ class Accounts:
             tasks: what all tasks of one element take.
         """
         accounts = self.of(spec)
-        each = [sum(amounts) for amounts in zip(*(t.as_vector() for t in tasks), strict=True)]
+        each = _sums(tasks)
         for account in accounts:
             account.considered += 1
             reason = _over_jobs(account, spec)
@@ -120,6 +120,14 @@ class Accounts:
             account.jobs.add(spec.name)
             _count_in(account, spec, each, allowed)
         return allowed, None
+
+    def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
+        """Why no element may start besides those that were let through; None: one more may."""
+        for account in self.of(spec):
+            count, reason = self._fitting(account, spec, _sums(tasks))
+            if not count:
+                return reason
+        return None
 
     def admit_more(self, spec: desired.Job, tasks: Sequence[resources.Resources]) -> int:
         """How many tasks, the first ones first, an element that runs may gain; they are counted."""
@@ -162,6 +170,10 @@ class Accounts:
             back_at = (min(hours) + 1) * HOUR_S + quota.window_s
             if back_at > self._work.now:
                 self._work.wake_schedule(back_at)
+
+
+def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
+    return [sum(amounts) for amounts in zip(*(task.as_vector() for task in tasks), strict=True)]
 
 
 def _count_in(account: Account, spec: desired.Job, each: list[int], times: int) -> None:

@@ -39,6 +39,7 @@ class Cause:
         subject: the claim itself, where the reason is its own.
         stopping: elements that are being stopped for the claim.
         at: start of its reservation.
+        held_back: the cap that is not the array's own (``array``).
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Cause:
     subject: str = ""
     stopping: tuple[str, ...] = ()
     at: float = 0.0
+    held_back: reasons.Reason | None = None
 
 
 def amount_text(resource: int, amount: int) -> str:
@@ -175,6 +177,8 @@ class Explainer:
                 f"queue {name} is suspended",
                 unblocks=f"queue {name} is no longer suspended",
             )
+        if cause.kind == "array" and cause.held_back is not None:
+            return cause.held_back
         if cause.kind == "array":
             return reasons.Reason(
                 reasons.ReasonCode.ARRAY_LIMIT,

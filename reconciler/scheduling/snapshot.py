@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model.reasons import FunnelStep
+from reconciler.model.reasons import FunnelStep, Reason
 
 Amounts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -223,6 +223,7 @@ class Claim:
             They go before all other claims until they start.
         moved: whether what waits of it left only to start elsewhere: it starts after those for
             whom it made room.
+        held_back: why no more than ``startable`` may start; None: the array's own cap.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
     """
@@ -237,6 +238,7 @@ class Claim:
     promised: int = 0
     moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
+    held_back: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,9 @@ def _reasons(cycle: Finished) -> explain.Reasons:
                 continue
             cause = cycle.causes.get((claim.job, False))
             if cause is None and progress.left <= 0:
-                cause = explain.Cause("array")
+                held_back = claim.held_back
+                whose = claim.job if held_back is not None else ""
+                cause = explain.Cause("array", subject=whose, held_back=held_back)
             if cause is not None:
                 reasons.job(progress.line, claim, cause)
     return reasons

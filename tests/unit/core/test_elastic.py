@@ -106,6 +106,18 @@ def test_a_fixed_world_chooses_its_size_at_the_start() -> None:
     assert world.states()["train"] == "Failed"
 
 
+def test_who_made_room_for_growth_does_not_take_it_back() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("low", cpu=2, array_count=2, priority=10))
+    world.settle()
+    world.commit(elastic("high", 1, 3, priority=90))
+    for _ in range(6):
+        world.advance(40)
+    assert indexes(world, "high") == [0, 1, 2]
+    assert world.attempts("low") == []
+    assert len(world.events("JobEvicted")) == 2
+
+
 def capped(cpu: int) -> World:
     """One node, and a quota of some CPUs for all that runs on it."""
     world = World(nodes=1, cpu=4)

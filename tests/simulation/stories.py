@@ -1,0 +1,402 @@
+"""Random stories, each drawn whole from one seed before anything happens.
+
+A story is data: the cluster that git describes at first, and what people and faults do at which
+moment. So a story that fails can be told again with less in it, until nothing more can be left
+out. Every story has at least one crash of the controller and one partition.
+"""
+
+import random
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.resources import Resources
+from reconciler.simulation import faults
+
+GI = 2**30
+BEGIN = 1_000_000.0
+#: Seconds for which people and faults are at work.
+STORM_S = 900.0
+SILENCE_S = 30
+LEASE_S = 60
+GRACE_S = 8
+#: The longest that a task runs which ends by itself.
+RUNS_S_MAX = 90.0
+#: The longest that a message takes.
+DELAY_S_MAX = 20.0
+OWNERS = ("alice@example.org", "bob@example.org")
+
+What = Literal[
+    "submit", "cancel", "change", "structure", "fault", "crash-before-commit", "crash-after-commit"
+]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing that happens.
+
+    Attributes:
+        at: seconds after the beginning.
+        what: ``change`` replaces ``fields`` of a job's document; ``structure`` sets one of the
+            ``Changes``; ``crash-*`` kills the controller in its next cycle.
+        subject: a job, or the field of ``Changes``.
+    """
+
+    at: float
+    what: What
+    subject: str = ""
+    job: desired.Job | None = None
+    fields: tuple[tuple[str, Any], ...] = ()
+    fault: faults.Fault | None = None
+
+    def text(self) -> str:
+        """One line."""
+        told = ""
+        if self.job is not None:
+            short = ("queue", "priority", "array_count", "lease_s", "preemptible", "depends_on")
+            told = ", ".join(f"{name}={getattr(self.job, name)}" for name in short)
+            groups = [(g.least, g.count, g.resources.as_vector()) for g in self.job.groups]
+            told = f"{told}, tasks={groups}"
+        if self.fault is not None:
+            told = f"{self.fault.kind} {self.fault.node} {self.fault.amount_s or ''}"
+        told += ", ".join(f"{name}={value}" for name, value in self.fields)
+        return f"{self.at:7.1f} {self.what} {self.subject} {told}".rstrip()
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What commits have made of the first structure; the plain value changes nothing."""
+
+    drained: str = ""
+    gone: str = ""
+    undeclared: str = ""
+    suspended: bool = False
+    swollen: bool = False
+    limit: int | None = None
+    closed: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A whole story."""
+
+    seed: int
+    structure: desired.Structure
+    steps: tuple[Step, ...]
+    lose: float
+    duplicate: float
+    delay: float
+
+    def nodes(self) -> tuple[str, ...]:
+        """Names of all nodes."""
+        return tuple(name for pool in self.structure.pools.values() for name in pool.nodes)
+
+
+def structure_with(first: desired.Structure, changes: Changes) -> desired.Structure:
+    """The structure after commits."""
+    replace = msgspec.structs.replace
+    pools = {}
+    for pool in first.pools.values():
+        drains = {}
+        if changes.drained in pool.nodes:
+            drains[changes.drained] = desired.Drain("fan", owner=OWNERS[0])
+        if changes.gone in pool.nodes:
+            drains[changes.gone] = desired.Drain("burnt", gone=True)
+        nodes = tuple(name for name in pool.nodes if name != changes.undeclared)
+        has = pool.node_resources
+        if changes.swollen:
+            has = replace(has, cpu_milli=2 * has.cpu_milli)
+        pools[pool.name] = replace(pool, drains=drains, nodes=nodes, node_resources=has)
+    queues = dict(first.queues)
+    if changes.limit is not None:
+        limit = desired.Amounts(cpu_milli=changes.limit)
+        queues["research"] = replace(queues["research"], limit=limit)
+    if changes.closed in queues:
+        queues[changes.closed] = replace(queues[changes.closed], suspend=True)
+    settings = replace(first.settings, suspend=changes.suspended)
+    return replace(first, pools=pools, queues=queues, settings=settings)
+
+
+def draw(seed: int) -> Plan:
+    """The story of a seed."""
+    chance = random.Random(seed)
+    structure = _structure(chance)
+    nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
+    steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
+    steps.sort(key=lambda step: step.at)
+    calm = chance.random() < 0.2
+    return Plan(
+        seed=seed,
+        structure=structure,
+        steps=tuple(steps),
+        lose=0.0 if calm else chance.choice([0.0, 0.03, 0.1]),
+        duplicate=0.0 if calm else chance.choice([0.0, 0.1]),
+        delay=0.0 if calm else chance.choice([0.0, 0.1, 0.3]),
+    )
+
+
+# -- what git says
+
+
+def _structure(chance: random.Random) -> desired.Structure:
+    choose = chance.choice
+    gpu_nodes = tuple(f"g{number}" for number in range(choose([1, 2, 3])))
+    cpu_nodes = tuple(f"c{number}" for number in range(choose([1, 2])))
+    gpus = choose([2, 2, 4])
+    pools = {
+        "gpu": desired.Pool(
+            name="gpu",
+            nodes=gpu_nodes,
+            node_resources=Resources(8000, 64 * GI, gpus * 1000),
+            allow_root=True,
+            grace_s=GRACE_S,
+            gpu_memory_bytes=16 * GI,
+        ),
+        "cpu": desired.Pool(
+            name="cpu",
+            nodes=cpu_nodes,
+            node_resources=Resources(4000, 16 * GI),
+            allow_root=True,
+            grace_s=GRACE_S,
+        ),
+    }
+    scheduling = desired.Scheduling(
+        backfill=choose(["none", "easy", "easy", "conservative"]),
+        consolidation=choose([True, True, False]),
+        placement=choose(["least-fragmentation", "pack", "spread"]),
+        order=choose(["arrival", "fit"]),
+        min_runtime_s=choose([0, 0, 0, 30]),
+        stale_gang_s=choose([0, 20, 60]),
+    )
+    return desired.Structure(
+        settings=desired.Settings(lease_s=LEASE_S, node_silence_s=SILENCE_S, scheduling=scheduling),
+        pools=pools,
+        queues=_queues(chance, gpus * len(gpu_nodes)),
+        quotas=_quotas(chance),
+        reservations=_reservations(chance, gpu_nodes),
+    )
+
+
+def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
+    """A tree with owners of guarantees, and queues that only borrow."""
+    choose = chance.choice
+    owed = desired.Amounts(cpu_milli=6000, gpu_milli=1000 * (gpus // 2))
+    part = desired.Amounts(cpu_milli=3000, gpu_milli=1000 * (gpus // 4))
+    queues = (
+        desired.Queue(name="default", weight=choose([1.0, 2.0])),
+        desired.Queue(name="research", guaranteed=owed),
+        desired.Queue(name="near", parent="research", guaranteed=part),
+        desired.Queue(name="far", parent="research", guaranteed=part, weight=choose([1.0, 3.0])),
+        desired.Queue(
+            name="batch",
+            limit=desired.Amounts(cpu_milli=choose([None, 6000]), gpu_milli=choose([None, 2000])),
+            priority=choose([0, 0, -5]),
+        ),
+    )
+    return {queue.name: queue for queue in queues}
+
+
+def _quotas(chance: random.Random) -> dict[str, desired.Quota]:
+    quotas = (
+        desired.Quota(
+            name="alice",
+            user=OWNERS[0],
+            resources=desired.Amounts(cpu_milli=5000),
+            running=chance.choice([None, 3]),
+            pending=chance.choice([None, 4]),
+        ),
+        desired.Quota(name="few", queue="batch", resources=desired.Amounts(gpu_milli=1500)),
+    )
+    return {quota.name: quota for quota in quotas if chance.random() < 0.4}
+
+
+def _reservations(chance: random.Random, nodes: tuple[str, ...]) -> dict[str, desired.Reservation]:
+    if chance.random() < 0.7:
+        return {}
+    begin = BEGIN + chance.uniform(100, 600)
+    one = desired.Reservation(
+        name="course",
+        nodes=(chance.choice(nodes),),
+        starts_at=begin,
+        ends_at=begin + chance.uniform(60, 300),
+        users=() if chance.random() < 0.5 else (OWNERS[1],),
+        maintenance=chance.random() < 0.3,
+    )
+    return {one.name: one}
+
+
+def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
+    """A job of some shape."""
+    choose = chance.choice
+    gpu = choose([0, 0, 1000, 1000, 2000, 500, 250])
+    count = choose([1, 1, 1, 2, 3])
+    array = choose([None, None, None, 2, 4])
+    needs: list[desired.Dependency] = []
+    if others and chance.random() < 0.25:
+        condition: Literal["afterOk", "afterAny", "afterNotOk"]
+        condition = choose(["afterOk", "afterAny", "afterNotOk"])
+        needs.append(desired.Dependency(choose([*others[-5:], "never"]), condition))
+    group = desired.TaskGroup(
+        name="main",
+        count=count,
+        resources=Resources(choose([500, 1000, 2000]), choose([1, 2, 8]) * GI, gpu),
+        command=("true",),
+        minimum=choose([None, 1]) if count > 1 else None,
+    )
+    return desired.Job(
+        name=name,
+        run=1,
+        hash="0123456789abcdef",
+        queue=choose(["default", "default", "near", "far", "batch"]),
+        owner=choose(["", *OWNERS]),
+        groups=(group,),
+        suspend=chance.random() < 0.08,
+        priority=choose([10, 50, 50, 90]),
+        preemptible=chance.random() < 0.8,
+        framework=choose(["none", "none", "torchrun"]),
+        array_count=array,
+        parallelism=choose([None, 1, 2]) if array else None,
+        depends_on=tuple(needs),
+        pools=choose([(), (), (), ("gpu",)]),
+        time_limit_s=choose([None, None, 30, 120]),
+        deadline=BEGIN + chance.uniform(50, STORM_S) if chance.random() < 0.08 else None,
+        retries=desired.Retries(limit=choose([0, 1, 3]), backoff_s=choose([0, 5, 20])),
+        checkpoint=desired.Checkpoint(grace_s=choose([2, GRACE_S])) if choose([0, 1]) else None,
+        grace_s=choose([None, 1, GRACE_S]),
+        lease_s=choose([None, LEASE_S, LEASE_S, 20]),
+        exclusive=chance.random() < 0.03,
+    )
+
+
+def endless(name: str) -> bool:
+    """Whether a job's tasks run until they are told to leave."""
+    return name.startswith(("hog", "owed"))
+
+
+def hogs(chance: random.Random) -> list[desired.Job]:
+    """Preemptible work without a guarantee that takes what there is and gives nothing back."""
+    return [
+        msgspec.structs.replace(
+            a_job(chance, f"hog{number}", []),
+            queue=chance.choice(["default", "batch"]),
+            owner="",
+            preemptible=True,
+            suspend=False,
+            deadline=None,
+            time_limit_s=None,
+            exclusive=False,
+        )
+        for number in range(chance.choice([2, 4, 6]))
+    ]
+
+
+def owed(seed: int) -> list[desired.Job]:
+    """Work that asks for what is guaranteed, once all is calm."""
+    chance = random.Random(f"{seed} owed")
+    found = []
+    for number in range(3):
+        group = desired.TaskGroup(
+            name="main",
+            count=1,
+            resources=Resources(chance.choice([500, 1000]), GI, chance.choice([0, 500, 1000])),
+            command=("true",),
+        )
+        found.append(
+            desired.Job(
+                name=f"owed{number}",
+                run=1,
+                hash="0123456789abcdef",
+                queue=chance.choice(["near", "far"]),
+                groups=(group,),
+                preemptible=chance.random() < 0.7,
+            )
+        )
+    return found
+
+
+# -- what people do
+
+
+def _work(chance: random.Random) -> Iterable[Step]:
+    found = [Step(chance.uniform(0, 60), "submit", job.name, job) for job in hogs(chance)]
+    names: list[str] = []
+    for number in range(chance.choice([12, 18, 24])):
+        name = f"j{number}"
+        job = a_job(chance, name, names)
+        names.append(name)
+        at = chance.uniform(0, 0.85 * STORM_S)
+        found.append(Step(at, "submit", name, job))
+        if chance.random() < 0.15:
+            found.append(Step(at + chance.uniform(0, 200), "cancel", name))
+        if chance.random() < 0.3:
+            field, value = chance.choice(
+                [
+                    ("queue", chance.choice(["default", "near", "batch"])),
+                    ("priority", chance.choice([1, 99])),
+                    ("suspend", True),
+                    ("suspend", False),
+                    ("run", 2),
+                    ("time_limit_s", 20),
+                    ("deadline", BEGIN + at + 100),
+                ]
+            )
+            begin = at + chance.uniform(0, 120)
+            found.append(Step(begin, "change", name, fields=((field, value),)))
+            if field == "suspend":
+                found.append(Step(begin + 90, "change", name, fields=(("suspend", not value),)))
+    return found
+
+
+def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
+    """Changes of the structure, each taken back after a while."""
+    found = []
+    some: list[tuple[str, Any]] = [
+        ("drained", chance.choice(nodes)),
+        ("undeclared", chance.choice(nodes)),
+        ("suspended", True),
+        ("swollen", True),
+        ("limit", chance.choice([0, 3000])),
+        ("closed", chance.choice(["default", "near"])),
+    ]
+    for field, value in some:
+        if chance.random() < 0.45:
+            at = chance.uniform(60, 0.8 * STORM_S)
+            found.append(Step(at, "structure", field, fields=((field, value),)))
+            plain = getattr(Changes(), field)
+            back = at + chance.uniform(5, 150)
+            found.append(Step(back, "structure", field, fields=((field, plain),)))
+    return found
+
+
+# -- what goes wrong
+
+
+def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
+    rates = faults.Rates(
+        cut_every_s=chance.choice([0, 500, 1000]),
+        flap_every_s=chance.choice([0, 900]),
+        power_off_every_s=chance.choice([0, 700, 1500]),
+        restart_agent_every_s=chance.choice([0, 500]),
+        skew_clock_every_s=chance.choice([0, 400]),
+        change_leader_every_s=chance.choice([0, 500]),
+        away_s=chance.choice([30, 200]),
+        skew_s=chance.choice([5, 600]),
+    )
+    plan = faults.draw(chance, nodes, 0.0, STORM_S, rates)
+    found = [Step(one.at, "fault", one.node, fault=one) for one in plan]
+    crashes: list[What] = ["crash-before-commit", "crash-after-commit"]
+    found += [
+        Step(chance.uniform(0, STORM_S), chance.choice(crashes))
+        for _ in range(chance.choice([1, 2, 4]))
+    ]
+    at = chance.uniform(0, 0.8 * STORM_S)
+    back = at + chance.choice([10, 50, 150])
+    apart = chance.sample(nodes, max(1, len(nodes) // 2))
+    for node in apart:
+        found.append(Step(at, "fault", node, fault=faults.Fault(at, "cut", node)))
+        found.append(Step(back, "fault", node, fault=faults.Fault(back, "connect", node)))
+    if chance.random() < 0.3:  # a machine breaks, and somebody says so while it is off
+        node, at = chance.choice(nodes), chance.uniform(60, 0.7 * STORM_S)
+        found.append(Step(at, "fault", node, fault=faults.Fault(at, "power-off", node)))
+        found.append(Step(at + 0.5, "fault", node, fault=faults.Fault(at, "cut", node)))
+        found.append(Step(at + 1, "structure", "gone", fields=(("gone", node),)))
+    return found

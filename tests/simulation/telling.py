@@ -1,0 +1,368 @@
+"""Tells a story: the real ``reconcile`` with virtual nodes, every checker after every cycle.
+
+A plan goes in, a ``Told`` with counts comes out; the first broken invariant ends it with a
+``Broken`` that names the checker. After the storm all faults are mended and git changes no more:
+first with endless work that holds what it can, then without it.
+"""
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import partial
+
+import msgspec
+
+from reconciler.core import reconcile
+from reconciler.model import desired, outcome, records, states
+from reconciler.model.states import EndReason
+from reconciler.simulation import agenda, faults, machines
+from reconciler.simulation import cluster as clusters
+from tests.simulation import invariants, stories
+
+#: Each so-many-th cycle is decided again from bytes.
+REPLAYED_EVERY = 9
+HEARTBEAT_S = 10.0
+START_S = 0.5
+#: What messages, heartbeats that are lost, and starts may take on top of leases and graces.
+SLACK_S = 12 * HEARTBEAT_S + 4 * stories.DELAY_S_MAX
+#: Looks at the cluster while it comes to rest, and how many of them in a row have to be alike:
+#: together they are longer than any task that ends and than any wait before another try.
+LOOK_S = 60.0
+LOOKS_MAX = 90
+QUIET_LOOKS = 4
+#: Cycles of one story; with more of them it finds no rest in time.
+CYCLES_MAX = 20_000
+
+
+class BrokenError(Exception):
+    """An invariant does not hold. ``checker`` names which."""
+
+    def __init__(self, checker: str, at: float, found: list[str]) -> None:
+        self.checker = checker
+        lines = "".join(f"\n  {line}" for line in found[:8])
+        super().__init__(f"{checker}, {at - stories.BEGIN:.1f} s after the beginning:{lines}")
+
+
+class CrashError(Exception):
+    """The controller is killed here; what it had not committed is lost."""
+
+
+class Told(msgspec.Struct):
+    """What a story came to."""
+
+    steps: int = 0
+    cycles: int = 0
+    starts: int = 0
+    evictions: int = 0
+    crashes: int = 0
+    cuts: int = 0
+    replays: int = 0
+
+    def add(self, other: "Told") -> None:
+        """Count another story too."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class _Weather(faults.Weather):
+    """Bad until it is over."""
+
+    over = False
+
+    def carry(self) -> tuple[float, ...]:
+        return (0.0,) if self.over else super().carry()
+
+
+class Teller:
+    """One story under way."""
+
+    def __init__(self, plan: stories.Plan) -> None:
+        self.plan = plan
+        self.told = Told()
+        self.changes = stories.Changes()
+        self.weather = _Weather(
+            random.Random(f"{plan.seed} weather"),
+            lose=plan.lose,
+            duplicate=plan.duplicate,
+            delay=plan.delay,
+            delay_s_max=stories.DELAY_S_MAX,
+        )
+        self.hardware = {
+            name: pool.node_resources
+            for pool in plan.structure.pools.values()
+            for name in pool.nodes
+        }
+        self.armed: list[stories.What] = []
+        self.up: set[str] = set()
+        self.jobs = invariants.Jobs()
+        self.partly = invariants.PartlyRunning(stories.SILENCE_S, SLACK_S)
+        self.wanted = desired.Desired()
+        self.started_now: frozenset[str] = frozenset()
+        self.ended_now: tuple[records.JobRecord, ...] = ()
+        self.cluster = clusters.Cluster(
+            plan.structure,
+            now=stories.BEGIN,
+            fates=self._fate,
+            timing=clusters.Timing(start_s=START_S, heartbeat_s=HEARTBEAT_S),
+            weather=self.weather,
+            watcher=self,
+            decide=self._decide,
+        )
+
+    # -- the whole story
+
+    def tell(self) -> Told:
+        """From the beginning to the end.
+
+        Raises:
+            BrokenError: an invariant does not hold, or the core itself found a mistake.
+        """
+        try:
+            for step in self.plan.steps:
+                self.cluster.at(stories.BEGIN + step.at, partial(self._do, step))
+            self._run(stories.BEGIN + stories.STORM_S + 1)
+            self._mend()
+            self._rest_with_hogs()
+            self.cluster.commit(remove=[n for n in self.cluster.jobs if stories.endless(n)])
+            self._settle()
+            self._hold("ended", invariants.ended(self._view()))
+        except BrokenError:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            raise BrokenError(kind, self.cluster.now, [str(error)]) from error
+        return self.told
+
+    def _run(self, until: float) -> None:
+        while True:
+            try:
+                self.cluster.run(until)
+            except CrashError:
+                self.told.crashes += 1
+                self._lead_anew()
+            else:
+                return
+
+    def _lead_anew(self) -> None:
+        self.cluster.change_leader()
+        self.partly.restart(self.cluster.now)
+
+    def _mend(self) -> None:
+        """Faults and changes are over."""
+        self.armed.clear()
+        self.weather.over = True
+        self.changes = stories.Changes()
+        self.cluster.change_structure(self.plan.structure)
+        for name in self.cluster.nodes:
+            for kind in ("boot", "connect"):
+                self.cluster.suffer(faults.Fault(self.cluster.now, kind, name))
+
+    def _rest_with_hogs(self) -> None:
+        """Owners ask for what is guaranteed to them while others hold all they can."""
+        self._run(self.cluster.now + LOOK_S)
+        self.cluster.commit(stories.owed(self.plan.seed))
+        self._settle()
+        before = self._view()
+        self._hold("guarantees", invariants.guarantees(before))
+        self._run(self.cluster.now + 3 * LOOK_S)
+        self._hold("moves", invariants.moves(before, self._view()))
+
+    def _settle(self) -> None:
+        """Let everything happen that has to, until nothing has moved for some looks."""
+        quiet, found = 0, ["nothing was looked at"]
+        before = self._view()
+        for _ in range(LOOKS_MAX):
+            self._run(self.cluster.now + LOOK_S)
+            after = self._view()
+            found = invariants.moves(before, after)
+            before = after
+            quiet = 0 if found else quiet + 1
+            if quiet >= QUIET_LOOKS:
+                return
+        self._hold("rest", ["it never comes to rest", *found])
+
+    # -- what happens
+
+    def _do(self, step: stories.Step) -> None:
+        self.told.steps += 1
+        cluster = self.cluster
+        if step.what == "submit" and step.job is not None:
+            cluster.commit([step.job])
+        elif step.what == "cancel":
+            cluster.commit(remove=[step.subject])
+        elif step.what == "change" and step.subject in cluster.jobs:
+            spec = cluster.jobs[step.subject]
+            cluster.commit([msgspec.structs.replace(spec, **dict(step.fields))])
+        elif step.what == "structure":
+            self.changes = msgspec.structs.replace(self.changes, **dict(step.fields))
+            if self.changes.gone:  # who says so has looked: it is off, and stays off
+                for kind in ("power-off", "cut"):
+                    cluster.suffer(faults.Fault(cluster.now, kind, self.changes.gone))
+            cluster.change_structure(stories.structure_with(self.plan.structure, self.changes))
+        elif step.what in ("crash-before-commit", "crash-after-commit"):
+            self.armed.append(step.what)
+        elif step.fault is not None:
+            self._suffer(step.fault)
+
+    def _suffer(self, fault: faults.Fault) -> None:
+        if fault.node and fault.node == self.changes.gone:
+            return
+        self.told.cuts += fault.kind == "cut"
+        if fault.kind == "change-leader":
+            self.told.crashes += 1
+            self._lead_anew()
+        else:
+            self.cluster.suffer(fault)
+
+    def _fate(self, attempt: records.AttemptRecord) -> machines.Fate:
+        """Alike for the tasks of one try, but that now and then one of them fails."""
+        gang = f"{self.plan.seed} {attempt.job} {attempt.element} {attempt.try_number}"
+        chance = random.Random(gang)
+        runs_s = chance.uniform(1, stories.RUNS_S_MAX)
+        own = random.Random(f"{gang} {attempt.index}")
+        fails = own.random() < 0.12
+        return machines.Fate(
+            runs_s=float("inf") if stories.endless(attempt.job) else runs_s * (1 - fails / 2),
+            exit_code=3 if fails else 0,
+            leaves_s=own.choice([0.0, 1.0, 5.0, 60.0]),
+        )
+
+    # -- watching
+
+    def started(self, attempt: records.AttemptRecord, at: float) -> None:
+        """A task is up."""
+        self.up.add(attempt.id)
+
+    def ended(
+        self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
+    ) -> None:
+        """A task has left."""
+        self.up.discard(attempt.id)
+        if why is EndReason.EXITED and self._fate(attempt).exit_code == 0:
+            self.partly.has_succeeded(attempt)
+
+    def _decide(
+        self, wanted: desired.Desired, observed: records.Observed, now: float
+    ) -> outcome.Outcome:
+        self.wanted = wanted
+        self.told.cycles += 1
+        if self.told.cycles > CYCLES_MAX:
+            raise agenda.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
+        again = self.told.cycles % REPLAYED_EVERY == 0
+        packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
+        result = reconcile.reconcile(wanted, observed, now)
+        if again:
+            kinds = tuple[desired.Desired, records.Observed]
+            wanted_again, observed_again = msgspec.msgpack.decode(packed, type=kinds)
+            second = reconcile.reconcile(wanted_again, observed_again, now)
+            self.told.replays += 1
+            self._hold("same", invariants.same(result, second))
+        if "crash-before-commit" in self.armed:
+            self.armed.remove("crash-before-commit")
+            raise CrashError
+        return result
+
+    def decided(self, result: outcome.Outcome) -> None:
+        """After each cycle, all that must hold does."""
+        starts = [a.attempt for a in result.actions if isinstance(a, outcome.StartAttempt)]
+        self.told.starts += len(starts)
+        stopped = {a.attempt for a in result.actions if isinstance(a, outcome.StopAttempt)}
+        self.told.evictions += sum(
+            attempt.stop is not None and attempt.stop.reason is EndReason.PREEMPTED
+            for attempt in result.attempts
+            if attempt.id in stopped
+        )
+        self.started_now = frozenset(starts)
+        self.ended_now = tuple(record for record in result.jobs if record.finished)
+        view = self._view()
+        for checker in (
+            invariants.capacity,
+            invariants.whole_gangs,
+            self.partly.check,
+            invariants.limits,
+            self.jobs.check,
+            invariants.once,
+            invariants.true_reasons,
+        ):
+            self._hold(getattr(checker, "__qualname__", ""), checker(view))
+        if "crash-after-commit" in self.armed:
+            self.armed.remove("crash-after-commit")
+            raise CrashError
+
+    def _hold(self, checker: str, found: list[str]) -> None:
+        if found:
+            raise BrokenError(checker, self.cluster.now, found)
+
+    def _view(self) -> invariants.View:
+        memory, now = self.cluster.memory, self.cluster.now
+        running = tuple(
+            invariants.Running(
+                node=name,
+                attempt=task.attempt,
+                up=task.attempt.id in self.up and task.starts_at <= now,
+                told=task.told,
+                reachable=node.reachable,
+            )
+            for name, node in self.cluster.nodes.items()
+            for task in node.tasks.values()
+        )
+        return invariants.View(
+            now=now,
+            structure=self.wanted.structure,
+            jobs=self.wanted.jobs,
+            job_records=dict(memory.jobs),
+            attempts=dict(memory.attempts),
+            nodes=dict(memory.nodes),
+            why=dict(memory.reasons),
+            hardware=self.hardware,
+            running=running,
+            started=self.started_now,
+            ended=self.ended_now,
+        )
+
+
+Transition = tuple[StrEnum, StrEnum]
+TABLES: dict[str, frozenset[Transition]] = {
+    "jobs and elements": frozenset(states.JOB_TRANSITIONS),
+    "attempts": frozenset(states.ATTEMPT_TRANSITIONS),
+    "nodes": frozenset(states.NODE_TRANSITIONS),
+}
+
+
+@contextlib.contextmanager
+def transitions() -> Iterator[Counter[Transition]]:
+    """Count which transitions of the tables are taken meanwhile.
+
+    The core's own check is listened to, since a record shows only where a cycle has led in the
+    end, and one cycle may take several steps.
+    """
+    taken: Counter[Transition] = Counter()
+    original = states.check
+
+    def listening(
+        subject: str, before: StrEnum, after: StrEnum, story: tuple[str, ...] = ()
+    ) -> None:
+        original(subject, before, after, story)
+        if before is not after:
+            taken[before, after] += 1
+
+    states.check = listening
+    try:
+        yield taken
+    finally:
+        states.check = original
+
+
+def never_taken(taken: Counter[Transition]) -> dict[str, list[str]]:
+    """The transitions of each table that were not taken."""
+    return {
+        name: sorted(f"{a}→{b}" for a, b in table if not taken[a, b])
+        for name, table in TABLES.items()
+    }
+
+
+def tell(plan: stories.Plan) -> Told:
+    """Tell a whole story."""
+    return Teller(plan).tell()

@@ -1,0 +1,64 @@
+"""Some dozens of stories of faults; ``make simulate-faults`` tells many more."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from tests.simulation import invariants, shrinking, stories, telling
+
+#: Where the seeds of these tests begin.
+FIRST = 0
+SEEDS = 60
+PARTS = 12
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_invariant_breaks(part: int) -> None:
+    counts = telling.Told()
+    for seed in range(FIRST + part, FIRST + SEEDS, PARTS):
+        plan = stories.draw(seed)
+        try:
+            counts.add(telling.tell(plan))
+        except telling.BrokenError as error:
+            short = shrinking.shrink(plan, error.checker, tellings_max=40)
+            pytest.fail(f"seed {seed}: {error}\n{shrinking.text(short)}")
+    assert counts.crashes >= SEEDS // PARTS
+    assert counts.cuts >= SEEDS // PARTS
+    assert counts.starts > 20 * SEEDS // PARTS
+    assert counts.replays > 20 * SEEDS // PARTS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_story_has_a_crash_and_a_partition(seed: int) -> None:
+    plan = stories.draw(seed)
+    kinds = Counter(step.fault.kind if step.fault else step.what for step in plan.steps)
+    assert kinds["crash-before-commit"] + kinds["crash-after-commit"] > 0
+    assert kinds["cut"] > 0
+    assert plan == stories.draw(seed)
+
+
+def test_a_story_that_fails_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken checker stands for a broken scheduler: one step of many is to blame."""
+    plan = stories.draw(1)
+    (name,) = [step.subject for step in plan.steps if step.what == "submit"][:1]
+
+    def blames(view: invariants.View) -> list[str]:
+        return [f"{name} is there"] if name in view.job_records else []
+
+    monkeypatch.setattr(invariants, "once", blames)
+    error = shrinking.broken(plan)
+    assert error is not None
+    short = shrinking.shrink(plan, error.checker)
+    assert [(step.what, step.subject) for step in short.steps] == [("submit", name)]
+    assert (short.lose, short.duplicate, short.delay) == (0.0, 0.0, 0.0)
+    assert f"submit {name}" in shrinking.text(short)
+
+
+def test_transitions_are_counted() -> None:
+    plan = msgspec.structs.replace(stories.draw(2), steps=())
+    with telling.transitions() as taken:
+        telling.tell(plan)
+    assert set(telling.TABLES) == set(telling.never_taken(taken))
+    assert "Ended→Running" not in telling.never_taken(taken)["attempts"]
+    assert "Pending→Starting" not in telling.never_taken(taken)["jobs and elements"]
