@@ -401,5 +401,9 @@ def _grace_s(work: Work, spec: desired.Job, node_name: str) -> int:
 
 
 def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNote) -> int:
-    """The number of the try under way, or of the last one."""
-    return max((attempt.try_number for attempt in attempts), default=note.tries)
+    """The highest number of a try so far.
+
+    Tasks of an elastic element that joined later have higher numbers, also those that are gone:
+    a number that came again would name an attempt that its node has had and forgotten.
+    """
+    return max([note.tries, *(attempt.try_number for attempt in attempts)])

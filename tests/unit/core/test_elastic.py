@@ -1,11 +1,14 @@
 """Elements that go on with fewer tasks: they give way first, grow back, and end as a whole."""
 
+import msgspec
 import pytest
 
-from reconciler.model import desired
+from reconciler.core import work as desk
+from reconciler.model import desired, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
 from tests.unit.core.world import World, job
+from tests.unit.store import samples
 
 
 def elastic(name: str, least: int, most: int, cpu: int = 1, **more: object) -> desired.Job:
@@ -151,3 +154,12 @@ def test_it_grows_as_far_as_a_cap_allows() -> None:
     world.end("other")
     world.settle()
     assert len(indexes(world, "train")) == 3
+
+
+def test_numbers_of_tries_go_on_from_tasks_that_joined_and_left() -> None:
+    note = records.ElementNote(tries=14)
+    spec = samples.job()
+    core = msgspec.structs.replace(samples.attempt(spec), try_number=12)
+    assert desk.try_number_of([core], note) == 14
+    assert desk.try_number_of([msgspec.structs.replace(core, try_number=15)], note) == 15
+    assert desk.try_number_of([], note) == 14
