@@ -366,6 +366,28 @@ class Scheduling(msgspec.Struct, frozen=True):
     stale_gang_s: int = 60
 
 
+class Safety(msgspec.Struct, frozen=True):
+    """How much a revision may disrupt before somebody has to approve it; None: any amount.
+
+    Attributes:
+        gpu_share: GPUs leaving service, of a pool and of all, as a part of those in service.
+        gpus: the same as a number, over all pools.
+        gpu_floor: ``gpu_share`` holds only where at least so many GPUs are in service.
+        queues: queues removed.
+        jobs: running jobs ended, by the structure or by removing their documents.
+        gpu_hours: GPU-hours of their work that are lost.
+        approval: patterns of labels of structural objects whose every change needs approval.
+    """
+
+    gpu_share: float | None = 0.3
+    gpus: int | None = None
+    gpu_floor: int = 16
+    queues: int | None = None
+    jobs: int | None = None
+    gpu_hours: float | None = None
+    approval: tuple[str, ...] = ()
+
+
 class Settings(msgspec.Struct, frozen=True):
     """``Cluster`` as normalised."""
 
@@ -379,6 +401,7 @@ class Settings(msgspec.Struct, frozen=True):
     retain_history_s: int = 90 * 86_400
     retain_gone_nodes_s: int = 7 * 86_400
     scheduling: Scheduling = Scheduling()
+    safety: Safety = Safety()
 
 
 class Structure(msgspec.Struct, frozen=True):

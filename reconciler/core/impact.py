@@ -1,0 +1,423 @@
+"""What a change of desired state does to a cluster, in the cluster's own units.
+
+Two desired states and the records of the moment come in; out comes an :class:`Impact`: GPUs that
+leave and enter service, queues that go, guarantees and limits that change, running work that ends.
+Safety limits are compared with it, a plan shows it, and approval names its :func:`digest`. Nothing
+is decided here and nothing is simulated: what the scheduler makes of the change is not in it.
+"""
+
+import fnmatch
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from reconciler.model import desired, records
+from reconciler.model.states import AttemptState
+
+#: How work meets its end, or what else becomes of it. ``drained``: its node leaves service, and
+#: it goes on there until it ends by itself.
+How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"]
+#: Which part of the change does it: the structure, the removal of documents of jobs, or another
+#: change of a job by whoever may change it.
+Part = Literal["structure", "removal", "job"]
+
+_HASH_CHARACTERS = 16
+_DIGEST = re.compile(r"(?:s([0-9a-f]{16}))?(?:r([0-9a-f]{16}))?j(\d{1,9})h(\d{1,9})")
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class PoolImpact(msgspec.Struct, frozen=True):
+    """GPUs and nodes of one pool that leave and enter service.
+
+    A node is in service when its pool manages it and git does not drain it; it counts with the
+    GPUs that its pool declares, whether or not it reports. ``pool`` is empty for all pools
+    together, where a node that only changes its pool neither leaves nor enters.
+    """
+
+    pool: str
+    gpus_before: int
+    gpus_after: int
+    gpus_leaving: int
+    gpus_entering: int
+    nodes_before: int = 0
+    nodes_leaving: tuple[str, ...] = ()
+    nodes_entering: tuple[str, ...] = ()
+
+    @property
+    def share_leaving(self) -> float:
+        """Which part of the GPUs in service leaves: 0 to 1, and 0 where there are none."""
+        return self.gpus_leaving / self.gpus_before if self.gpus_before else 0.0
+
+
+class AmountChange(msgspec.Struct, frozen=True):
+    """A guarantee or limit that is another after the change.
+
+    ``object`` is ``Queue/name`` or ``Quota/name``; ``field`` as documents have it; amounts are in
+    milli-CPUs, bytes or milli-GPUs, None where nothing was said.
+    """
+
+    object: str
+    field: str
+    resource: Literal["cpu", "memory", "gpu"]
+    before: int | None
+    after: int | None
+
+
+class JobImpact(msgspec.Struct, frozen=True):
+    """What happens to a job that has tasks on nodes now.
+
+    Attributes:
+        job: its name. queue, owner: as it runs.
+        how: what becomes of it. part: by which part of the change.
+        gpus: GPUs (shares of them) of the tasks concerned.
+        gpu_hours_lost: what they have put in since they started and nobody can take up again;
+            0 for work that is asked to save, or goes on.
+        nodes: where those tasks are.
+    """
+
+    job: str
+    queue: str
+    owner: str
+    how: How
+    part: Part
+    gpus: float
+    gpu_hours_lost: float
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> bool:
+        """Whether tasks of it are stopped because of the change."""
+        return self.how != "drained"
+
+
+class Impact(msgspec.Struct, frozen=True):
+    """What a change does, measured at one moment.
+
+    Attributes:
+        total: GPUs of all pools together. pools: those of each pool that is touched, by name.
+        queues_removed, queues_added: names.
+        amounts: guarantees and limits that change.
+        jobs: work with tasks on nodes that is touched, in order of name.
+        jobs_removed: every job that the change itself takes out of the desired state, running
+            or not.
+        objects: labels (``Kind/name``) of structural objects that differ, in order.
+        approval: those of them that always need approval.
+        digest: what approving this change names; see :func:`digest`.
+    """
+
+    total: PoolImpact
+    pools: tuple[PoolImpact, ...] = ()
+    queues_removed: tuple[str, ...] = ()
+    queues_added: tuple[str, ...] = ()
+    amounts: tuple[AmountChange, ...] = ()
+    jobs: tuple[JobImpact, ...] = ()
+    jobs_removed: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    approval: tuple[str, ...] = ()
+    digest: str = ""
+
+    def jobs_ended(self, *parts: Part) -> int:
+        """How many running jobs are stopped, by ``parts`` of the change or by all of it."""
+        return sum(job.ends for job in self.jobs if not parts or job.part in parts)
+
+    def gpu_hours_lost(self, *parts: Part) -> float:
+        """GPU-hours of work that are lost, by ``parts`` of the change or by all of it."""
+        return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """A digest taken apart: which change is meant, and how much running work it may end.
+
+    Attributes:
+        structure: hash of the structural objects before and after; empty: none differs.
+        removals: hash of the jobs that the change removes; empty: none.
+        jobs_ended, gpu_hours_lost: figures of the moment at which the digest was made.
+    """
+
+    structure: str = ""
+    removals: str = ""
+    jobs_ended: int = 0
+    gpu_hours_lost: int = 0
+
+    def text(self) -> str:
+        """As people give it: one word, ``s…r…jNhN``."""
+        parts = [f"s{self.structure}" if self.structure else ""]
+        parts.append(f"r{self.removals}" if self.removals else "")
+        return "".join(parts) + f"j{self.jobs_ended}h{self.gpu_hours_lost}"
+
+
+def parse_digest(text: str) -> Digest | None:
+    """A digest as people give it, taken apart; None where it is none."""
+    found = _DIGEST.fullmatch(text.strip())
+    if found is None or not (found[1] or found[2]):
+        return None
+    return Digest(found[1] or "", found[2] or "", int(found[3]), int(found[4]))
+
+
+def find(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+) -> Impact:
+    """What changing ``before`` into ``after`` does to what is ``observed`` at ``now``.
+
+    Args:
+        before: what is in force.
+        after: what is proposed.
+        observed: records as of the last cycle.
+        now: seconds since the epoch, for work that is lost and deadlines.
+    """
+    total, pools = _pools(before.structure, after.structure)
+    jobs = tuple(_jobs(before, after, observed, now))
+    removed = tuple(sorted(name for name in before.jobs if _is_removed(name, after)))
+    differing = dict(differences(before.structure, after.structure))
+    labels = tuple(differing)
+    ended = [job for job in jobs if job.ends and job.part != "job"]
+    named = Digest(
+        structure=_hash(differing) if differing else "",
+        removals=_hash({name: before.jobs[name].key for name in removed}) if removed else "",
+        jobs_ended=len(ended),
+        gpu_hours_lost=math.ceil(round(sum(job.gpu_hours_lost for job in ended), 6)),
+    )
+    queues = before.structure.queues.keys(), after.structure.queues.keys()
+    return Impact(
+        total=total,
+        pools=pools,
+        queues_removed=tuple(sorted(queues[0] - queues[1])),
+        queues_added=tuple(sorted(queues[1] - queues[0])),
+        amounts=tuple(_amounts(before.structure, after.structure)),
+        jobs=jobs,
+        jobs_removed=removed,
+        objects=labels,
+        approval=tuple(needing_approval(labels, before.structure.settings.safety.approval)),
+        digest=named.text() if named.structure or named.removals else "",
+    )
+
+
+def digest(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+) -> str:
+    """The digest of a change: what ``muster approve`` takes; empty where nothing is disruptive.
+
+    Two hashes name the change: one over the normalised structural objects that differ, before and
+    after, one over the runs of the jobs that the change removes. Neither knows of commits or of
+    the live cluster, so both hold while that moves on. Behind them stand the running jobs and
+    GPU-hours (rounded up) that it ends at the moment: approval is of so much, and what is more
+    than a limit allows on top of it needs another.
+    """
+    return find(before, after, observed, now).digest
+
+
+def differences(
+    before: desired.Structure, after: desired.Structure
+) -> Iterator[tuple[str, tuple[object, object]]]:
+    """Labels of structural objects that differ, in order, with both sides as plain values.
+
+    A side is None where there is no such object.
+    """
+    old, new = objects(before), objects(after)
+    for label in sorted(old.keys() | new.keys()):
+        left, right = old.get(label), new.get(label)
+        if left != right:
+            yield label, (msgspec.to_builtins(left), msgspec.to_builtins(right))
+
+
+def objects(structure: desired.Structure) -> dict[str, object]:
+    """The normalised objects of a structure by label, ``Kind/name``; identities as ``Access``."""
+    found: dict[str, object] = {"Cluster/settings": structure.settings}
+    tables: Iterable[tuple[str, Mapping[str, object]]] = (
+        ("NodePool", structure.pools),
+        ("Queue", structure.queues),
+        ("PriorityClass", structure.priority_classes),
+        ("Access", structure.unix_users),
+        ("Quota", structure.quotas),
+        ("Reservation", structure.reservations),
+        ("Volume", structure.volumes),
+    )
+    for kind, table in tables:
+        found.update({f"{kind}/{name}": value for name, value in table.items()})
+    return found
+
+
+def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text."""
+    wanted = [pattern if "/" in pattern else f"{pattern}/*" for pattern in patterns]
+    return [
+        label for label in labels if any(fnmatch.fnmatchcase(label, pattern) for pattern in wanted)
+    ]
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(_encode(value)).hexdigest()[:_HASH_CHARACTERS]
+
+
+def _is_removed(name: str, after: desired.Desired) -> bool:
+    return name not in after.jobs and name not in after.refused
+
+
+# --- capacity ---------------------------------------------------------------------------------
+
+
+def in_service(pool: desired.Pool) -> dict[str, int]:
+    """Nodes of a pool that may be given work, with the GPUs that each declares."""
+    if pool.observe_only:
+        return {}
+    gpus = pool.node_resources.gpu_milli // 1000
+    return {node: gpus for node in pool.nodes if node not in pool.drains}
+
+
+def _pools(
+    before: desired.Structure, after: desired.Structure
+) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
+    """All pools together, and each that is touched."""
+    old = {name: in_service(pool) for name, pool in before.pools.items()}
+    new = {name: in_service(pool) for name, pool in after.pools.items()}
+    touched = []
+    for name in sorted(old.keys() | new.keys()):
+        found = _capacity(name, old.get(name, {}), new.get(name, {}))
+        if found.nodes_leaving or found.nodes_entering or found.gpus_before != found.gpus_after:
+            touched.append(found)
+    every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
+    return _capacity("", *every), tuple(touched)
+
+
+def _capacity(pool: str, old: dict[str, int], new: dict[str, int]) -> PoolImpact:
+    names = old.keys() | new.keys()
+    return PoolImpact(
+        pool=pool,
+        gpus_before=sum(old.values()),
+        gpus_after=sum(new.values()),
+        gpus_leaving=sum(max(0, old.get(name, 0) - new.get(name, 0)) for name in names),
+        gpus_entering=sum(max(0, new.get(name, 0) - old.get(name, 0)) for name in names),
+        nodes_before=len(old),
+        nodes_leaving=tuple(sorted(old.keys() - new.keys())),
+        nodes_entering=tuple(sorted(new.keys() - old.keys())),
+    )
+
+
+# --- queues and quotas ------------------------------------------------------------------------
+
+
+def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[AmountChange]:
+    """Changed amounts of queues and quotas; those of one that comes or goes against nothing."""
+    nothing = desired.Amounts()
+    for name in _either(before.queues, after.queues):
+        old, new = before.queues.get(name), after.queues.get(name)
+        for field, left, right in (
+            ("guaranteed", old and old.guaranteed, new and new.guaranteed),
+            ("limit", old and old.limit, new and new.limit),
+            ("lendingLimit", old and old.lending_limit, new and new.lending_limit),
+        ):
+            yield from _changes(f"Queue/{name}", field, left or nothing, right or nothing)
+    for name in _either(before.quotas, after.quotas):
+        left_quota, right_quota = before.quotas.get(name), after.quotas.get(name)
+        yield from _changes(
+            f"Quota/{name}",
+            "resources",
+            left_quota.resources if left_quota else nothing,
+            right_quota.resources if right_quota else nothing,
+        )
+
+
+def _either(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    return sorted(old.keys() | new.keys())
+
+
+def _changes(
+    label: str, field: str, old: desired.Amounts, new: desired.Amounts
+) -> Iterator[AmountChange]:
+    if old.cpu_milli != new.cpu_milli:
+        yield AmountChange(label, field, "cpu", old.cpu_milli, new.cpu_milli)
+    if old.memory_bytes != new.memory_bytes:
+        yield AmountChange(label, field, "memory", old.memory_bytes, new.memory_bytes)
+    if old.gpu_milli != new.gpu_milli:
+        yield AmountChange(label, field, "gpu", old.gpu_milli, new.gpu_milli)
+
+
+# --- running work -----------------------------------------------------------------------------
+
+
+def _jobs(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+) -> Iterator[JobImpact]:
+    """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
+    leaving = _leaving(before.structure, after.structure)
+    for name, live in sorted(_live(observed).items()):
+        record = observed.jobs.get(name)
+        if record is None or record.removed:
+            continue
+        attempts = live
+        how, part = _fate(record, live, before, after, now)
+        if how is None:
+            attempts = [attempt for attempt in live if attempt.node in leaving]
+            if not attempts:
+                continue
+            how, part = "drained", "structure"
+        yield JobImpact(
+            job=name,
+            queue=record.spec.queue,
+            owner=record.spec.owner,
+            how=how,
+            part=part,
+            gpus=sum(attempt.resources.gpu_milli for attempt in attempts) / 1000,
+            gpu_hours_lost=_lost(record.spec, how, attempts, now),
+            nodes=tuple(sorted({attempt.node for attempt in attempts})),
+        )
+
+
+def _leaving(before: desired.Structure, after: desired.Structure) -> set[str]:
+    """Nodes that are in service before the change and in no pool's service after it."""
+    old = {node for pool in before.pools.values() for node in in_service(pool)}
+    new = {node for pool in after.pools.values() for node in in_service(pool)}
+    return old - new
+
+
+def _live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
+    """Attempts that have not ended nor been told to, by job."""
+    found: dict[str, list[records.AttemptRecord]] = {}
+    for attempt in observed.attempts.values():
+        if attempt.state is not AttemptState.ENDED and attempt.stop is None:
+            found.setdefault(attempt.job, []).append(attempt)
+    return found
+
+
+def _fate(
+    record: records.JobRecord,
+    attempts: list[records.AttemptRecord],
+    before: desired.Desired,
+    after: desired.Desired,
+    now: float,
+) -> tuple[How | None, Part]:
+    """How the change ends a running job, None where it does not."""
+    name, old = record.name, record.spec
+    new = after.jobs.get(name)
+    if new is None:
+        gone = name in before.jobs and _is_removed(name, after)
+        return ("cancelled" if gone else None), "removal"
+    if new == before.jobs.get(name):
+        return None, "job"
+    if new.key != old.key:
+        # Another execution under the same run number is ignored while the run is alive.
+        return ("replaced" if new.run != old.run else None), "job"
+    if new.suspend and not old.suspend:
+        return "held", "job"
+    if new.deadline is not None and new.deadline <= now:
+        return "timed-out", "job"
+    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    limit_s = new.time_limit_s
+    if limit_s is not None and started and min(started) + limit_s <= now:
+        return "timed-out", "job"
+    return None, "job"
+
+
+def _lost(spec: desired.Job, how: How, attempts: list[records.AttemptRecord], now: float) -> float:
+    """GPU-hours put in so far that nobody can take up again."""
+    if how == "drained" or (how in {"evicted", "held"} and spec.checkpoint is not None):
+        return 0.0
+    return sum(
+        attempt.resources.gpu_milli / 1000 * max(0.0, now - attempt.started_at) / 3600
+        for attempt in attempts
+        if attempt.started_at is not None
+    )

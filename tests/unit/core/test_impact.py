@@ -1,0 +1,250 @@
+"""What a change does: tables of changes and their figures, and what the digest depends on."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.core import impact
+from reconciler.model import desired, records
+from reconciler.model.resources import Resources
+from tests.unit.core import world
+
+
+def pool(name: str, count: int, gpus: int = 8, **changes: object) -> desired.Pool:
+    values: dict[str, object] = {
+        "name": name,
+        "nodes": tuple(f"{name}{number}" for number in range(count)),
+        "node_resources": Resources(64_000, 2**38, gpus * 1000),
+    }
+    return desired.Pool(**(values | changes))  # type: ignore[arg-type]
+
+
+def state(
+    *pools: desired.Pool,
+    queues: tuple[desired.Queue, ...] = (desired.Queue("default"),),
+    jobs: tuple[desired.Job, ...] = (),
+    **settings: object,
+) -> desired.Desired:
+    return desired.Desired(
+        generation=1,
+        structure=desired.Structure(
+            settings=desired.Settings(**settings),  # type: ignore[arg-type]
+            pools={one.name: one for one in pools},
+            queues={one.name: one for one in queues},
+        ),
+        jobs={one.name: one for one in jobs},
+    )
+
+
+def found(before: desired.Desired, after: desired.Desired) -> impact.Impact:
+    return impact.find(before, after, records.Observed(), 0.0)
+
+
+A4 = pool("a", 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "leaving", "entering", "share"),
+    [
+        ((A4,), (A4,), 0, 0, 0.0),
+        ((A4,), (pool("a", 2),), 16, 0, 0.5),
+        ((A4,), (pool("a", 5),), 0, 8, 0.0),
+        ((A4,), (pool("a", 4, gpus=6),), 8, 0, 0.25),
+        ((A4,), (), 32, 0, 1.0),
+        ((), (A4,), 0, 32, 0.0),
+        ((A4,), (pool("a", 4, observe_only=True),), 32, 0, 1.0),
+        ((A4,), (pool("a", 4, drains={"a1": desired.Drain("fan")}),), 8, 0, 0.25),
+        ((pool("a", 4, drains={"a1": desired.Drain("fan")}),), (pool("a", 3),), 8, 8, 1 / 3),
+        # A node that only changes its pool stays in service.
+        ((A4,), (pool("a", 3), pool("b", 1, nodes=("a3",))), 0, 0, 0.0),
+    ],
+)
+def test_gpus_that_leave_and_enter_service(
+    before: tuple[desired.Pool, ...],
+    after: tuple[desired.Pool, ...],
+    leaving: int,
+    entering: int,
+    share: float,
+) -> None:
+    total = found(state(*before), state(*after)).total
+    assert (total.gpus_leaving, total.gpus_entering) == (leaving, entering)
+    assert total.share_leaving == pytest.approx(share)
+    assert total.gpus_before + entering - leaving == total.gpus_after
+
+
+def test_pools_that_are_touched_are_told_one_by_one() -> None:
+    before = state(A4, pool("b", 2), pool("c", 1))
+    after = state(pool("a", 3), pool("b", 2), pool("d", 1, nodes=("a3",)))
+    pools = {one.pool: one for one in found(before, after).pools}
+    assert sorted(pools) == ["a", "c", "d"]
+    assert pools["a"].nodes_leaving == ("a3",)
+    assert pools["a"].share_leaving == pytest.approx(0.25)
+    assert pools["c"].share_leaving == 1.0
+    assert pools["d"].nodes_entering == ("a3",)
+
+
+def test_queues_and_amounts() -> None:
+    def team(guaranteed: int | None, limit: int | None) -> desired.Queue:
+        return desired.Queue(
+            "team",
+            guaranteed=desired.Amounts(gpu_milli=guaranteed),
+            limit=desired.Amounts(gpu_milli=limit, cpu_milli=4000),
+        )
+
+    before = state(queues=(desired.Queue("default"), desired.Queue("old"), team(4000, None)))
+    after = state(queues=(desired.Queue("default"), desired.Queue("new"), team(2000, 8000)))
+    what = found(before, after)
+    assert what.queues_removed == ("old",)
+    assert what.queues_added == ("new",)
+    assert what.amounts == (
+        impact.AmountChange("Queue/team", "guaranteed", "gpu", 4000, 2000),
+        impact.AmountChange("Queue/team", "limit", "gpu", None, 8000),
+    )
+    assert what.objects == ("Queue/new", "Queue/old", "Queue/team")
+
+
+def test_objects_that_always_need_approval_are_those_that_the_state_in_force_names() -> None:
+    safety = desired.Safety(approval=("Cluster", "NodePool/a*"))
+    before = state(A4, pool("b", 1), safety=safety)
+    after = state(pool("a", 5), pool("b", 2))
+    assert found(before, after).approval == ("Cluster/settings", "NodePool/a")
+    assert found(after, before).approval == ()
+
+
+# --- running work -----------------------------------------------------------------------------
+
+
+def running(*jobs: desired.Job, nodes: int = 2) -> world.World:
+    place = world.World(nodes=nodes, cpu=8, gpu=8)
+    place.commit(*jobs)
+    place.settle()
+    place.advance(1800)
+    return place
+
+
+def wanted(place: world.World, **jobs: desired.Job | None) -> tuple[desired.Desired, ...]:
+    """What is in force in a world, and the same with jobs changed (None: removed)."""
+    before = desired.Desired(place.generation, place.structure, dict(place.jobs))
+    after = {name: spec for name, spec in place.jobs.items() if jobs.get(name, spec)}
+    after |= {name: spec for name, spec in jobs.items() if spec is not None}
+    return before, msgspec.structs.replace(before, jobs=after)
+
+
+def told(place: world.World, before: desired.Desired, after: desired.Desired) -> impact.Impact:
+    return impact.find(before, after, place.memory.observed((), {}), place.now)
+
+
+J = world.job("j", gpu=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "lost"),
+    [
+        (None, "cancelled", 2.0),
+        ({"run": 2}, "replaced", 2.0),
+        ({"suspend": True}, "held", 2.0),
+        ({"suspend": True, "checkpoint": desired.Checkpoint()}, "held", 2.0),
+        ({"deadline": 1000.0}, "timed-out", 2.0),
+        ({"time_limit_s": 600}, "timed-out", 2.0),
+        ({"time_limit_s": 6000}, "", 0.0),
+        ({"priority": 9}, "", 0.0),
+        ({"hash": "fedcba9876543210"}, "", 0.0),  # ignored while that run is alive
+    ],
+)
+def test_what_becomes_of_a_running_job(
+    change: dict[str, object] | None, how: str, lost: float
+) -> None:
+    place = running(J)
+    new = None if change is None else msgspec.structs.replace(J, **change)
+    what = told(place, *wanted(place, j=new))
+    assert [job.how for job in what.jobs] == ([how] if how else [])
+    assert what.gpu_hours_lost() == pytest.approx(lost)
+    assert what.jobs_ended("structure", "removal") == (how == "cancelled")
+
+
+def test_work_with_a_checkpoint_that_is_held_is_not_lost() -> None:
+    saving = msgspec.structs.replace(J, checkpoint=desired.Checkpoint())
+    place = running(saving)
+    what = told(place, *wanted(place, j=msgspec.structs.replace(saving, suspend=True)))
+    assert what.gpu_hours_lost() == 0.0
+
+
+def test_work_on_nodes_that_leave_goes_on() -> None:
+    place = running(world.job("j", gpu=8), world.job("k", gpu=8))
+    before, after = wanted(place)
+    left = msgspec.structs.replace(place.pool, nodes=("n0",))
+    after = msgspec.structs.replace(
+        after, structure=msgspec.structs.replace(place.structure, pools={"pool": left})
+    )
+    what = told(place, before, after)
+    assert [(job.how, job.nodes, job.ends) for job in what.jobs] == [("drained", ("n1",), False)]
+    assert what.jobs_ended() == 0
+
+
+def test_what_would_change_anyhow_is_not_the_change() -> None:
+    """A job already on its way out, and one that was never in force, are not its doing."""
+    place = running(J)
+    place.commit(remove=("j",))
+    before, after = wanted(place)
+    assert told(place, before, after).jobs == ()
+
+
+# --- the digest -------------------------------------------------------------------------------
+
+
+def test_the_digest_names_the_change_and_not_the_moment() -> None:
+    place = running(J, world.job("k", gpu=4))
+    before, after = wanted(place, j=None)
+    first = impact.parse_digest(told(place, before, after).digest)
+    place.advance(7200)
+    place.commit(world.job("new", gpu=1))
+    place.settle()
+    later = impact.parse_digest(told(place, before, after).digest)
+    other = impact.parse_digest(told(place, *wanted(place, k=None)).digest)
+    assert first is not None
+    assert later is not None
+    assert other is not None
+    assert first.removals == later.removals != other.removals
+    assert (first.jobs_ended, first.gpu_hours_lost) == (1, 2)
+    assert (later.jobs_ended, later.gpu_hours_lost) == (1, 10)
+
+
+def test_the_same_change_elsewhere_has_another_digest() -> None:
+    half, third = pool("a", 2), pool("a", 3)
+    digests = [found(state(A4), state(to)).digest for to in (half, third)]
+    digests.append(found(state(third), state(half)).digest)
+    digests.append(found(state(half), state(A4)).digest)
+    assert len(set(digests)) == 4
+
+
+def test_a_change_of_jobs_alone_needs_no_digest() -> None:
+    assert found(state(A4), state(A4, jobs=(J,))).digest == ""
+    refused = msgspec.structs.replace(state(A4), refused={"j": "broken"})
+    assert found(state(A4, jobs=(J,)), refused).digest == ""
+
+
+@given(
+    st.text("0123456789abcdef", min_size=16, max_size=16) | st.just(""),
+    st.text("0123456789abcdef", min_size=16, max_size=16) | st.just(""),
+    st.integers(0, 10**9 - 1),
+    st.integers(0, 10**9 - 1),
+)
+def test_a_digest_is_read_as_it_is_written(s: str, r: str, jobs: int, hours: int) -> None:
+    made = impact.Digest(s, r, jobs, hours)
+    assert impact.parse_digest(made.text()) == (made if s or r else None)
+
+
+@pytest.mark.parametrize("text", ["", "j0h0", "s123j0h0", "deadbeef", "s" + "0" * 16, "sXj1h1"])
+def test_what_is_no_digest(text: str) -> None:
+    assert impact.parse_digest(text) is None
+
+
+@given(st.permutations(["a", "b", "c"]), st.permutations(["a", "b", "c"]))
+def test_the_order_of_documents_makes_no_difference(one: list[str], other: list[str]) -> None:
+    def ordered(names: list[str], count: int) -> desired.Desired:
+        return state(*(pool(name, count) for name in names))
+
+    changes = [(ordered(names, 4), ordered(names[::-1], 3)) for names in (one, other)]
+    first, second = (found(*change) for change in changes)
+    assert first == second
