@@ -16,6 +16,7 @@ from reconciler.changes import edit, pushing
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import nearest
+from reconciler.model.documents import kinds
 
 #: How often a push is tried again after taking up what others pushed.
 ATTEMPTS_MAX = 5
@@ -88,14 +89,26 @@ class Clone:
 
     def _documents(self, holding: bytes) -> Iterator[tuple[Path, documents.Document]]:
         """Every document of the files that hold these bytes."""
+        for path, data in self._files():
+            if holding in data:
+                for document in documents.read(data).documents:
+                    yield path, document
+
+    def _files(self) -> Iterator[tuple[Path, bytes]]:
         for path in sorted([*self.state.rglob("*.yaml"), *self.state.rglob("*.yml")]):
             below = path.relative_to(self.state)
             if any(part.startswith(".") for part in below.parts) or path.is_symlink():
                 continue
-            data = path.read_bytes()
-            if holding in data:
-                for document in documents.read(data).documents:
-                    yield path, document
+            yield path, path.read_bytes()
+
+    def structural_files(self) -> dict[str, bytes]:
+        """The files that may hold anything but jobs, as things are on disk, by path."""
+        names = [kind.encode() for kind in kinds.STRUCTURAL_KINDS]
+        return {
+            str(path.relative_to(self.root.resolve())): data
+            for path, data in self._files()
+            if any(name in data for name in names)
+        }
 
     # --- changing ---------------------------------------------------------------------------
 

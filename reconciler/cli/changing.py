@@ -80,10 +80,18 @@ def submit(
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="GPUs of a task.")] = None,
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+    ] = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    nodes: Annotated[int | None, typer.Option("--tasks", "-N", help="Tasks.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--tasks", "-N", help="Tasks that start together.")
+    ] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", help="Start with so few tasks; grow up to --max.")
+    ] = None,
+    most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
     array: Annotated[int | None, typer.Option("--array", help="Elements of an array.")] = None,
     time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
     priority: Annotated[
@@ -113,6 +121,8 @@ def submit(
             cpus=cpus,
             memory=memory,
             count=nodes,
+            least=least,
+            most=most,
             array=array,
             time_limit=time_limit,
             priority_class=priority,

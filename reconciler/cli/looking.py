@@ -251,32 +251,34 @@ def queues(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List queues and what they take.
+    """List queues, what they take, and with -o wide what is due to them.
 
-    Example: muster queues
+    Example: muster queues -o wide
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/queues")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(page, output)
         return
-    rows = [
-        [
-            item["name"],
-            item.get("parent") or "-",
-            amount(item, "allocated", "gpu"),
-            amount(item, "guaranteed", "gpu"),
-            amount(item, "limit", "gpu"),
-            amount(item, "allocated", "cpu"),
-            amount(item, "guaranteed", "cpu"),
-            amount(item, "limit", "cpu"),
-            str(item["running"]),
-            str(item["pending"]),
-        ]
-        for item in page["items"]
-    ]
-    headings = ["NAME", "PARENT", "GPUS", "GUAR", "LIMIT", "CPUS", "GUAR", "LIMIT", "RUN", "WAIT"]
-    terminal.table(headings, rows, right="GPUS GUAR LIMIT CPUS RUN WAIT")
+    wide = output is terminal.Output.WIDE
+    kinds = ["allocated", "fairShare", "demand", "guaranteed", "limit"]
+    names = ["FAIR", "ASKED", "GUAR", "LIMIT"]
+    if not wide:
+        kinds, names = ["allocated", "guaranteed", "limit"], ["GUAR", "LIMIT"]
+    rows = []
+    for item in page["items"]:
+        row = [item["name"], item.get("parent") or "-"]
+        row += [amount(item, kind, each) for each in ("gpu", "cpu") for kind in kinds]
+        if wide:
+            row += [f"{item['weight']:g}", str(item["priority"])]
+        rows.append([*row, str(item["running"]), str(item["pending"])])
+    headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
+    headings += ["WEIGHT", "PRIO"] if wide else []
+    terminal.table(
+        [*headings, "RUN", "WAIT"],
+        rows,
+        right="GPUS GUAR LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
+    )
 
 
 def amount(item: Json, kind: str, resource: str) -> str:

@@ -65,7 +65,13 @@ def put(
         terminal.out.print(
             f"{result['name']}: {DONE[verb]} by an override until {until}", markup=False
         )
-        terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
+        if result["commit"] is None:
+            terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
+        else:
+            terminal.note(
+                "It is committed as well, but the structure in git is refused at the moment "
+                "(`muster status` says why): the override holds until that is mended"
+            )
 
 
 def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:

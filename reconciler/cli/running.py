@@ -44,7 +44,9 @@ def run(
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", help="GPUs of a task.")] = None,
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+    ] = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
     tasks: Annotated[

@@ -124,6 +124,10 @@ class Maker:
     def _under_quota(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
         spec = record.spec
         tasks = tuple(group.resources.times(group.count) for group in spec.groups)
+        # Where the whole of an elastic element is too much, its minimum may start all the same.
+        capped = spec.is_elastic and self._accounts.refusal(spec, tasks) is not None
+        if capped:
+            tasks = tuple(group.resources.times(group.least) for group in spec.groups)
         startable, reason = self._accounts.admit(spec, ready.startable, tasks)
         if reason is not None:
             self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
@@ -131,14 +135,17 @@ class Maker:
         held_back = None
         if startable < ready.startable:
             held_back = self._accounts.refusal(spec, tasks)
-        self._claim(record, waiting.Readiness(ready.elements, startable), shape, held_back)
+        admitted = waiting.Readiness(ready.elements, startable)
+        self._claim(record, admitted, shape, held_back=held_back, capped=capped)
 
     def _claim(
         self,
         record: records.JobRecord,
         ready: waiting.Readiness,
         shape: int,
+        *,
         held_back: Reason | None = None,
+        capped: bool = False,
     ) -> None:
         spec = record.spec
         duration_s = self._expected_s(spec)
@@ -164,6 +171,7 @@ class Maker:
             if record.notes
             else False,
             held_back=held_back,
+            capped=capped,
         )
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 

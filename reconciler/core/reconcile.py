@@ -204,6 +204,7 @@ def _queue_usage(
             fair_share=_measured(share.fair_share),
             demand=share.demand,
             weight=queue.weight,
+            priority=queue.priority,
         )
         for queue, amounts, share in zip(queues.values(), allocated, shares, strict=True)
     )

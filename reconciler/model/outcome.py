@@ -61,6 +61,7 @@ class QueueUsage(msgspec.Struct, frozen=True):
     fair_share: tuple[int | None, int | None, int | None] = (None, None, None)
     demand: tuple[int, int, int] = (0, 0, 0)
     weight: float = 1.0
+    priority: int = 0
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):

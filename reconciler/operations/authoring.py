@@ -16,10 +16,12 @@ class JobOptions(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     queue: str | None = None
     owner: str | None = None
-    gpus: int | None = None
+    gpus: float | None = None
     cpus: str | None = None
     memory: str | None = None
     count: int | None = None
+    least: int | None = None
+    most: int | None = None
     priority_class: str | None = None
     time_limit: str | None = None
     array: int | None = None
@@ -36,7 +38,7 @@ def job_document(options: JobOptions) -> dict[str, object]:
         for key, value in (
             ("cpu", options.cpus),
             ("memory", options.memory),
-            ("gpu", options.gpus),
+            ("gpu", _whole(options.gpus)),
         )
         if value is not None
     }
@@ -47,6 +49,8 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "priorityClass": options.priority_class,
         "timeLimit": options.time_limit,
         "count": options.count,
+        "min": options.least,
+        "max": options.most,
         "framework": options.framework,
         "resources": resources or None,
         "workingDirectory": options.working_directory,
@@ -65,6 +69,11 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "metadata": {"name": options.name},
         "spec": spec,
     }
+
+
+def _whole(amount: float | None) -> float | int | None:
+    """A whole number as people write it."""
+    return int(amount) if amount is not None and amount.is_integer() else amount
 
 
 def job_text(options: JobOptions) -> str:

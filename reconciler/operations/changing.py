@@ -12,8 +12,8 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit
-from reconciler.desired import gitobjects, yamlreader
-from reconciler.model import hostlists, nearest, states
+from reconciler.desired import gitobjects, validate, yamlreader
+from reconciler.model import desired, hostlists, nearest, states
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, pusher, revisions, submission
 
@@ -195,7 +195,7 @@ def _in_clone(
                     clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
                     "submitted",
                 )
-                for one in submission.read(change.text, "")
+                for one in submission.read(change.text, "", _structure_of(clone))
             ]
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
@@ -207,6 +207,13 @@ def _in_clone(
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
         unreachable = isinstance(error, clones.CloneError) and error.unreachable
         raise ChangeError(str(error), unreachable=unreachable) from error
+
+
+def _structure_of(clone: clones.Clone) -> desired.Structure | None:
+    """What the files of a clone say beside jobs; None where something is wrong with them."""
+    found = validate.check(clone.structural_files())
+    wrong = any(problem.severity == "error" for problem in found.status.problems)
+    return None if wrong else found.structure
 
 
 def _told(verb: Verb, *, dry_run: bool) -> str:
@@ -263,8 +270,16 @@ def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
 
 def _override(change: Act, clone: clones.Clone, because: str, *, dry_run: bool) -> clones.Outcome:
     """Drain and undrain: the overrides of the pool that declares the node."""
-    pools = revisions.read_folder(clone.root).structure.pool_of_node()
+    found = revisions.read_folder(clone.root)
+    pools = found.structure.pool_of_node()
     pool = pools.get(change.name)
+    errors = [problem for problem in found.status.problems if problem.severity == "error"]
+    if pool is None and not pools and errors:
+        first = errors[0]
+        raise ChangeError(
+            f"no pool in {clone.root} can be read, so nothing is known of {change.name}; "
+            f"mend this first: {first.text()}"
+        )
     if pool is None:
         hint = nearest.hint(change.name, pools)
         raise ChangeError(f"no pool in {clone.root} declares a node {change.name}{hint}")

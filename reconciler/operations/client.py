@@ -141,7 +141,10 @@ def _error(answer: httpx.Response) -> ApiError:
     try:
         told = answer.json()["error"]
         problems = tuple(desired.Problem(**problem).text() for problem in told.get("problems", ()))
-        return ApiError(str(told["message"]), answer.status_code, problems)
+        message = str(told["message"])
+        if answer.status_code == 401:
+            message += "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours"
+        return ApiError(message, answer.status_code, problems)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ApiError(
             f"{answer.url}: {answer.status_code} {answer.reason_phrase}", answer.status_code

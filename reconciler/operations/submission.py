@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from reconciler.desired import documents
+from reconciler.desired import documents, submitted
 from reconciler.model import desired
 
 _LOG = logging.getLogger(__name__)
@@ -102,17 +102,28 @@ class InvalidError(ValueError):
         self.problems = problems
 
 
-def read(text: str, identity: str) -> list[SubmittedDocument]:
+def read(
+    text: str, identity: str, structure: desired.Structure | None = None
+) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
+
+    Args:
+        text: one or several documents.
+        identity: who asks.
+        structure: what is in force, to check them against; None: not known here.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.
     """
     data = text.encode()
-    problems = documents.validate("submission", data)
+    if structure is None:
+        problems = documents.validate("submission", data)
+    else:
+        problems = submitted.problems("submission", data, structure)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
-        raise InvalidError(f"{len(errors)} problems; nothing was submitted", errors)
+        many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
+        raise InvalidError(f"{many}; nothing was submitted", errors)
     starts = [match.start() for match in _SEPARATOR.finditer(text)]
     bounds = [0, *(start for start in starts if start > 0), len(text)]
     found: list[SubmittedDocument] = []

@@ -5,6 +5,7 @@ RFC 3339 in UTC, memory in bytes, CPUs and GPUs decimal, durations in seconds wi
 the loop knows and no table holds (queues' arithmetic, structure, sync) comes as *stored views*.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -31,6 +32,7 @@ ATTEMPTS_IN_JOB = 200
 QUEUES = "queues"
 EXPECTED = "expected"
 POOLS = "pools"
+STRUCTURE = "structure"
 SYNC = "sync"
 REFUSED = "refused"
 
@@ -49,6 +51,7 @@ def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
     """What to store for showing when the desired state is another."""
     return {
         POOLS: msgspec.msgpack.encode(tuple(wanted.structure.pools.values())),
+        STRUCTURE: msgspec.msgpack.encode(wanted.structure),
         SYNC: msgspec.msgpack.encode(wanted.status),
         REFUSED: msgspec.msgpack.encode(dict(wanted.refused)),
     }
@@ -84,6 +87,16 @@ def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
     """The pools in force from their stored view."""
     return _stored(POOLS, body, tuple[desired.Pool, ...], ())
+
+
+def stored_structure(body: bytes | None) -> desired.Structure | None:
+    """The structure in force from its stored view; None where none was stored yet."""
+    return _structure(body) if body else None
+
+
+@functools.lru_cache(maxsize=2)  # it is asked for at every submission and seldom changes
+def _structure(body: bytes) -> desired.Structure | None:
+    return _stored(STRUCTURE, body, desired.Structure, None)
 
 
 def stored_sync(body: bytes | None) -> desired.SyncStatus:
@@ -228,6 +241,7 @@ class QueueView(_View, frozen=True):
     fair_share: AmountsView
     demand: AmountsView
     weight: float
+    priority: int
     pending: int
     running: int
 
@@ -488,6 +502,7 @@ def queue_view(of: outcome.QueueUsage) -> QueueView:
         fair_share=vector(of.fair_share),
         demand=vector(of.demand),
         weight=of.weight,
+        priority=of.priority,
         pending=of.pending_jobs,
         running=of.running_jobs,
     )

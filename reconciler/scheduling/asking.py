@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reconciler.scheduling import order
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.room import Room
+from reconciler.scheduling.room import Plan, Room
 from reconciler.scheduling.snapshot import Vector
 
 Present = tuple[snapshots.HeldTask | TaskPlacement, ...]
@@ -50,6 +50,10 @@ class Ask:
         """Whether it may not borrow: not preemptible, and not beyond the minimum of a gang."""
         return not self.line.preemptible and (not self.missing or self.needed)
 
+    def plan(self, room: Room, *, within: snapshots.Mask | None = None) -> Plan | None:
+        """Where a new element goes; None where there is no room, or it runs and asks for more."""
+        return None if self.missing else room.plan(self.shape, within=within)
+
     def place(
         self, room: Room, *, within: snapshots.Mask | None = None
     ) -> tuple[TaskPlacement, ...] | None:
@@ -58,7 +62,7 @@ class Ask:
         ``within``: (n,) nodes that a new element may use; None: all.
         """
         if not self.missing:
-            plan = room.plan(self.shape, within=within)
+            plan = self.plan(room, within=within)
             return None if plan is None else room.take(self.shape, plan)
         mark = room.mark()
         found = room.extra(self.shape, self.present, self.missing, len(self.missing))

@@ -27,12 +27,20 @@ def estimates(
     columns: snapshots.LineColumns,
     calendar: backfill.Calendar,
     queues: list[order.Line],
+    ledger: ledgers.Ledger,
 ) -> dict[str, Estimate]:
-    """Job to the expected start of its next element."""
+    """Job to the expected start of its next element.
+
+    Certain is what guarantees cover, or all where nobody has any: whoever is within a guarantee
+    voids what others have reserved beyond theirs.
+    """
     found: dict[str, Estimate] = {}
+    guaranteed = any(any(amounts) for amounts in ledger.guaranteed)
     for reservation in calendar.reservations:
-        if reservation.ask.progress.left > 0:
-            found.setdefault(reservation.ask.job, Estimate(reservation.starts_at, certain=True))
+        ask = reservation.ask
+        if ask.progress.left > 0:
+            certain = not guaranteed or ledger.covered(ask.queue, ask.amounts)
+            found.setdefault(ask.job, Estimate(reservation.starts_at, certain=certain))
     if not columns.elements.any():
         return found
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
@@ -75,8 +83,8 @@ def _waiting(
             )
         else:
             heapq.heappop(heap)
-        if claim.missing:
-            continue
+        if claim.missing or situation.shapes[line.shape].unreserved is not None:
+            continue  # windows keep it from some nodes: the pool of all says nothing of it
         progress = queues[line.queue].progress.get((index, position))
         left = len(claim.elements) - (progress.started if progress else 0)
         if left > 0:

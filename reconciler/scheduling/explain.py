@@ -324,6 +324,8 @@ class Explainer:
             if there < group.least:
                 short = (group, there)
                 break
+        if short is None and not empty.is_certain(index):
+            return None  # the search for several groups was cut short: it may fit all the same
         asked = shape_text(shape)
         code = reasons.ReasonCode.NEVER_FITS
         unblocks = "nodes that can hold it are added, or less is asked for"

@@ -36,7 +36,7 @@ from reconciler.scheduling.decisions import (
     Placement,
     TaskPlacement,
 )
-from reconciler.scheduling.room import Room
+from reconciler.scheduling.room import Plan, Room
 
 
 def schedule(situation: snapshots.Snapshot) -> Decisions:
@@ -89,6 +89,7 @@ class Cycle:
         self._alike: blocking.Grouping | None = None
         self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
+        self._whys: dict[tuple[int, int, int, bool], str] = {}
 
     def run(self) -> Decisions:
         """Go through all claims once."""
@@ -314,7 +315,9 @@ class Cycle:
     def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
         room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
-        tasks = ask.place(room)
+        plan = ask.plan(room)
+        why = self._why(ask, room, plan) if plan is not None else ""
+        tasks = ask.place(room) if plan is None else room.take(ask.shape, plan)
         if tasks is None:
             return False
         shape = self.situation.shapes[ask.shape]
@@ -335,13 +338,22 @@ class Cycle:
             element = claim.elements[progress.started]
             progress.started += 1
             self._may_grow(ask, element)
-        self.placements.append(Placement(ask.job, element, tasks, action))
+        self.placements.append(Placement(ask.job, element, tasks, action, why))
         self.takers.append((ask.job, tuple(task.node for task in tasks)))
         return True
 
+    def _why(self, ask: asking.Ask, room: Room, plan: Plan) -> str:
+        """How the nodes of a plan were chosen: the same words for all alike plans of a shape."""
+        parts = plan.parts
+        nodes = len({part.node for part in parts}) if len(parts) > 1 else len(parts)
+        key = (ask.shape, plan.level, nodes, len(parts) > 1)
+        if key not in self._whys:
+            self._whys[key] = room.why(ask.shape, plan)
+        return self._whys[key]
+
     def _may_grow(self, ask: asking.Ask, element: int) -> None:
         """An elastic element that starts with its minimum asks for the rest in the same cycle."""
-        if not self.grows[ask.shape]:
+        if not self.grows[ask.shape] or ask.progress.claim.capped:
             return
         groups = self.situation.shapes[ask.shape].groups
         missing = tuple(

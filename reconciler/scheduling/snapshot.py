@@ -226,6 +226,8 @@ class Claim:
         held_back: why no more than ``startable`` may start; None: the array's own cap.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
+        capped: a cap of its owner leaves room for the minimum of each element alone: what starts
+            does not grow in the same cycle.
     """
 
     job: str
@@ -239,6 +241,7 @@ class Claim:
     moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
     held_back: Reason | None = None
+    capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

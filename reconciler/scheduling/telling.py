@@ -51,7 +51,7 @@ def decisions(cycle: Finished) -> Decisions:
             if r.ask.progress.left > 0
         ),
         estimates=estimating.estimates(
-            cycle.situation, cycle.columns, cycle.calendar, cycle.queues
+            cycle.situation, cycle.columns, cycle.calendar, cycle.queues, cycle.ledger
         ),
         shares=tuple(
             QueueShare(

@@ -70,6 +70,21 @@ def show_refused(service: services.Services, prefix: str) -> list[views.JobView]
     return [views.refused_view(name, refused[name], at) for name in names if name not in known]
 
 
+def is_structure_refused(service: services.Services) -> bool:
+    """Whether an older structure is in force than the one in git, because that has errors."""
+    sync = views.stored_sync(service.reader.view(views.SYNC))
+    return sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision
+
+
+def refused_or_none(
+    service: services.Services, name: str, run: int | None = None
+) -> views.JobView | None:
+    """A job that is written and never could run, where that is what is known of it."""
+    if run is not None or service.reader.job(name) is not None:
+        return None
+    return next((one for one in show_refused(service, name) if one.name == name), None)
+
+
 def parse_labels(labels: list[str] | None) -> dict[str, str]:
     """``KEY=VALUE`` each."""
     parsed = {}
@@ -136,6 +151,9 @@ def job(
 ) -> lists.Job:
     """One run of a job, the newest unless ``run`` is given."""
     service: services.Services = state.services
+    refused = refused_or_none(service, name, run)
+    if refused is not None:
+        return lists.Job(job=refused, **lists.head(service))
     found = job_or_404(service, name, run)
     reasons = service.reader.reasons([found.reason_key])
     tries = service.reader.attempts(

@@ -9,10 +9,14 @@ from litestar.datastructures import State
 from litestar.params import JSONBody
 
 from reconciler.operations import submission, views
-from reconciler.server import access, failures, services
+from reconciler.server import access, api, failures, services
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
+PENDING = (
+    "committed, and not in force before the structure in git is mended (`muster status` says "
+    "what is wrong)"
+)
 
 
 class ResultView(msgspec.Struct, frozen=True):
@@ -80,6 +84,13 @@ async def _push(state: State, changes: list[submission.SubmittedDocument]) -> Re
     return _results(found)
 
 
+def _read(
+    service: services.Services, text: str, identity: str
+) -> list[submission.SubmittedDocument]:
+    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
+    return submission.read(text, identity, structure)
+
+
 @post(
     "/v1/jobs",
     status_code=200,
@@ -92,7 +103,7 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
     identity = access.identity_of(request).name
     try:
         text = (await request.body()).decode()
-        documents = await asyncio.to_thread(submission.read, text, identity)
+        documents = await asyncio.to_thread(_read, state.services, text, identity)
     except UnicodeDecodeError as error:
         raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
     except submission.InvalidError as error:
@@ -121,7 +132,13 @@ async def change(
         )
         for name in data.names
     ]
-    return await _push(state, changes)
+    results = await _push(state, changes)
+    if data.verb in {"drain", "undrain"} and not data.dry_run:
+        service: services.Services = state.services
+        if await asyncio.to_thread(api.is_structure_refused, service):
+            pending = [msgspec.structs.replace(one, message=PENDING) for one in results.items]
+            return Results(pending)
+    return results
 
 
 HANDLERS: list[Any] = [submit, change]

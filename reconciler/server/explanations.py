@@ -120,6 +120,11 @@ async def explain(
 
 
 def _now(service: services.Services, name: str, limit: int) -> lists.Explanation:
+    refused = api.refused_or_none(service, name)
+    if refused is not None:
+        return lists.Explanation(
+            job=refused, reasons=refused.reasons, queue=None, events=[], **lists.head(service)
+        )
     found = api.job_or_404(service, name, None)
     (shown,) = api.show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
     queue = next((one for one in api.show_queues(service) if one.name == shown.queue), None)

@@ -37,7 +37,10 @@ class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OverrideResult(msgspec.Struct, frozen=True):
-    """What became of one subject: ``commit`` where git took it, else the ``override``."""
+    """What became of one subject: the ``commit`` where git took it, else the ``override``.
+
+    Both where git took a drain and the structure there is refused: the override holds until then.
+    """
 
     name: str
     commit: str | None
@@ -73,11 +76,13 @@ async def put_overrides(
     owner = access.identity_of(request).name
     _check(data)
     commits = await _commit(service, data, owner)
+    # a drain is structure: committed, it waits with all of that until it is mended
+    pending = data.verb == "drain" and await asyncio.to_thread(api.is_structure_refused, service)
     now = time.time()
     asked = {
         name: records.Override(data.verb, name, data.reason, owner, now, now + data.for_s)
         for name in data.names
-        if name not in commits
+        if pending or name not in commits
     }
     answers = await asyncio.gather(
         *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in asked.values())

@@ -26,7 +26,10 @@ def bed(tmp_path: Path) -> Iterator[beds.Bed]:
 
 
 def muster(bed: beds.Bed, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """Run the command in the cluster's folder; stdout and stderr, times of day taken out."""
+    """Run the command in the cluster's folder; stdout and stderr, times of day taken out.
+
+    Columns stand two spaces apart, however wide a time is: tomorrow's is shown with its day.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "reconciler.cli.main", *arguments],
         check=False,
@@ -37,7 +40,9 @@ def muster(bed: beds.Bed, *arguments: str, code: int = 0) -> tuple[str, str]:
         timeout=60,
     )
     assert done.returncode == code, done
-    return CLOCK.sub("TIME", done.stdout), CLOCK.sub("TIME", done.stderr)
+    told = [CLOCK.sub("TIME", text) for text in (done.stdout, done.stderr)]
+    printed, noted = (re.sub(" {2,}", "  ", text) for text in told)
+    return printed, noted
 
 
 def _drift(bed: beds.Bed) -> list[tuple[str, str]]:
@@ -97,10 +102,10 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
     printed, told = muster(bed, "overrides")
     assert printed == (
-        "KIND    NAME       BY                  UNTIL     WHY\n"
-        "drain   virtual-0  tester@example.org  TIME  it smokes\n"
-        "cancel  long       tester@example.org  TIME  fills the disk\n"
-        "cancel  big        tester@example.org  TIME  fills the disk\n"
+        "KIND  NAME  BY  UNTIL  WHY\n"
+        "drain  virtual-0  tester@example.org  TIME  it smokes\n"
+        "cancel  long  tester@example.org  TIME  fills the disk\n"
+        "cancel  big  tester@example.org  TIME  fills the disk\n"
     )
     assert "to commit it: muster cancel big --reason 'fills the disk'" in told
     printed, _ = muster(bed, "status")
@@ -156,3 +161,43 @@ def test_an_override_expires_by_itself_and_git_is_preferred(bed: beds.Bed) -> No
     assert kinds[-4:] == ["OverrideMade", "NodeDrained", "OverrideExpired", "NodeReady"]
     printed, _ = muster(bed, "overrides", "-o", "json")
     assert msgspec.json.decode(printed)["items"] == []
+
+
+def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> None:
+    broken = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: odd}\nspec: {weight: many}\n"
+    bed.commit({"odd.yaml": broken})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["sync"] == "OutOfSync")
+    printed, _ = muster(bed, "drain", "virtual-1", "-m", "fan")
+    assert "not in force before the structure in git is mended" in printed
+    assert _node(bed, "virtual-1")["state"] == "Ready"
+    printed, told = muster(bed, "drain", "virtual-0", "--override", "-m", "it smokes")
+    assert printed == "virtual-0: drained by an override until TIME\n"
+    assert "It is committed as well" in told
+    bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
+    assert _drift(bed) == [("node-drained-by-override", "virtual-0")]
+    bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
+    bed.commit({"odd.yaml": None})
+    bed.until(lambda: _drift(bed) == [])
+    bed.until(lambda: _node(bed, "virtual-1")["state"] == "Drained")
+    assert _node(bed, "virtual-0")["state"] == "Drained", "by git now"
+    assert bed.get("/v1/overrides")["items"] == []
+
+
+def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written(
+    bed: beds.Bed,
+) -> None:
+    bed.commit({"jobs/lost.yaml": beds.job("lost", "  queue: reserch\n  command: ['true']")})
+    for clone in ((), ("--clone", str(bed.clone))):
+        _, told = muster(bed, "submit", "--queue", "nowhere", *clone, "--", "true", code=1)
+        assert "1 problem; nothing was submitted" in told
+        assert "spec.queue: there is no such queue" in told
+        assert "one of default" in told
+    bed.until(lambda: bed.job("lost")["reasons"])
+    (why,) = bed.job("lost")["reasons"]
+    assert why["code"] == "Invalid"
+    printed, _ = muster(bed, "job", "lost")
+    assert "there is no such queue" in printed
+    printed, _ = muster(bed, "explain", "lost")
+    assert "there is no such queue" in printed
+    _, told = muster(bed, "job", "nobody", code=1)
+    assert "job nobody is not known" in told

@@ -163,3 +163,19 @@ def test_numbers_of_tries_go_on_from_tasks_that_joined_and_left() -> None:
     assert desk.try_number_of([core], note) == 14
     assert desk.try_number_of([msgspec.structs.replace(core, try_number=15)], note) == 15
     assert desk.try_number_of([], note) == 14
+
+
+def test_a_job_whose_most_exceeds_a_quota_starts_with_its_least_and_grows_up_to_it() -> None:
+    world = World(nodes=2, cpu=8)
+    world.change_structure(
+        quotas={"q": desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=4000))}
+    )
+    world.commit(elastic("train", 2, 12))
+    world.settle()
+    assert len(indexes(world, "train")) == 4, "the quota gives four CPUs"
+    assert world.states() == {"train": "Running"}
+    world.change_structure(
+        quotas={"q": desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=6000))}
+    )
+    world.settle()
+    assert len(indexes(world, "train")) == 6

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from reconciler.scheduling import schedule as scheduler
-from reconciler.scheduling.decisions import Decisions
+from reconciler.scheduling.decisions import Decisions, Estimate
 from reconciler.scheduling.snapshot import Policy, Window
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
@@ -178,3 +178,21 @@ def test_a_search_that_needs_no_victims_takes_nothing_that_is_reserved() -> None
     decisions = decide(s, dataclasses.replace(ONLY_BACKFILL, preempt=True))
     assert (decisions.promised, evicted(decisions)) == ({}, [])
     assert next((kept.job, kept.starts_at) for kept in decisions.kept) == ("gang", 100.0)
+
+
+def test_only_what_guarantees_cover_is_certain_where_anyone_has_one() -> None:
+    s = two_busy_nodes()
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True)
+    s.queue_list[1].guaranteed = situations.amounts(4)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=False)
+    s.queue_list[1].guaranteed = situations.amounts(0)
+    s.queue_list[0].guaranteed = situations.amounts(16)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True)
+
+
+def test_a_placement_says_how_its_nodes_were_chosen() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a")
+    s.job("one", "a", gpu=1).job("gang", "a", gpu=3, tasks=2)
+    why = {placement.job: placement.why for placement in decide(s).placements}
+    assert why["one"] == "the tightest fit"
+    assert why["gang"] == "as few nodes as can be (2), then the tightest fit"
