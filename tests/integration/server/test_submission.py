@@ -118,7 +118,7 @@ def test_an_invalid_job_is_refused_with_its_problems(
 ) -> None:
     wrong = job("b") + "  coffee: 3\n"
     sent: list[tuple[str | bytes, str]] = [
-        (f"{job('a')}---\n{wrong}", "problems; nothing was submitted"),
+        (f"{job('a')}---\n{wrong}", "1 problem; nothing was submitted"),
         ("", "there is no document"),
         (POOL, "NodePool/cpu is no Job"),
         (f"{job('a')}---\n{job('a')}", "twice"),
