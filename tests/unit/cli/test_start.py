@@ -7,7 +7,10 @@ import sys
 import pytest
 
 #: What light commands have no use for.
-HEAVY = ("numpy", "sqlalchemy", "litestar", "git", "ruamel", "jsonschema", "yaml", "uvicorn")
+HEAVY = (
+    *("numpy", "sqlalchemy", "litestar", "git", "ruamel", "jsonschema", "yaml", "uvicorn"),
+    "pydantic",
+)
 LOOK = """
 import sys
 from reconciler.cli import main
