@@ -10,6 +10,7 @@ import os
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ GATHER_S = 0.004
 #: After so long without a cycle the first input is decided at once: a burst would have come before.
 QUIET_S = 0.05
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
-SLEEP_S_MAX = 60.0
+SLEEP_S_MAX = 30.0
 #: Times and usage of nodes are committed this often, whatever else there is to commit.
 NODES_COMMIT_EVERY_S = 60.0
 #: Old events and journal entries are pruned this often.
@@ -40,6 +41,10 @@ PRUNE_EVERY_S = 600.0
 PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
+#: The page is rendered anew after so long without a cycle, so that it tells that the loop lives.
+PUBLISH_EVERY_S = 30.0
+#: The most looks at the repository that wait to be counted.
+LOOKS_MAX = 1000
 #: What is in force while nobody has said which jobs are new; no loader gives this number.
 ADOPTING_GENERATION = -2
 #: The stored view that remembers over a restart that this is not said yet.
@@ -53,6 +58,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
+        self._looks: deque[metrics.Look] = deque(maxlen=LOOKS_MAX)
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -72,6 +78,14 @@ class Inbox:
             if incumbents is not None:
                 self._incumbents = incumbents
         self.wake()
+
+    def put_look(self, look: metrics.Look) -> None:
+        """The repository was looked at; nothing waits for that to be known."""
+        self._looks.append(look)
+
+    def take_looks(self) -> list[metrics.Look]:
+        """The looks at the repository since the last time."""
+        return [self._looks.popleft() for _ in range(len(self._looks))]
 
     def take_desired(self) -> tuple[desired.Desired | None, bytes | None]:
         """The newest desired state since the last time."""
@@ -144,8 +158,10 @@ class Loop:
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._committed_at = 0.0
         self._fresh: set[str] = set()
-        self._counters = metrics.Counters()
+        self._counters = metrics.Counters(clock())
         self._page = b""
+        self._published_at = 0.0
+        self._state_folder = socket_path.parent
         self._cycled_at = 0.0
         self._stopping = False
         self._next_prune_at = clock() + PRUNE_EVERY_S
@@ -165,6 +181,8 @@ class Loop:
                     self._gather()
                     self.cycle()
                     self._cycled_at = time.monotonic()
+                elif time.monotonic() - self._published_at >= PUBLISH_EVERY_S:
+                    self._publish()
                 self._prune()
         finally:
             self._link.close()
@@ -405,12 +423,16 @@ class Loop:
     def _publish(self) -> None:
         if self._desired is None or not self._link.connected:
             return
+        for look in self._inbox.take_looks():
+            self._counters.look(look)
+        self._published_at = time.monotonic()
         self._page = metrics.render_cluster(
             counters=self._counters,
             memory=self._memory,
             wanted=self._desired,
             epoch=self._epoch,
             now=self._clock(),
+            disk=metrics.disk_of(self._state_folder, self._store.path),
         )
         self._link.send(self._published())
 

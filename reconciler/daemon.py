@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import msgspec
 
-from reconciler import controller
+from reconciler import controller, metrics
 from reconciler.changes import notes
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
@@ -56,6 +56,7 @@ class RepositoryThread(threading.Thread):
         self._repository = repository
         self._loader = reading
         self._told: tuple[object, ...] = ()
+        self._counted: str | None = None
         self._inbox = inbox
         self._polling = polling
         self._allow_root = allow_root
@@ -95,13 +96,28 @@ class RepositoryThread(threading.Thread):
         self._loader.close()
 
     def _load(self) -> None:
+        began = time.monotonic()
         value = self._loader.load()
         self._polling.polled(reached=value.status.sync != "Unknown")
+        self._count(value.status, time.monotonic() - began)
         if _differs(value, self._last):
             self._last = value
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
             self._note(value)
+
+    def _count(self, status: desired.SyncStatus, took_s: float) -> None:
+        """Have the look counted; of a revision that is new, with the time of its commit."""
+        revision, committed_at = status.attempted_revision, None
+        if revision is not None and revision != self._counted and status.sync != "Unknown":
+            self._counted = revision
+            try:
+                committed_at = self._repository.committed_at(revision)
+            except (gitobjects.GitError, OSError) as error:
+                log.warning("the time of commit %s can't be read: %s", revision, error)
+        self._inbox.put_look(
+            metrics.Look(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
+        )
 
     def _fail(self, defect: Exception) -> None:
         """Go on by what is in force, look again later, and let everybody see it."""

@@ -4,12 +4,17 @@ Run by ``make test`` with the system's Python. In CI (``CI=true``) a package tha
 an error; elsewhere its tests are left out and named.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+#: What Debian's packages ask whether they may start a service.
+POLICY = Path("/usr/sbin/policy-rc.d")
 LIST = Path(__file__).parent.parent / "debian-packages.txt"
 
 
@@ -49,11 +54,28 @@ def install() -> int:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     if prefix:
         prefix += ["env", "DEBIAN_FRONTEND=noninteractive"]
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *absent]):
-        command = [*prefix, "apt-get", "-qq", *arguments]
-        if subprocess.run(command, env=environment, check=False).returncode != 0:
-            return report(missing(), f"`{' '.join(command)}` failed")
+    with without_services(prefix):
+        for arguments in (["update"], ["install", "-y", "--no-install-recommends", *absent]):
+            command = [*prefix, "apt-get", "-qq", *arguments]
+            if subprocess.run(command, env=environment, check=False).returncode != 0:
+                return report(missing(), f"`{' '.join(command)}` failed")
     return 0
+
+
+@contextlib.contextmanager
+def without_services(prefix: list[str]) -> Iterator[None]:
+    """Keep packages from starting their services: tests start programs in folders of their own."""
+    if POLICY.exists():  # a container's own, which denies starts too
+        yield
+        return
+    with tempfile.NamedTemporaryFile("w") as text:
+        text.write("#!/bin/sh\nexit 101\n")
+        text.flush()
+        subprocess.run([*prefix, "install", "-m", "755", text.name, str(POLICY)], check=False)
+    try:
+        yield
+    finally:
+        subprocess.run([*prefix, "rm", "-f", str(POLICY)], check=False)
 
 
 def report(absent: list[str], why: str) -> int:

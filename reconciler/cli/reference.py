@@ -7,6 +7,7 @@ committed is what it writes.
 import argparse
 import enum
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 import typer
 
 from agents import settings
-from reconciler import daemon
+from reconciler import daemon, metrics
 from reconciler.cli import main
 from reconciler.desired import schema
 from reconciler.model.documents import kinds
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+GRAFANA = Path(__file__).resolve().parents[2] / "grafana"
 
 #: What a quantity may look like, by the unit of its field.
 QUANTITIES = {
@@ -255,7 +257,42 @@ def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, st
         yield spelled, default, _cell(action.help or "")
 
 
-PAGES = {"kinds.md": kinds_page, "cli.md": cli_page}
+METRICS_INTRODUCTION = """\
+# Metrics
+
+Every series that Muster exports, made from the one table in `reconciler/metrics/table.py`. How to
+scrape them is told in [Watch the cluster](../guides/watching.md). The page `cluster` is
+`/metrics`, rendered by the loop after each cycle; `server` stands behind it on the same page;
+`node` is `/metrics/nodes/NAME`, one page a node.
+"""
+
+
+def metrics_page() -> str:
+    """The page of series, with the alerts and dashboards that go by each, and of labels."""
+    sources = sorted(GRAFANA.glob("alerts/*.yaml")) + sorted(GRAFANA.glob("dashboards/*.json"))
+    texts = {f"{one.parent.name}/{one.stem}": one.read_text("utf-8") for one in sources}
+    lines = [HEAD + METRICS_INTRODUCTION]
+    for page in ("cluster", "server", "node"):
+        lines += [f"## Page `{page}`\n", "| series | type | labels | means | used in |"]
+        lines.append("| --- | --- | --- | --- | --- |")
+        for one in metrics.TABLE.values():
+            if one.page != page:
+                continue
+            name = re.compile(rf"\b{one.name}(_bucket|_sum|_count)?\b")
+            used = ", ".join(source for source, text in texts.items() if name.search(text))
+            labels = ", ".join(f"`{label}`" for label in one.labels) or "—"
+            row = (f"`{one.name}`", one.kind, labels, _cell(one.help), used or "—")
+            lines.append("| " + " | ".join(row) + " |")
+        lines.append("")
+    lines += ["## Labels\n", "At most so many values in one series of a page.\n"]
+    lines += ["| label | means | at most |", "| --- | --- | --- |"]
+    for label in metrics.LABELS.values():
+        most = label.most if isinstance(label.most, int) else f"the {label.most}"
+        lines.append(f"| `{label.name}` | {_cell(label.help)} | {most} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"kinds.md": kinds_page, "cli.md": cli_page, "metrics.md": metrics_page}
 
 
 def write(folder: Path) -> list[Path]:

@@ -201,6 +201,20 @@ class Source:
         )
         return done.returncode == 0
 
+    def committed_at(self, commit: str) -> float:
+        """When a commit was committed, in seconds since the epoch.
+
+        Raises:
+            GitError: it is missing, or no commit.
+        """
+        found = self.objects.read(commit)
+        if found is not None:
+            for line in found[2].partition(b"\n\n")[0].splitlines():
+                words = line.split()
+                if line.startswith(b"committer ") and len(words) > 2 and words[-2].isdigit():
+                    return float(words[-2])
+        raise GitError(f"{commit} in {self.address} does not say when it was committed")
+
     def files(self, commit: str) -> Changes:
         """All files of a commit."""
         arguments = ["ls-tree", "-r", "-z", "--full-tree", commit]

@@ -6,34 +6,36 @@ the first time: each outcome changes the sums by what it changed.
 
 import bisect
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, get_args
 
 import msgspec
 
-from reconciler.model import drift, outcome, records
+from reconciler.metrics import sums
+from reconciler.model import drift, outcome, recollection, records
 from reconciler.model.reasons import Reason
-from reconciler.model.resources import Resources
-from reconciler.model.states import (
-    ELEMENT_CODE,
-    FINISHED_JOB_STATES,
-    AttemptState,
-    EndReason,
-    JobState,
-)
+from reconciler.model.states import FINISHED_JOB_STATES, AttemptState, EndReason
 
 #: Upper bounds of the buckets of durations, in seconds.
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+#: What a look at the repository can come to.
+SYNCED, OUT_OF_SYNC, UNREADABLE = LOOKS = ("synced", "out-of-sync", "unreadable")
+#: The same by ``SyncStatus.sync``.
+LOOK_OF = {"Synced": SYNCED, "OutOfSync": OUT_OF_SYNC, "Unknown": UNREADABLE}
+#: The most pairs of queue and owner, and the most queues, that are told apart by series that add
+#: up; what comes later counts for ``OTHER``.
+OWNERS_MAX = 1000
+QUEUES_MAX = 1000
+OTHER = "(other)"
+#: An attempt that fails within this time may have failed for its node.
+QUICK_S = 60.0
 #: Every kind of action by the tag that it has in the journal too.
 ACTIONS: dict[type[outcome.Action], str] = {
     kind: str(kind.__struct_config__.tag) for kind in get_args(outcome.Action)
 }
-
-
-_PENDING = ELEMENT_CODE[JobState.PENDING]
 
 
 class Histogram:
@@ -48,89 +50,6 @@ class Histogram:
         """Count one."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
-
-
-class _Job(msgspec.Struct, frozen=True):
-    """What a job adds to the sums."""
-
-    queue: str
-    state: JobState
-    started: bool
-    reason_key: str
-    wants: tuple[int, int, int]
-
-
-def _job(of: records.JobRecord) -> _Job:
-    wants = Resources()
-    waiting = of.elements.count(_PENDING)
-    if waiting and not of.finished and of.state is not JobState.HELD:
-        for group in of.spec.groups:
-            wants += group.resources.times(group.count * waiting)
-    reason_key = of.reason_key if of.state is JobState.PENDING else ""
-    started = of.started_at is not None
-    return _Job(of.spec.queue, of.state, started, reason_key, wants.as_vector())
-
-
-class Sums:
-    """Jobs by queue and state, what they wait for and want, and what attempts hold."""
-
-    def __init__(
-        self,
-        jobs: Mapping[str, records.JobRecord],
-        attempts: Mapping[str, records.AttemptRecord],
-    ) -> None:
-        self._jobs: dict[str, _Job] = {}
-        self._held: dict[str, tuple[str, Resources]] = {}
-        self.by_state: Counter[tuple[str, str]] = Counter()
-        self.by_reason: Counter[tuple[str, str]] = Counter()
-        self.wanted: dict[str, list[int]] = {}
-        self.held: dict[str, list[int]] = {}
-        for job in jobs.values():
-            self.job(job)
-        for attempt in attempts.values():
-            self.attempt(attempt)
-
-    def job(self, job: records.JobRecord) -> tuple[_Job | None, _Job]:
-        """Take up a job as it is now; returns what it was and what it is."""
-        before, now = self._jobs.get(job.name), _job(job)
-        if before is not None:
-            self._add(before, -1)
-        self._add(now, 1)
-        self._jobs[job.name] = now
-        return before, now
-
-    def forget(self, name: str) -> None:
-        """A job is listed no longer."""
-        before = self._jobs.pop(name, None)
-        if before is not None:
-            self._add(before, -1)
-
-    def _add(self, job: _Job, sign: int) -> None:
-        self.by_state[job.queue, job.state.value] += sign
-        if not self.by_state[job.queue, job.state.value]:
-            del self.by_state[job.queue, job.state.value]
-        if job.reason_key:
-            self.by_reason[job.queue, job.reason_key] += sign
-            if not self.by_reason[job.queue, job.reason_key]:
-                del self.by_reason[job.queue, job.reason_key]
-        total = self.wanted.setdefault(job.queue, [0, 0, 0])
-        for position, amount in enumerate(job.wants):
-            total[position] += sign * amount
-
-    def attempt(self, attempt: records.AttemptRecord) -> None:
-        """Take up an attempt as it is now."""
-        ended = attempt.state is AttemptState.ENDED
-        if (attempt.id in self._held) is not ended:
-            return  # held already, or not held any more
-        if ended:
-            node, held = self._held.pop(attempt.id)
-        else:
-            node, held = self._held[attempt.id] = (attempt.node, attempt.resources)
-        total = self.held.setdefault(node, [0, 0, 0])
-        for position, amount in enumerate(held.as_vector()):
-            total[position] += -amount if ended else amount
-        if not any(total):
-            del self.held[node]
 
 
 #: The phases of a cycle: those that ``core.reconcile`` tells of, the outcome that they come to,
@@ -162,32 +81,58 @@ class Phases:
         self._at = now
 
 
+class Look(msgspec.Struct, frozen=True):
+    """One look at the repository. ``result`` is one of ``LOOKS``; ``at`` is when it ended.
+
+    ``committed_at`` is when the revision was committed, where this look is the first at it.
+    """
+
+    result: str
+    at: float
+    took_s: float
+    committed_at: float | None = None
+
+
 class Counters:
     """What adds up over the life of a loop. Made by the loop, and passed where it is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_at: float = 0.0) -> None:
+        self.began_at = began_at
         self.cycles = 0
-        self.cycle_failures = 0
         self.cycle_duration = Histogram(DURATION_BUCKETS)
         self.commit_duration = Histogram(DURATION_BUCKETS)
-        self.job_wait = Histogram(WAIT_BUCKETS)
+        self.sync_duration = Histogram(DURATION_BUCKETS)
+        self.sync_lag = Histogram(WAIT_BUCKETS)
+        self.job_wait: dict[str, Histogram] = {}
+        self.job_run = Histogram(WAIT_BUCKETS)
         self.phases = Phases()
         self.actions: Counter[str] = Counter(dict.fromkeys(ACTIONS.values(), 0))
         self.ended: Counter[str] = Counter({reason.value: 0 for reason in EndReason})
         self.evictions: Counter[str] = Counter({reason.value: 0 for reason in EndReason})
         self.finished: Counter[str] = Counter({state.value: 0 for state in FINISHED_JOB_STATES})
-        self.syncs: Counter[str] = Counter({"success": 0, "failure": 0})
+        self.looks: Counter[str] = Counter(dict.fromkeys(LOOKS, 0))
+        self.read_at: float | None = None
+        self.in_force_at: float | None = None
+        self.committed_at: float | None = None
+        self.failures: Counter[str] = Counter()
+        self.gpu_seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.queues: tuple[outcome.QueueUsage, ...] = ()
-        self._sums: Sums | None = None
+        self._accrued_at: float | None = None
+        self._sums: sums.Sums | None = None
         self._ended_open: set[str] = set()
 
-    def failed(self) -> None:
-        """Count a cycle that was given up."""
-        self.cycle_failures += 1
-
-    def sync(self, *, ok: bool) -> None:
+    def look(self, look: Look) -> None:
         """Count a look at the repository."""
-        self.syncs["success" if ok else "failure"] += 1
+        self.looks[look.result] += 1
+        self.sync_duration.observe(look.took_s)
+        if look.result != UNREADABLE:
+            self.read_at = look.at
+        if look.result == SYNCED:
+            self.in_force_at = look.at
+        if look.committed_at is not None:
+            self.committed_at = look.committed_at
+            if look.result == SYNCED:
+                self.sync_lag.observe(max(0.0, look.at - look.committed_at))
 
     def cycle(self, decided: outcome.Outcome, *, decide_s: float, commit_s: float) -> None:
         """Count a cycle that was carried out."""
@@ -206,37 +151,72 @@ class Counters:
                 self.evictions[attempt.stop.reason.value] += 1
             if attempt.state is AttemptState.ENDED:
                 self._count_end(attempt)
-        sums = self._sums
-        if sums is None:
-            return  # all are counted when a page is first rendered
+        for name in decided.left_nodes:
+            self.failures.pop(name, None)
+        if self._sums is not None:  # else all are counted when a page is first rendered
+            self._follow(self._sums, decided)
+
+    def _follow(self, kept: sums.Sums, decided: outcome.Outcome) -> None:
+        self._accrue(kept, decided.now)
         for job in decided.jobs:
-            self._count_job(sums, job)
-        for name in decided.left_jobs:
-            sums.forget(name)
+            self._count_job(kept, job)
         for attempt in decided.attempts:
-            sums.attempt(attempt)
+            kept.attempt(attempt)
+        for name in decided.left_jobs:
+            kept.forget(name)
+
+    def _accrue(self, kept: sums.Sums, now: float) -> None:
+        """Charge GPUs that were held since the last time."""
+        since = self._accrued_at if self._accrued_at is not None else now
+        self._accrued_at = max(now, since)
+        if now <= since:
+            return
+        for whose, gpu_milli in kept.gpus_of.items():
+            key = whose
+            if key not in self.gpu_seconds and len(self.gpu_seconds) >= OWNERS_MAX:
+                key = (OTHER, OTHER)
+            self.gpu_seconds[key] += gpu_milli * (now - since) / 1000
 
     def _count_end(self, attempt: records.AttemptRecord) -> None:
         # the record comes once more when the whole try is concluded
         if attempt.id not in self._ended_open:
             self.ended[(attempt.end_reason or EndReason.LOST).value] += 1
+            if _is_quick_failure(attempt):
+                self.failures[attempt.node] += 1
         if attempt.concluded:
             self._ended_open.discard(attempt.id)
         else:
             self._ended_open.add(attempt.id)
 
-    def _count_job(self, sums: Sums, job: records.JobRecord) -> None:
-        before, now = sums.job(job)
+    def _count_job(self, kept: sums.Sums, job: records.JobRecord) -> None:
+        before, now = kept.job(job)
         if job.finished and (before is None or before.state is not now.state):
             self.finished[job.state.value] += 1
+            if job.started_at is not None and job.ended_at is not None:
+                self.job_run.observe(max(0.0, job.ended_at - job.started_at))
         if job.started_at is not None and not (before is not None and before.started):
-            self.job_wait.observe(max(0.0, job.started_at - job.submitted_at))
+            queue = now.queue
+            if queue not in self.job_wait and len(self.job_wait) >= QUEUES_MAX:
+                queue = OTHER
+            waits = self.job_wait.setdefault(queue, Histogram(WAIT_BUCKETS))
+            waits.observe(max(0.0, job.started_at - job.submitted_at))
 
-    def sums(self, memory: "ClusterState") -> Sums:
+    def sums(self, memory: "ClusterState", now: float) -> sums.Sums:
         """The sums; ``memory`` is gone through the first time only."""
         if self._sums is None:
-            self._sums = Sums(memory.jobs, memory.attempts)
+            self._sums = sums.Sums(memory.jobs, memory.attempts)
+            self._accrued_at = now
         return self._sums
+
+
+def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
+    """Whether an attempt failed so soon that the node itself may be why."""
+    if attempt.end_reason in (EndReason.START_FAILED, EndReason.REFUSED):
+        return True
+    if attempt.end_reason is not EndReason.EXITED or not (attempt.exit_code or attempt.signal):
+        return False
+    began, ended = attempt.started_at, attempt.ended_at
+    return began is not None and ended is not None and ended - began < QUICK_S
 
 
 class ClusterState(Protocol):
@@ -261,6 +241,10 @@ class ClusterState(Protocol):
     @property
     def reasons(self) -> Mapping[str, tuple[Reason, ...]]:
         """Why work waits."""
+
+    @property
+    def recollection(self) -> recollection.Recollection:
+        """What the scheduler remembers: of it, what budgets have spent."""
 
     @property
     def drift(self) -> Sequence[drift.Drift]:

@@ -1,15 +1,20 @@
 """The cluster's page and a node's page, in Prometheus' text format."""
 
+import contextlib
 import math
+import os
 import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from reconciler import __version__
-from reconciler.metrics import gpupages
-from reconciler.metrics.counting import ClusterState, Counters, Histogram, Sums
+from reconciler.metrics import gpupages, taskpages
+from reconciler.metrics.counting import ClusterState, Counters, Histogram
+from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
 from reconciler.model import desired, devices, records
 from reconciler.model.resources import Resources
@@ -20,7 +25,32 @@ SYNC_STATES = ("Synced", "OutOfSync", "Unknown")
 QUEUE_UNITS = (("cpus", 1000), ("memory_bytes", 1), ("gpus", 1000))
 
 
-class _Text:
+HOUR_S = 3600.0
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """The controller's state folder: its disk, and what the store takes of it."""
+
+    free_bytes: int
+    size_bytes: int
+    store_bytes: int
+
+
+def disk_of(folder: Path, store: Path | None = None) -> Disk | None:
+    """How the disk stands; None where it can't be told."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None
+    store_bytes = 0
+    for path in () if store is None else (store, store.with_name(f"{store.name}-wal")):
+        with contextlib.suppress(OSError):
+            store_bytes += path.stat().st_size
+    block = disk.f_frsize
+    return Disk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
+
+
+class Text:
     """A page as it grows: series in the order of the table, samples in the order put."""
 
     def __init__(self, page: Page) -> None:
@@ -34,15 +64,17 @@ class _Text:
         shown = _labels(zip(series.labels, labels, strict=True))
         self._samples[name].append(f"{name}{shown} {_number(value)}")
 
-    def put_histogram(self, name: str, histogram: Histogram) -> None:
+    def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
         """A histogram's buckets, sum and count."""
         lines = self._samples[name]
+        pairs = list(zip(TABLE[name].labels, labels, strict=True))
         seen = 0
         for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
             seen += count
-            lines.append(f'{name}_bucket{{le="{_number(bound)}"}} {seen}')
-        lines.append(f"{name}_sum {_number(histogram.total)}")
-        lines.append(f"{name}_count {seen}")
+            shown = _labels([*pairs, ("le", _number(bound))])
+            lines.append(f"{name}_bucket{shown} {seen}")
+        lines.append(f"{name}_sum{_labels(pairs)} {_number(histogram.total)}")
+        lines.append(f"{name}_count{_labels(pairs)} {seen}")
 
     def render(self) -> bytes:
         """The page in Prometheus' text format."""
@@ -75,46 +107,63 @@ def render_cluster(
     wanted: desired.Desired,
     epoch: int,
     now: float,
+    disk: Disk | None = None,
 ) -> bytes:
     """The cluster's page. What changes only with cycles is exact; it costs no more than they."""
-    page = _Text("cluster")
+    page = Text("cluster")
     page.put("muster_build_info", 1, __version__)
     page.put("muster_leader_epoch", epoch)
     page.put("muster_page_timestamp_seconds", now)
     _put_counters(page, counters)
-    _put_sync(page, wanted.status)
-    sums = counters.sums(memory)
+    _put_sync(page, counters, wanted.status)
+    sums = counters.sums(memory, now)
     _put_jobs(page, sums, memory, wanted)
     _put_pools(page, sums, memory, wanted)
     _put_queues(page, counters, sums)
+    _put_suspended(page, sums, wanted)
+    _put_quotas(page, memory, wanted, now)
+    for node, count in sorted(counters.failures.items()):
+        record = memory.nodes.get(node)
+        if record is not None:
+            page.put("muster_node_failed_attempts_total", count, node, record.pool)
+    for whose, gpu_s in sorted(counters.gpu_seconds.items()):
+        page.put("muster_gpu_allocated_seconds_total", gpu_s, *whose)
     found = Counter((one.kind, one.severity) for one in memory.drift)
     for (kind, severity), count in sorted(found.items()):
         page.put("muster_drift", count, kind, severity)
+    if disk is not None:
+        page.put("muster_state_disk_free_bytes", disk.free_bytes)
+        page.put("muster_state_disk_size_bytes", disk.size_bytes)
+        page.put("muster_store_size_bytes", disk.store_bytes)
+    page.put("muster_process_start_timestamp_seconds", counters.began_at)
     page.put("muster_process_cpu_seconds_total", time.process_time())
-    page.put("muster_process_resident_memory_bytes", _resident_bytes())
+    page.put("muster_process_resident_memory_bytes", resident_bytes())
     return page.render()
 
 
-def _put_counters(page: _Text, counters: Counters) -> None:
+def _put_counters(page: Text, counters: Counters) -> None:
     page.put("muster_cycles_total", counters.cycles)
-    page.put("muster_cycle_failures_total", counters.cycle_failures)
     page.put_histogram("muster_cycle_duration_seconds", counters.cycle_duration)
     page.put_histogram("muster_store_commit_duration_seconds", counters.commit_duration)
-    page.put_histogram("muster_job_wait_seconds", counters.job_wait)
+    page.put_histogram("muster_job_run_seconds", counters.job_run)
+    for queue, waits in sorted(counters.job_wait.items()):
+        page.put_histogram("muster_job_wait_seconds", waits, queue)
+    page.put_histogram("muster_sync_duration_seconds", counters.sync_duration)
+    page.put_histogram("muster_sync_lag_seconds", counters.sync_lag)
     counted: tuple[tuple[str, Mapping[str, float]], ...] = (
         ("muster_cycle_phase_seconds_total", counters.phases.seconds),
         ("muster_actions_total", counters.actions),
         ("muster_attempts_ended_total", counters.ended),
         ("muster_evictions_total", counters.evictions),
         ("muster_jobs_finished_total", counters.finished),
-        ("muster_syncs_total", counters.syncs),
+        ("muster_syncs_total", counters.looks),
     )
     for name, values in counted:
         for label, value in sorted(values.items()):
             page.put(name, value, label)
 
 
-def _put_sync(page: _Text, status: desired.SyncStatus) -> None:
+def _put_sync(page: Text, counters: Counters, status: desired.SyncStatus) -> None:
     page.put(
         "muster_sync_revision_info",
         1,
@@ -124,29 +173,44 @@ def _put_sync(page: _Text, status: desired.SyncStatus) -> None:
     )
     for state in SYNC_STATES:
         page.put("muster_sync_state", int(status.sync == state), state)
-    if status.checked_at is not None and status.sync != "Unknown":
-        page.put("muster_sync_last_success_timestamp_seconds", status.checked_at)
+    read_at = counters.read_at
+    if read_at is None and status.sync != "Unknown":
+        read_at = status.checked_at
+    for name, at in (
+        ("muster_sync_last_success_timestamp_seconds", read_at),
+        ("muster_sync_in_force_timestamp_seconds", counters.in_force_at),
+        ("muster_sync_commit_timestamp_seconds", counters.committed_at),
+    ):
+        if at is not None:
+            page.put(name, at)
     problems = Counter(problem.severity for problem in status.problems)
     for severity in ("error", "warning"):
         page.put("muster_sync_problems", problems[severity], severity)
 
 
-def _put_jobs(page: _Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
+def _put_jobs(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
     counts = sums.by_state
     queues = {queue for queue, _ in counts} | wanted.structure.queues.keys()
     for queue in sorted(queues):
         for state in JobState:
             page.put("muster_jobs", counts.get((queue, state.value), 0), queue, state.value)
     first: Counter[tuple[str, str]] = Counter()
+    gpus: Counter[tuple[str, str]] = Counter()
     for (queue, key), count in sums.by_reason.items():
         why = memory.reasons.get(key)
         if why:
             first[queue, why[0].code.value] += count
+            gpus[queue, why[0].code.value] += sums.gpus_by_reason[queue, key]
     for (queue, code), count in sorted(first.items()):
         page.put("muster_pending_jobs", count, queue, code)
+        page.put("muster_pending_gpus", gpus[queue, code] / 1000, queue, code)
+    for (queue, gang), waiting in sorted(sums.oldest.items()):
+        at = waiting.first()
+        if at is not None:
+            page.put("muster_oldest_pending_timestamp_seconds", at, queue, str(gang).lower())
 
 
-def _put_pools(page: _Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
+def _put_pools(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
     states: Counter[tuple[str, str]] = Counter()
     capacity: dict[str, Resources] = dict.fromkeys(wanted.structure.pools, Resources())
     allocated = dict(capacity)
@@ -180,20 +244,46 @@ def _put_pools(page: _Text, sums: Sums, memory: ClusterState, wanted: desired.De
         page.put("muster_pool_gpus", away / 1000, pool, "unavailable")
 
 
-def _put_queues(page: _Text, counters: Counters, sums: Sums) -> None:
+def _put_queues(page: Text, counters: Counters, sums: Sums) -> None:
     for usage in counters.queues:
         wants = sums.wanted.get(usage.name, (0, 0, 0))
+        page.put("muster_queue_weight_ratio", usage.weight, usage.name)
         for position, (unit, scale) in enumerate(QUEUE_UNITS):
             limit = usage.limit[position]
+            has, due = usage.allocated[position], usage.guaranteed[position]
             values = {
-                "allocated": usage.allocated[position],
+                "allocated": has,
                 "requested": wants[position],
-                "guaranteed": usage.guaranteed[position],
+                "guaranteed": due,
                 "limit": math.inf if limit is None else limit,
+                "fair_share": usage.fair_share[position],
+                "demand": usage.demand[position],
+                "borrowed": None if due is None else max(0, has - due),
             }
             for what, value in values.items():
                 if value is not None:
                     page.put(f"muster_queue_{what}_{unit}", value / scale, usage.name)
+
+
+def _put_suspended(page: Text, sums: Sums, wanted: desired.Desired) -> None:
+    structure = wanted.structure
+    held = sum(n for (_, state), n in sums.by_state.items() if state == JobState.HELD.value)
+    page.put("muster_suspended_objects", int(structure.settings.suspend), "Cluster")
+    queues = sum(queue.suspend for queue in structure.queues.values())
+    page.put("muster_suspended_objects", queues, "Queue")
+    page.put("muster_suspended_objects", held, "Job")
+
+
+def _put_quotas(page: Text, memory: ClusterState, wanted: desired.Desired, now: float) -> None:
+    """Budgets and what was settled in them; at most as many hours are added up as a window has."""
+    for quota in wanted.structure.quotas.values():
+        if quota.budget_gpu_s is None:
+            continue
+        hours = memory.recollection.spent.get(quota.name, {})
+        oldest = (now - quota.window_s) / HOUR_S - 1
+        spent_s = sum(gpu_s for hour, gpu_s in hours.items() if hour >= oldest)
+        page.put("muster_quota_budget_gpu_seconds", quota.budget_gpu_s, quota.name)
+        page.put("muster_quota_spent_gpu_seconds", spent_s, quota.name)
 
 
 def render_node(
@@ -204,7 +294,7 @@ def render_node(
     """One node's page, of what it reported last and the attempts that are there."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
-    page = _Text("node")
+    page = Text("node")
     for state in NodeState:
         page.put("muster_node_state", int(node.state is state), *who, state.value)
     if node.last_report_at:
@@ -225,11 +315,12 @@ def render_node(
     for gpu in node.inventory.gpus:
         page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
     _put_usage(page, node.usage, who)
+    taskpages.put(page.put, alive, who)
     gpupages.put(page.put, node.inventory, gpu_usage, who)
     return page.render()
 
 
-def _put_usage(page: _Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
+def _put_usage(page: Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
     if not usage.at:
         return
     page.put("muster_node_cpu_used_ratio", usage.cpu_percent / 100, *who)
@@ -241,7 +332,7 @@ def _put_usage(page: _Text, usage: records.NodeUsage, who: tuple[str, str]) -> N
     page.put("muster_agent_resident_memory_bytes", usage.agent_memory_bytes, *who)
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, IndexError, ValueError):

@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-Page = Literal["cluster", "node"]
+#: ``cluster`` is rendered by the loop, ``server`` stands behind it, ``node`` is a page a node.
+Page = Literal["cluster", "server", "node"]
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -18,7 +19,60 @@ class Series(msgspec.Struct, frozen=True):
     help: str
 
 
+class Label(msgspec.Struct, frozen=True):
+    """What a label tells apart. ``most``: how many values it may have in a series, or of what.
+
+    A number holds for a whole page; a word (``queues``, ``pools``, ``nodes``, ``quotas``) stands
+    for what git declares, ``gpus`` for those of one node.
+    """
+
+    name: str
+    help: str
+    most: int | Literal["queues", "pools", "nodes", "quotas", "gpus"]
+
+
+#: Every label, so that no series can grow with what users do: a test holds the bounds.
+LABELS: dict[str, Label] = {
+    label.name: label
+    for label in (
+        Label("action", "Kind of action.", 8),
+        Label("attempted", "Commit that was tried last.", 1),
+        Label("cause", "Why memory was replaced.", 2),
+        Label("cuda_version", "Version of CUDA that the driver has.", 1),
+        Label("driver_version", "Version of the driver.", 1),
+        Label("element", "Index in an array, 0 where the job is none.", 1024),
+        Label("gang", "Whether the job has several tasks that start together.", 2),
+        Label("gpu", "Number of the GPU on its node.", "gpus"),
+        Label("handler", "Path of the API, names in it left out.", 64),
+        Label("job_name", "Name of the job; `job` is a label of Prometheus' own.", 1024),
+        Label("jobs", "Commit whose jobs are in force.", 1),
+        Label("kind", "Kind of what is counted.", 64),
+        Label("method", "HTTP method.", 5),
+        Label("model", "Model of the GPU.", "gpus"),
+        Label("node", "Name of the node.", "nodes"),
+        Label("owner", "Who owns the job; `(other)` beyond the bound.", 1001),
+        Label("pci_address", "Where the GPU is on the PCI bus.", 1),
+        Label("phase", "Phase of the cycle.", 16),
+        Label("pool", "Name of the node pool; empty for a node in none.", "pools"),
+        Label("queue", "Name of the queue; `(other)` beyond 1,000 of them.", "queues"),
+        Label("quota", "Name of the Quota.", "quotas"),
+        Label("reason", "Reason, by its code.", 20),
+        Label("result", "How it went.", 4),
+        Label("severity", "How bad it is.", 3),
+        Label("state", "State.", 8),
+        Label("status", "Class of the HTTP status, such as `2xx`.", 5),
+        Label("structure", "Commit whose structure is in force.", 1),
+        Label("task", "Group and index of the task.", 1024),
+        Label("uuid", "UUID of the GPU.", 1),
+        Label("version", "Version of Muster.", 1),
+        Label("xid", "Number of the driver's error.", 200),
+    )
+}
+
 _GPU = ("node", "pool", "gpu", "uuid")
+_TASK = ("node", "pool", "job_name", "element", "task")
+#: The most tasks that a node's page tells of one by one; ``muster_node_attempts`` counts all.
+TASKS_MAX = 1024
 
 _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ("muster_build_info", "gauge", "", ("version",), "cluster", "Version of Muster; always 1."),
@@ -30,8 +84,6 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "Time from a cycle's input to its acts."),
     ("muster_cycle_phase_seconds_total", "counter", "seconds", ("phase",), "cluster",
      "Time spent in each phase of the cycle, from taking reports in to publishing the page."),
-    ("muster_cycle_failures_total", "counter", "", (), "cluster",
-     "Cycles given up for an unexpected error."),
     ("muster_store_commit_duration_seconds", "histogram", "seconds", (), "cluster",
      "Time to make a cycle durable."),
     ("muster_actions_total", "counter", "", ("action",), "cluster",
@@ -42,14 +94,28 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "Attempts asked to stop by Muster, by reason."),
     ("muster_jobs_finished_total", "counter", "", ("state",), "cluster",
      "Jobs that finished, by final state."),
-    ("muster_job_wait_seconds", "histogram", "seconds", (), "cluster",
+    ("muster_job_wait_seconds", "histogram", "seconds", ("queue",), "cluster",
      "Time from submission of a job to its first start."),
+    ("muster_job_run_seconds", "histogram", "seconds", (), "cluster",
+     "Time from the first start of a job to its end."),
+    ("muster_gpu_allocated_seconds_total", "counter", "seconds", ("queue", "owner"), "cluster",
+     "GPUs that attempts held, times the time they held them."),
+    ("muster_node_failed_attempts_total", "counter", "", ("node", "pool"), "cluster",
+     "Attempts that could not start, or failed within a minute, by node."),
     ("muster_sync_revision_info", "gauge", "", ("attempted", "structure", "jobs"), "cluster",
      "Revisions tried last and in force; always 1."),
     ("muster_sync_state", "gauge", "", ("state",), "cluster",
      "How the repository stands: 1 for exactly one state."),
     ("muster_sync_last_success_timestamp_seconds", "gauge", "seconds", (), "cluster",
      "When the repository was last read."),
+    ("muster_sync_in_force_timestamp_seconds", "gauge", "seconds", (), "cluster",
+     "When the head of the branch was last seen to be in force as a whole."),
+    ("muster_sync_commit_timestamp_seconds", "gauge", "seconds", (), "cluster",
+     "When the revision that was tried last was committed."),
+    ("muster_sync_lag_seconds", "histogram", "seconds", (), "cluster",
+     "Time from a commit until it is in force."),
+    ("muster_sync_duration_seconds", "histogram", "seconds", (), "cluster",
+     "Time that a look at the repository takes."),
     ("muster_sync_problems", "gauge", "", ("severity",), "cluster",
      "Problems in what is written."),
     ("muster_syncs_total", "counter", "", ("result",), "cluster",
@@ -57,6 +123,16 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ("muster_jobs", "gauge", "", ("queue", "state"), "cluster", "Jobs by queue and state."),
     ("muster_pending_jobs", "gauge", "", ("queue", "reason"), "cluster",
      "Pending jobs by their first reason."),
+    ("muster_pending_gpus", "gauge", "gpus", ("queue", "reason"), "cluster",
+     "GPUs that pending jobs ask for, by their first reason."),
+    ("muster_oldest_pending_timestamp_seconds", "gauge", "seconds", ("queue", "gang"), "cluster",
+     "When the job that waits longest was submitted."),
+    ("muster_suspended_objects", "gauge", "", ("kind",), "cluster",
+     "What is suspended by git: the cluster, queues, jobs that are held."),
+    ("muster_quota_budget_gpu_seconds", "gauge", "gpu_seconds", ("quota",), "cluster",
+     "GPU-seconds that a Quota gives in its window."),
+    ("muster_quota_spent_gpu_seconds", "gauge", "gpu_seconds", ("quota",), "cluster",
+     "GPU-seconds of work that ended within the window of a Quota with a budget."),
     ("muster_nodes", "gauge", "", ("pool", "state"), "cluster", "Nodes by pool and state."),
     ("muster_agent_last_report_timestamp_seconds", "gauge", "seconds", ("node", "pool"),
      "cluster", "When a node last reported."),
@@ -93,12 +169,50 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "Memory that a queue may have; +Inf without a limit."),
     ("muster_queue_limit_gpus", "gauge", "gpus", ("queue",), "cluster",
      "GPUs that a queue may have; +Inf without a limit."),
+    ("muster_queue_fair_share_cpus", "gauge", "cpus", ("queue",), "cluster",
+     "CPUs that a queue would have if all were shared fairly, where that is measured."),
+    ("muster_queue_fair_share_memory_bytes", "gauge", "bytes", ("queue",), "cluster",
+     "Memory that a queue would have if all were shared fairly, where that is measured."),
+    ("muster_queue_fair_share_gpus", "gauge", "gpus", ("queue",), "cluster",
+     "GPUs that a queue would have if all were shared fairly, where that is measured."),
+    ("muster_queue_demand_cpus", "gauge", "cpus", ("queue",), "cluster",
+     "CPUs that a queue has and asks for, children included."),
+    ("muster_queue_demand_memory_bytes", "gauge", "bytes", ("queue",), "cluster",
+     "Memory that a queue has and asks for, children included."),
+    ("muster_queue_demand_gpus", "gauge", "gpus", ("queue",), "cluster",
+     "GPUs that a queue has and asks for, children included."),
+    ("muster_queue_borrowed_cpus", "gauge", "cpus", ("queue",), "cluster",
+     "CPUs that a queue has beyond its guarantee."),
+    ("muster_queue_borrowed_memory_bytes", "gauge", "bytes", ("queue",), "cluster",
+     "Memory that a queue has beyond its guarantee."),
+    ("muster_queue_borrowed_gpus", "gauge", "gpus", ("queue",), "cluster",
+     "GPUs that a queue has beyond its guarantee."),
+    ("muster_queue_weight_ratio", "gauge", "ratio", ("queue",), "cluster",
+     "Weight of a queue in what is over."),
     ("muster_drift", "gauge", "", ("kind", "severity"), "cluster",
      "Differences between git and what is."),
+    ("muster_state_disk_free_bytes", "gauge", "bytes", (), "cluster",
+     "Space left on the disk of the controller's state folder."),
+    ("muster_state_disk_size_bytes", "gauge", "bytes", (), "cluster",
+     "Size of the disk of the controller's state folder."),
+    ("muster_store_size_bytes", "gauge", "bytes", (), "cluster",
+     "Size of the store, its write-ahead log included."),
+    ("muster_process_start_timestamp_seconds", "gauge", "seconds", (), "cluster",
+     "When the controller's loop began."),
     ("muster_process_cpu_seconds_total", "counter", "seconds", (), "cluster",
      "CPU time of the controller's loop."),
     ("muster_process_resident_memory_bytes", "gauge", "bytes", (), "cluster",
      "Memory of the controller's loop."),
+    ("muster_api_requests_total", "counter", "", ("handler", "method", "status"), "server",
+     "Requests that were answered."),
+    ("muster_api_request_duration_seconds", "histogram", "seconds", ("handler",), "server",
+     "Time to answer a request; syncs, followed logs and events wait on purpose."),
+    ("muster_api_sessions", "gauge", "", ("state",), "server",
+     "Agents that the server has heard of: with an open poll, or between two."),
+    ("muster_api_process_cpu_seconds_total", "counter", "seconds", (), "server",
+     "CPU time of the server process."),
+    ("muster_api_process_resident_memory_bytes", "gauge", "bytes", (), "server",
+     "Memory of the server process."),
     ("muster_node_state", "gauge", "", ("node", "pool", "state"), "node",
      "State of the node: 1 for exactly one."),
     ("muster_node_last_report_timestamp_seconds", "gauge", "seconds", ("node", "pool"), "node",
@@ -128,6 +242,15 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "CPU time of the agent."),
     ("muster_agent_resident_memory_bytes", "gauge", "bytes", ("node", "pool"), "node",
      "Memory of the agent."),
+    ("muster_task_info", "gauge", "", _TASK, "node",
+     "A task that is on the node; always 1."),
+    ("muster_task_start_timestamp_seconds", "gauge", "seconds", _TASK, "node",
+     "When the attempt at the task began to run."),
+    ("muster_task_requested_cpus", "gauge", "cpus", _TASK, "node", "CPUs given to the task."),
+    ("muster_task_requested_memory_bytes", "gauge", "bytes", _TASK, "node",
+     "Memory given to the task."),
+    ("muster_task_gpu_info", "gauge", "", (*_TASK, "gpu"), "node",
+     "A GPU that a task has, to join with the GPU's own series; always 1."),
     ("muster_gpu_info", "gauge", "",
      (*_GPU, "model", "pci_address", "driver_version", "cuda_version"), "node",
      "What a GPU is; always 1."),

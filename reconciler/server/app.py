@@ -56,6 +56,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *logs.HANDLERS,
         ],
         lifespan=[linked],
+        middleware=[health.counted],
         guards=[service.gate.guard],
         state=State(
             {

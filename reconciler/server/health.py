@@ -1,11 +1,14 @@
 """Health, readiness and metrics: for machines, without tokens where a prober has none."""
 
+import time
 from typing import Any
 
 import msgspec
 from litestar import MediaType, Response, get
 from litestar.datastructures import State
+from litestar.enums import ScopeType
 from litestar.params import FromPath
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from reconciler import metrics
 from reconciler.server import access, failures, services
@@ -48,12 +51,14 @@ async def readyz(state: State) -> Health:
     summary="The cluster's series, for Prometheus",
 )
 async def cluster_metrics(state: State) -> Response[bytes]:
-    """The page as the loop published it after its last cycle."""
+    """The page as the loop published it after its last cycle, and what the server counted."""
     service: services.Services = state.services
     published = service.link.published
     if published is None:
         raise failures.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
-    return Response(published.metrics, media_type=PROMETHEUS)
+    sessions_open, others = service.sessions.counts()
+    own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
+    return Response(published.metrics + own, media_type=PROMETHEUS)
 
 
 @get(
@@ -73,6 +78,31 @@ def node_metrics(node: FromPath[str], state: State) -> Response[bytes]:
         record, service.reader.attempts_alive(node), service.sessions.gpu_usage(node)
     )
     return Response(page, media_type=PROMETHEUS)
+
+
+def counted(app: ASGIApp) -> ASGIApp:
+    """Count each answer of ``app`` by the pattern of its path."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.WEBSOCKET:
+            await app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, sent)
+        finally:
+            service: services.Services = scope["litestar_app"].state.services
+            pattern, took_s = scope.get("path_template", ""), time.perf_counter() - began
+            service.answers.count(pattern or "/", scope["method"], status, took_s)
+
+    return answer
 
 
 class Target(msgspec.Struct, frozen=True):

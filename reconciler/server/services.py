@@ -5,6 +5,7 @@ import contextlib
 import pathlib
 import time
 
+from reconciler import metrics
 from reconciler.model import link, records
 from reconciler.operations import submission
 from reconciler.server import access, failures, relay, sessions
@@ -30,6 +31,7 @@ class Services:
     ) -> None:
         self.gate = gate
         self.submitter = submitter
+        self.answers = metrics.Answers()
         self.sessions = sessions.Sessions()
         self.relay = relay.Relay(self.sessions)
         self.stopping = asyncio.Event()

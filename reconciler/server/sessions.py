@@ -151,6 +151,11 @@ class Sessions:
         """The session of a node that was heard of, or that the loop has something for."""
         return self._by_node.get(node)
 
+    def counts(self) -> tuple[int, int]:
+        """How many have an open exchange, and how many others were heard of."""
+        held = [one.open for one in self._by_node.values() if one.holder is not None]
+        return sum(held), len(held) - sum(held)
+
     def gpu_usage(self, node: str) -> tuple[devices.GpuUsage, ...]:
         """What a node's GPUs did when it last said so; nothing while nobody has."""
         session = self._by_node.get(node)

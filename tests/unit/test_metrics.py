@@ -12,16 +12,24 @@ from prometheus_client import parser
 
 from reconciler import metrics
 from reconciler.core import reconcile
-from reconciler.metrics import counting
-from reconciler.model import desired, drift, outcome, records
+from reconciler.metrics import counting, sums, table
+from reconciler.model import desired, drift, outcome, recollection, records, resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit import gpusamples
 from tests.unit.core.world import World
 from tests.unit.store import samples
 
 UNITS = {"seconds", "bytes", "cpus", "gpus", "ratio", "watts", "joules", "celsius", "hertz", ""}
+UNITS |= {"gpu_seconds"}
 CLUSTER = {name for name, series in metrics.TABLE.items() if series.page == "cluster"}
+SERVER = {name for name, series in metrics.TABLE.items() if series.page == "server"}
 NODE = {name for name, series in metrics.TABLE.items() if series.page == "node"}
+
+
+LOOKS = (
+    metrics.Look("synced", 95.0, 0.01, committed_at=90.0),
+    metrics.Look("unreadable", 96.0, 0.01),
+)
 
 
 def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
@@ -41,9 +49,12 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         nodes={"n1": samples.node(), "n2": samples.node("n2")},
         reasons={"r": (samples.reason(),)},
         drift=(drift.Drift("node-missing", "n3", "x", "warning", "report", 1.0),),
+        recollection=recollection.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
     )
-    counters.sums(records.Observed(jobs={"wait": waiting}))
-    usage = outcome.QueueUsage("default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1)
+    counters.sums(records.Observed(jobs={"wait": waiting}), 90.0)
+    usage = outcome.QueueUsage(
+        "default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1, (1500, 5, 700)
+    )
     counters.cycle(
         samples.cycle(
             jobs=(train,),
@@ -59,12 +70,26 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         decide_s=20.0,
         commit_s=0.0,
     )
+    broken = msgspec.structs.replace(
+        samples.attempt(train, 2, state=AttemptState.ENDED, exit_code=1), concluded=True
+    )
+    gpus = msgspec.structs.replace(
+        samples.attempt(train, 3), resources=resources.Resources(1000, 0, 2000)
+    )
+    counters.cycle(samples.cycle(attempts=(broken, gpus)), decide_s=0.002, commit_s=0.004)
+    done = msgspec.structs.replace(
+        samples.job("done", state=JobState.SUCCEEDED), started_at=101.0, ended_at=103.0
+    )
+    counters.cycle(samples.cycle(now=110.0, jobs=(done,)), decide_s=0.002, commit_s=0.004)
     counters.queues = (usage,)
-    counters.sync(ok=True)
+    for look in LOOKS:
+        counters.look(look)
     status = desired.SyncStatus("Synced", "a", "b", "c", checked_at=99.0)
     wanted = desired.Desired(
         structure=desired.Structure(
-            pools={"cpu": desired.Pool("cpu", ("n1",), samples.GROUP.resources)}
+            pools={"cpu": desired.Pool("cpu", ("n1",), samples.GROUP.resources)},
+            queues={"default": desired.Queue("default", suspend=True)},
+            quotas={"q": desired.Quota("q", queue="default", budget_gpu_s=7200.0)},
         ),
         status=status,
     )
@@ -74,14 +99,23 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
 def cluster_page() -> str:
     counters, observed, wanted = filled()
     return metrics.render_cluster(
-        counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0
-    ).decode()
+        counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0,
+        disk=metrics.Disk(50, 100, 7),
+    ).decode()  # fmt: skip
+
+
+def server_page() -> str:
+    answers = metrics.Answers()
+    answers.count("/v1/jobs", "GET", 200, 0.003)
+    return answers.render(open_sessions=2, other_sessions=1).decode()
 
 
 def node_page() -> str:
     train = samples.job("train")
     return metrics.render_node(
-        gpusamples.node(), [samples.attempt(train)], [gpusamples.usage()]
+        gpusamples.node(),
+        [samples.attempt(train, state=AttemptState.RUNNING)],
+        [gpusamples.usage()],
     ).decode()
 
 
@@ -101,7 +135,10 @@ def values(page: str, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-@pytest.mark.parametrize(("page", "names"), [(cluster_page(), CLUSTER), (node_page(), NODE)])
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [(cluster_page(), CLUSTER), (server_page(), SERVER), (node_page(), NODE)],
+)
 def test_a_page_holds_the_series_of_the_table_and_no_others(page: str, names: set[str]) -> None:
     families = parse(page)
     assert set(families) == names
@@ -121,11 +158,15 @@ def test_names_follow_the_rules(series: metrics.Series) -> None:
     if series.unit:
         assert name.removesuffix("_total").endswith(f"_{series.unit}")
     assert series.help.endswith(".")
-    assert not {"job", "task", "attempt", "user", "owner"} & set(series.labels)
+    assert set(series.labels) <= set(metrics.LABELS)
+    if series.page != "node":
+        assert not {"job_name", "task", "element"} & set(series.labels)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-@pytest.mark.parametrize("page", [cluster_page(), node_page()], ids=["cluster", "node"])
+@pytest.mark.parametrize(
+    "page", [cluster_page(), server_page(), node_page()], ids=["cluster", "server", "node"]
+)
 def test_promtool_has_nothing_to_say(page: str) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False
@@ -136,9 +177,10 @@ def test_promtool_has_nothing_to_say(page: str) -> None:
 def test_counts_are_true() -> None:
     page = cluster_page()
     assert values(page, "muster_leader_epoch") == {(): 3}
-    assert values(page, "muster_cycles_total") == {(): 2}
+    assert values(page, "muster_cycles_total") == {(): 4}
     assert values(page, "muster_evictions_total")["Preempted",] == 1
-    assert values(page, "muster_attempts_ended_total")["Exited",] == 1
+    assert values(page, "muster_attempts_ended_total")["Exited",] == 2
+    assert values(page, "muster_node_failed_attempts_total") == {("n1", "cpu"): 1}
     assert values(page, "muster_actions_total") == {
         ("acknowledge",): 0,
         ("start",): 1,
@@ -146,11 +188,19 @@ def test_counts_are_true() -> None:
         ("withdraw",): 0,
     }
     assert values(page, "muster_pool_gpus") == {
-        ("cpu", "allocated"): 0,
-        ("cpu", "free"): 4,
+        ("cpu", "allocated"): 2,
+        ("cpu", "free"): 2,
         ("cpu", "unavailable"): 0,
     }
-    assert values(page, "muster_pool_allocated_cpus") == {("cpu",): 1}
+    assert values(page, "muster_pool_allocated_cpus") == {("cpu",): 2}
+    assert values(page, "muster_gpu_allocated_seconds_total") == {
+        ('odd"\\\nname', "alice@example.org"): 20
+    }
+    assert values(page, "muster_quota_spent_gpu_seconds") == {("q",): 3600}
+    assert values(page, "muster_suspended_objects") == {("Cluster",): 0, ("Job",): 0, ("Queue",): 1}
+    assert values(page, "muster_oldest_pending_timestamp_seconds") == {("default", "false"): 100}
+    assert values(page, "muster_queue_borrowed_gpus") == {("default",): 0.5}
+    assert values(page, "muster_sync_last_success_timestamp_seconds") == {(): 95}
     assert values(page, "muster_nodes")["cpu", "Ready"] == 2
     assert values(page, "muster_jobs")['odd"\\\nname', "Running"] == 1
     assert values(page, "muster_jobs")["default", "Pending"] == 1
@@ -168,15 +218,15 @@ def test_a_histogram_is_cumulative() -> None:
         if sample.name.endswith("_bucket")
     ]
     assert dict(buckets)["0.005"] == 0
-    assert dict(buckets)["0.01"] == 1
-    assert dict(buckets)["10"] == 1
-    assert buckets[-1] == ("+Inf", 2)
+    assert dict(buckets)["0.01"] == 3
+    assert dict(buckets)["10"] == 3
+    assert buckets[-1] == ("+Inf", 4)
 
 
 def test_jobs_are_counted_as_they_change() -> None:
     counters = metrics.Counters()
     before = samples.job("train")
-    sums = counters.sums(records.Observed(jobs={"train": before}))
+    sums = counters.sums(records.Observed(jobs={"train": before}), 0.0)
     assert sums.by_state["default", "Pending"] == 1
     after = msgspec.structs.replace(before, state=JobState.SUCCEEDED, started_at=110.0)
     for _ in range(2):
@@ -185,7 +235,7 @@ def test_jobs_are_counted_as_they_change() -> None:
     assert (counts["default", "Pending"], counts["default", "Succeeded"]) == (0, 1)
     assert sums.wanted["default"] == [0, 0, 0]
     assert counters.finished["Succeeded"] == 1
-    assert counters.job_wait.counts[2] == 1
+    assert counters.job_wait["default"].counts[2] == 1
 
 
 def test_a_node_that_never_reported_has_few_series() -> None:
@@ -200,13 +250,13 @@ def test_sums_follow_what_changes() -> None:
     train = samples.job("train", elements=4, reason_key="r")
     attempts = {one.id: one for one in (samples.attempt(train, element) for element in range(3))}
     first = metrics.Counters()
-    first.sums(records.Observed())
+    first.sums(records.Observed(), 0.0)
     ended = [msgspec.structs.replace(one, state=AttemptState.ENDED) for one in attempts.values()]
     first.cycle(
         samples.cycle(jobs=(train,), attempts=tuple(attempts.values())), decide_s=0, commit_s=0
     )
-    whole = metrics.Counters().sums(records.Observed(jobs={"train": train}, attempts=attempts))
-    kept = first.sums(records.Observed())
+    whole = metrics.Counters().sums(records.Observed(jobs={"train": train}, attempts=attempts), 0.0)
+    kept = first.sums(records.Observed(), 0.0)
     assert kept.held == whole.held == {"n1": [3000, 0, 0]}
     assert kept.by_reason == whole.by_reason == {("default", "r"): 1}
     assert kept.wanted == whole.wanted
@@ -239,3 +289,100 @@ def test_each_phase_of_a_cycle_is_measured_by_the_clock_that_is_given() -> None:
     assert cycle() == names[:5], "no schedule is made, and none is measured"
     assert counting.PHASES[: len(names)] == tuple(names)
     assert sum(phases.seconds.values()) == len(names) + 5
+
+
+def most(series: metrics.Series, has: dict[str, int]) -> int:
+    """How many label sets a series may have on its page."""
+    most = 1
+    for name in series.labels:
+        bound = metrics.LABELS[name].most
+        most *= bound if isinstance(bound, int) else has[bound]
+    return most
+
+
+def test_no_series_grows_with_what_users_do() -> None:
+    """Many users, jobs and failures: what a page holds stays within what the table says."""
+    counters = metrics.Counters()
+    owners, queues = 1500, 4
+    jobs = {
+        name: msgspec.structs.replace(
+            samples.job(name, queue=f"q{number % queues}", owner=f"user{number}"),
+            started_at=100.0 + number,
+        )
+        for number in range(owners)
+        if (name := f"job{number}")
+    }
+    attempts = tuple(
+        msgspec.structs.replace(
+            samples.attempt(job, node=f"n{number % 3}"),
+            resources=resources.Resources(1000, 0, 1000),
+        )
+        for number, job in enumerate(jobs.values())
+    )
+    observed = records.Observed(
+        nodes={f"n{number}": samples.node(f"n{number}") for number in (0, 1)}
+    )
+    counters.sums(observed, 0.0)
+    counters.cycle(
+        samples.cycle(jobs=tuple(jobs.values()), attempts=attempts), decide_s=0, commit_s=0
+    )
+    failed = [
+        msgspec.structs.replace(
+            one, state=AttemptState.ENDED, end_reason=EndReason.START_FAILED, concluded=True
+        )
+        for one in attempts
+    ]
+    counters.cycle(samples.cycle(now=200.0, attempts=tuple(failed)), decide_s=0, commit_s=0)
+    structure = desired.Structure(
+        queues={f"q{number}": desired.Queue(f"q{number}") for number in range(queues)}
+    )
+    page = metrics.render_cluster(
+        counters=counters,
+        memory=observed,
+        wanted=desired.Desired(structure=structure),
+        epoch=1,
+        now=200.0,
+    ).decode()
+    has = {"queues": queues, "pools": 2, "nodes": 2, "quotas": 0, "gpus": 8}
+    for name, family in parse(page).items():
+        sets = {
+            tuple(value for label, value in sample.labels.items() if label != "le")
+            for sample in family.samples
+        }
+        assert len(sets) <= most(metrics.TABLE[name], has), name
+    charged = values(page, "muster_gpu_allocated_seconds_total")
+    assert sum(charged.values()) == owners * 100
+    assert charged["(other)", "(other)"] == (owners - counting.OWNERS_MAX) * 100
+
+
+def test_no_client_makes_series_of_the_server() -> None:
+    answers = metrics.Answers()
+    for number in range(500):
+        answers.count(f"/v1/{number}", f"M{number}", number, 0.0)
+    counted = values(
+        answers.render(open_sessions=0, other_sessions=0).decode(), "muster_api_requests_total"
+    )
+    assert len({labels[0] for labels in counted}) == metrics.LABELS["handler"].most
+    assert {labels[1] for labels in counted} == {"(other)"}
+    assert sum(counted.values()) == 500
+
+
+def test_a_page_of_a_node_tells_of_a_bounded_number_of_tasks() -> None:
+    job = samples.job("train", elements=1500)
+    alive = [samples.attempt(job, element) for element in range(1500)]
+    told = parse(metrics.render_node(samples.node(), alive).decode())["muster_task_info"]
+    assert len(told.samples) == table.TASKS_MAX
+
+
+def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
+    waiting = sums.Oldest()
+    for number in range(200):
+        waiting.add(f"j{number}", 1000.0 + number)
+    for number in range(199):
+        waiting.remove(f"j{number}")
+    assert waiting.first() == 1199.0
+    waiting.add("j0", 5.0)
+    assert waiting.first() == 5.0
+    for name in ("j0", "j199"):
+        waiting.remove(name)
+    assert waiting.first() is None

@@ -1,0 +1,116 @@
+"""Alerts: their rules are right, each has its three tests and its runbook, and all are told of."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reconciler import metrics
+from reconciler.model import quantities
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "grafana" / "alerts"
+FILES = sorted(ALERTS.glob("*.yaml"))
+#: What Prometheus itself says of its targets.
+PROMETHEUS = {"up"}
+Rule = dict[str, Any]
+
+
+def rules_of(path: Path) -> list[Rule]:
+    document = yaml.safe_load(path.read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+RULES = [(path, rule) for path in FILES for rule in rules_of(path)]
+EACH = pytest.mark.parametrize(("path", "rule"), RULES, ids=[rule["alert"] for _, rule in RULES])
+
+
+def seconds(text: str) -> float:
+    """A moment as promtool writes it."""
+    return quantities.parse_duration(text)
+
+
+@EACH
+def test_a_rule_says_how_long_how_bad_and_what_to_do(path: Path, rule: Rule) -> None:
+    assert re.fullmatch(r"Muster[A-Z][A-Za-z]+", rule["alert"])
+    assert seconds(rule["for"]) >= 60
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert len(rule["annotations"]["summary"]) <= 100
+    page, _, heading = rule["annotations"]["runbook_url"].partition("#")
+    text = (ROOT / page).read_text()
+    found = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert heading in {name.lower() for name in found}
+    section = text.split(f"## {rule['alert']}\n")[1].split("\n## ")[0]
+    assert "**Look.**" in section
+    assert "**Do.**" in section
+
+
+@EACH
+def test_a_rule_goes_by_series_of_the_table_alone(path: Path, rule: Rule) -> None:
+    names = set(re.findall(r"\b(muster_[a-z0-9_]+|up)\b", rule["expr"]))
+    assert names
+    known = metrics.TABLE.keys() | PROMETHEUS
+    plain = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+    assert plain <= known, plain - known
+
+
+@EACH
+def test_a_rule_is_tested_before_in_and_after_its_time(path: Path, rule: Rule) -> None:
+    """Not before ``for`` is over, then exactly once, and no more when it has passed."""
+    document = yaml.safe_load((ALERTS / "tests" / path.name).read_text())
+    assert document["rule_files"] == [f"../{path.name}"]
+    (group,) = [one for one in document["tests"] if one["name"] == rule["alert"]]
+    early, fires, over = group["alert_rule_test"]
+    assert {one["alertname"] for one in (early, fires, over)} == {rule["alert"]}
+    assert early["exp_alerts"] == over["exp_alerts"] == []
+    (expected,) = fires["exp_alerts"]
+    assert expected["exp_labels"]["severity"] == rule["labels"]["severity"]
+    assert "{{" not in str(expected)
+    moments = [seconds(one["eval_time"]) for one in (early, fires, over)]
+    assert moments[0] < moments[1] < moments[2]
+    assert moments[1] - moments[0] <= seconds(group["interval"])
+    assert moments[1] >= seconds(rule["for"])
+
+
+def test_every_runbook_is_of_an_alert() -> None:
+    books = {path.stem: path.read_text() for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+    assert set(books) == {path.stem for path in FILES}
+    told = {
+        name
+        for text in books.values()
+        for name in re.findall(r"^## (Muster\w+)$", text, re.MULTILINE)
+    }
+    assert told == {rule["alert"] for _, rule in RULES}
+
+
+def test_drift_of_every_kind_has_an_alert() -> None:
+    """A kind without an alert of its own comes to the one for the others."""
+    source = (ROOT / "reconciler" / "core" / "drifts.py").read_text()
+    kinds = set(re.findall(r'"((?:[a-z]+-)+[a-z]+)"', source))
+    assert "node-missing" in kinds
+    named = "|".join(re.findall(r'kind=~?"([^"]+)"', (ALERTS / "drift.yaml").read_text()))
+    others = next(rule for _, rule in RULES if rule["alert"] == "MusterDriftOther")["expr"]
+    (left,) = re.findall(r'kind!~"([^"]+)"', others)
+    for kind in kinds:
+        assert bool(re.fullmatch(named, kind)) is bool(re.fullmatch(left, kind)), kind
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "rules", *map(str, FILES)],
+        ["test", "rules", *map(str, sorted((ALERTS / "tests").glob("*.yaml")))],
+    ],
+    ids=["check", "test"],
+)
+def test_promtool_agrees(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
