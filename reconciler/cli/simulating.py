@@ -175,6 +175,8 @@ def simulate(
         scheduling=_pairs(scheduling or []),
     )
     several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
+    if png is not None or html is not None:
+        _require_pictures()
     try:
         for one in dict.fromkeys(seed or [1]):
             prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
@@ -187,6 +189,13 @@ def simulate(
     _show_runs(several, output)
     _, prepared, runs = several[0]
     _draw(prepared, runs, png, html)
+
+
+def _require_pictures() -> None:
+    try:
+        pictures.require()
+    except pictures.PicturesMissingError as error:
+        terminal.fail(str(error))
 
 
 def _pairs(written: list[str]) -> dict[str, Any]:

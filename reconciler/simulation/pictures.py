@@ -4,6 +4,7 @@ Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the s
 """
 
 import html
+import importlib.util
 import io
 import zlib
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,16 @@ class PicturesMissingError(RuntimeError):
         super().__init__(
             "pictures need matplotlib, which is not installed: pip install 'muster-cluster[plots]'"
         )
+
+
+def require() -> None:
+    """Tell before anything is run for a picture that none can be drawn.
+
+    Raises:
+        PicturesMissingError: there is no matplotlib.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PicturesMissingError
 
 
 def png(runs: Sequence[results.Run], title: str) -> bytes:
