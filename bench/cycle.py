@@ -76,7 +76,7 @@ class Bed:
         wanted = desired.Desired(self.generation, self.structure, self.jobs)
         began = time.perf_counter()
         observed = self.memory.observed(*self.memory.take_input())
-        result = reconcile.reconcile(wanted, observed, self.now)
+        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
         self.memory.absorb(result)
         return 1e3 * (time.perf_counter() - began), result
 

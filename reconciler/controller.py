@@ -313,7 +313,9 @@ class Loop:
         self._journal.begin(wanted, self._memory.observed((), {}), now)
         observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
         phases("journal")
-        result = reconcile.reconcile(wanted, observed, now, ended=phases)
+        result = reconcile.reconcile(
+            wanted, observed, now, recall=self._memory.recall, ended=phases
+        )
         phases("outcome")
         decided = time.perf_counter()
         adopted, self._adopted_runs = self._adopted_runs, ()

@@ -4,12 +4,15 @@ Pools and records come in; read-only arrays go out, nodes in order of name, queu
 structure has them. What many nodes have in common is worked out once for their pool.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.core import held as holders
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired
 from reconciler.model.states import NodeState
@@ -48,52 +51,150 @@ class Nodes:
         return self.levels.index(name) if name in self.levels else columns.NO_LEVEL
 
 
-def nodes(
-    work: desk.Work, wanted_profiles: Iterable[str], exclusive_of: Mapping[str, bool]
-) -> Nodes:
+class _Kept(recalls.Part):
+    """The columns of nodes as of the last cycle, and what they were made for.
+
+    ``raw`` amounts are what attempts leave of the whole, below zero where nodes have shrunk.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.structure: desired.Structure | None = None
+        self.names: tuple[str, ...] = ()
+        self.row_of: Mapping[str, int] = {}
+        self.profiles: tuple[str, ...] = ()
+        self.pools: tuple[desired.Pool, ...] = ()
+        self.pool_of: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def renew(self, work: desk.Work, wanted_profiles: Iterable[str], held: holders.Held) -> None:
+        """Bring everything up to date: by what changed, or anew where the frame is another."""
+        structure, names = work.desired.structure, tuple(work.node_names())
+        pools = tuple(structure.pools[name] for name in sorted(structure.pools))
+        profiles = _profiles(pools, wanted_profiles)
+        changed = self.take_nodes(work.nodes)
+        if (
+            self.structure is structure
+            and names == self.names
+            and profiles == self.profiles
+            and all(self._look(work, name) for name in changed)
+        ):
+            self._take(held.gone, -1)
+            self._take(held.come, 1)
+        else:
+            self.structure, self.pools, self.profiles = structure, pools, profiles
+            self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
+            self._begin(work, names)
+            self._take(held.entries.values(), 1)
+        held.gone.clear()
+        held.come.clear()
+
+    def _look(self, work: desk.Work, name: str) -> bool:
+        """Take note of a node's state; whether it is in the pool that it was in."""
+        row, node = self.row_of.get(name), work.node(name)
+        if row is None:
+            return True  # it has left again
+        index = self._index.get(node.pool, -1) if node is not None else -1
+        ready = node is not None and node.state is NodeState.READY
+        self.accepts[row] = ready and index >= 0
+        return index == int(self.pool_of[row])
+
+    def _begin(self, work: desk.Work, names: tuple[str, ...]) -> None:
+        """As if nothing ran."""
+        pools = self.pools
+        self._index = {pool.name: number for number, pool in enumerate(pools)}
+        self.pool_of = np.full(len(names), -1, dtype=np.int64)
+        self.accepts = np.zeros(len(names), dtype=np.bool_)
+        for row, name in enumerate(names):
+            node = work.node(name)
+            self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
+            self._look(work, name)
+        self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
+        self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)
+        shareable = _per_pool([int(pool.shareable) for pool in pools], self.pool_of, 0)
+        self.shareable = shareable.astype(np.bool_)
+        self.levels = work.desired.structure.levels()
+        self.domains = _domains(names, pools, self.pool_of, self.levels)
+        self._free = self.capacity.copy()
+        self._devices = self.whole.copy()
+        self._occupied = np.zeros(len(names), dtype=np.int64)
+        self._owners = np.zeros(len(names), dtype=np.int64)
+        for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
+            array.setflags(write=False)
+
+    def _take(self, entries: Iterable[holders.Entry], sign: int) -> None:
+        """Charge what elements hold, or give it back."""
+        width, row_of, profiles = self.whole.shape[1], self.row_of, self.profiles
+        amounts: list[tuple[int, int, int]] = []
+        shares: list[tuple[int, int, int]] = []
+        rows: list[int] = []
+        for entry in entries:
+            there: set[int] = set()
+            for attempt in entry.attempts:
+                row = row_of.get(attempt.node)
+                if row is None:
+                    continue
+                has = attempt.resources
+                there.add(row)
+                amounts.append((row, has.cpu_milli, has.memory_bytes))
+                if attempt.devices:
+                    share = attempt.share_milli
+                    shares += [(row, device, share) for device in attempt.devices if device < width]
+                elif attempt.mig_profile in profiles:
+                    profile = profiles.index(attempt.mig_profile)
+                    self._instances[row, profile] -= sign * len(attempt.instances)
+            rows += there
+            if entry.record.spec.exclusive:
+                self._owners[list(there)] += sign
+        if amounts:
+            table = np.array(amounts, dtype=np.int64)
+            np.subtract.at(self._free[:, :2], table[:, 0], sign * table[:, 1:])
+            np.add.at(self._occupied, np.array(rows, dtype=np.int64), sign)
+        if shares:
+            table = np.array(shares, dtype=np.int64)
+            np.subtract.at(self._devices, (table[:, 0], table[:, 1]), sign * table[:, 2])
+
+    def columns(self) -> columns.NodeColumns:
+        """What there is and what is taken of it, as it is now; never changed afterwards."""
+        devices = np.where(self.whole < 0, self.whole, np.maximum(self._devices, 0))
+        free = np.maximum(self._free, 0)
+        free[:, 2] = np.maximum(devices, 0).sum(axis=1)
+        made = columns.NodeColumns(
+            names=self.names,
+            capacity=self.capacity,
+            free=free,
+            accepts=self.accepts.copy(),
+            devices=devices,
+            device_memory=self.memory,
+            instances=np.maximum(self._instances, 0),
+            domains=self.domains,
+            shareable=self.shareable,
+            occupied=self._occupied.copy(),
+            exclusive=self._owners > 0,
+        )
+        for array in (made.free, made.accepts, made.devices, made.instances):
+            array.setflags(write=False)
+        return made
+
+
+def nodes(work: desk.Work, wanted_profiles: Iterable[str], held: holders.Held) -> Nodes:
     """Every node as it is now.
 
     Args:
         work: the desk.
         wanted_profiles: MIG profiles that work asks for, beside those that pools have.
-        exclusive_of: for jobs that hold something whether they have their nodes to themselves.
+        held: what is held.
     """
-    structure = work.desired.structure
-    names = tuple(work.node_names())
-    pools = tuple(structure.pools[name] for name in sorted(structure.pools))
-    index = {pool.name: number for number, pool in enumerate(pools)}
-    pool_of = np.full(len(names), -1, dtype=np.int64)
-    accepts = np.zeros(len(names), dtype=np.bool_)
-    for row, name in enumerate(names):
-        node = work.node(name)
-        if node is not None:
-            pool_of[row] = index.get(node.pool, -1)
-            accepts[row] = node.state is NodeState.READY and pool_of[row] >= 0
-    profiles = _profiles(pools, wanted_profiles)
-    row_of = {name: row for row, name in enumerate(names)}
-    capacity, devices, instances = _capacity(pools, pool_of, profiles)
-    free, devices, instances, occupied, exclusive = _taken(
-        work, row_of, capacity, devices, instances, profiles, exclusive_of
+    kept = work.recall.part(_Kept)
+    kept.renew(work, wanted_profiles, held)
+    return Nodes(
+        kept.columns(),
+        kept.names,
+        kept.row_of,
+        kept.pool_of,
+        kept.pools,
+        kept.profiles,
+        kept.levels,
     )
-    memory = _per_pool([pool.gpu_memory_bytes or 0 for pool in pools], pool_of, 0)
-    shareable = _per_pool([int(pool.shareable) for pool in pools], pool_of, 0).astype(np.bool_)
-    levels = structure.levels()
-    made = columns.NodeColumns(
-        names=names,
-        capacity=capacity,
-        free=free,
-        accepts=accepts,
-        devices=devices,
-        device_memory=memory,
-        instances=instances,
-        domains=_domains(names, pools, pool_of, levels),
-        shareable=shareable,
-        occupied=occupied,
-        exclusive=exclusive,
-    )
-    for array in (capacity, free, accepts, devices, memory, instances, made.domains, shareable):
-        array.setflags(write=False)
-    return Nodes(made, names, row_of, pool_of, pools, profiles, levels)
 
 
 def _profiles(pools: Sequence[desired.Pool], wanted: Iterable[str]) -> tuple[str, ...]:
@@ -129,59 +230,6 @@ def _capacity(
     return amounts[pool_of], devices[pool_of], instances[pool_of]
 
 
-def _taken(  # noqa: PLR0917 - one pass over all that runs fills all of these
-    work: desk.Work,
-    row_of: Mapping[str, int],
-    capacity: columns.Amounts,
-    devices: columns.Amounts,
-    instances: columns.Amounts,
-    profiles: tuple[str, ...],
-    exclusive_of: Mapping[str, bool],
-) -> tuple[columns.Amounts, columns.Amounts, columns.Amounts, NDArray[np.int64], columns.Mask]:
-    """What attempts that have not ended leave of it."""
-    rows: list[int] = []
-    cpu: list[int] = []
-    memory: list[int] = []
-    shares: list[tuple[int, int, int]] = []
-    elements: set[tuple[int, str, int]] = set()
-    width = devices.shape[1]
-    for attempt in work.live_attempts():
-        row = row_of.get(attempt.node)
-        if row is None:
-            continue
-        has = attempt.resources
-        rows.append(row)
-        cpu.append(has.cpu_milli)
-        memory.append(has.memory_bytes)
-        elements.add((row, attempt.job, attempt.element))
-        if attempt.devices:
-            share = attempt.share_milli
-            shares += [(row, device, share) for device in attempt.devices if device < width]
-        elif attempt.mig_profile in profiles:
-            instances[row, profiles.index(attempt.mig_profile)] -= len(attempt.instances)
-    free = capacity.copy()
-    at = np.array(rows, dtype=np.int64)
-    np.subtract.at(free[:, 0], at, np.array(cpu, dtype=np.int64))
-    np.subtract.at(free[:, 1], at, np.array(memory, dtype=np.int64))
-    if shares:
-        row_column, device_column, share_column = np.array(shares, dtype=np.int64).T
-        there = devices[row_column, device_column] >= 0
-        found = (row_column[there], device_column[there])
-        np.subtract.at(devices, found, share_column[there])
-        devices[found] = np.maximum(devices[found], 0)
-    np.maximum(instances, 0, out=instances)
-    free[:, 2] = np.maximum(devices, 0).sum(axis=1)
-    np.maximum(free, 0, out=free)
-    occupied = np.zeros(len(capacity), dtype=np.int64)
-    exclusive = np.zeros(len(capacity), dtype=np.bool_)
-    if elements:
-        np.add.at(occupied, np.array([one[0] for one in elements], dtype=np.int64), 1)
-        for row, job, _ in elements:
-            if exclusive_of.get(job):
-                exclusive[row] = True
-    return free, devices, instances, occupied, exclusive
-
-
 def _domains(
     names: tuple[str, ...],
     pools: Sequence[desired.Pool],
@@ -209,10 +257,25 @@ def _domains(
 # --- queues ---------------------------------------------------------------------------------
 
 
+class _Tree(recalls.Part):
+    """What follows of the queues from the structure alone."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._structure: desired.Structure | None = None
+
+    def of(self, structure: desired.Structure) -> columns.QueueColumns:
+        """The columns, without what is taken."""
+        if self._structure is not structure:
+            self._structure = structure
+            self._made = _tree(structure.queues)
+        return self._made
+
+
 def queues(
     work: desk.Work,
-    allocated: Mapping[str, NDArray[np.int64]],
-    firm: Mapping[str, NDArray[np.int64]],
+    allocated: Mapping[str, Sequence[int]],
+    firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
 ) -> columns.QueueColumns:
     """The tree of queues with what each has taken.
@@ -222,7 +285,16 @@ def queues(
         allocated, firm: amounts by queue, without those of queues below it.
         usage: faded use of a queue and all below it as a share of what there was to give.
     """
-    tree = work.desired.structure.queues
+    made = work.recall.part(_Tree).of(work.desired.structure)
+    taken = _summed(made.names, made.parent, allocated)
+    sure = _summed(made.names, made.parent, firm)
+    faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
+    for array in (taken, sure, faded):
+        array.setflags(write=False)
+    return dataclasses.replace(made, allocated=taken, firm=sure, usage=faded)
+
+
+def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
     names = tuple(tree)
     index = {name: row for row, name in enumerate(names)}
     parent = np.array(
@@ -232,6 +304,7 @@ def queues(
     guaranteed = _guaranteed(tree, parent)
     rationed = _rationed(tree, guaranteed)
     somebody = (guaranteed > 0).any(axis=0)
+    nothing = np.zeros_like(guaranteed)
     columns_of = {
         "guaranteed": guaranteed,
         "firm_limit": np.where(somebody & rationed, guaranteed, UNLIMITED),
@@ -240,9 +313,9 @@ def queues(
         "lending": _bounds([q.lending_limit for q in tree.values()], UNLIMITED),
         "weight": np.array([q.weight for q in tree.values()], dtype=np.float64),
         "priority": np.array([q.priority for q in tree.values()], dtype=np.int64),
-        "allocated": _summed(names, parent, allocated),
-        "firm": _summed(names, parent, firm),
-        "usage": np.array([usage.get(name, 0.0) for name in names], dtype=np.float64),
+        "allocated": nothing,
+        "firm": nothing,
+        "usage": np.zeros(len(names)),
         "suspended": np.array([q.suspend for q in tree.values()], dtype=np.bool_),
     }
     for array in (parent, *columns_of.values()):
@@ -302,13 +375,12 @@ def _said(
 def _summed(
     names: tuple[str, ...],
     parent: NDArray[np.int64],
-    own: Mapping[str, NDArray[np.int64]],
+    own: Mapping[str, Sequence[int]],
 ) -> columns.Amounts:
-    found = np.zeros((len(names), 3), dtype=np.int64)
-    for row, name in enumerate(names):
-        if name in own:
-            found[row] += own[name]
+    rows = [list(own.get(name, (0, 0, 0))) for name in names]
+    above = parent.tolist()
     for row in range(len(names) - 1, -1, -1):
-        if parent[row] >= 0:
-            found[parent[row]] += found[row]
-    return found
+        if above[row] >= 0:
+            for resource in range(3):
+                rows[above[row]][resource] += rows[row][resource]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)

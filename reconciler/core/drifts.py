@@ -1,8 +1,11 @@
 """Last phase: what is observed and not what git says, as a list that lives as long as it lasts."""
 
+from collections.abc import Mapping
+
 from reconciler.core import health, overrides
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import devices, times
+from reconciler.model import desired, devices, records, times
 from reconciler.model.drift import Drift
 from reconciler.model.states import NodeState
 
@@ -15,34 +18,45 @@ _TIME_MAX = 4.1e9
 _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 
 
+class _Alike(recalls.Part):
+    """Nodes that are as git has them: the record in which that was found, and their pool."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.known: dict[str, records.NodeRecord] = {}
+        self.missing: tuple[str, ...] = ()
+        self._made_for: tuple[desired.Structure, int] | None = None
+
+    def begin(self, work: desk.Work) -> None:
+        """Forget everything under another structure; see which nodes have never been there."""
+        structure, count = work.desired.structure, len(work.node_names())
+        if self._made_for is None or self._made_for[0] is not structure:
+            self.known.clear()
+        elif self._made_for[1] == count and not work.left_nodes:
+            return
+        self._made_for = (structure, count)
+        declared = health.pool_of_node(work)
+        self.missing = tuple(name for name in sorted(declared) if work.node(name) is None)
+
+
 def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
     """Every difference now; ``known`` maps keys of lasting ones to when they were first seen."""
     found: list[Drift] = []
-    structure = work.desired.structure
-    declared = structure.pool_of_node()
+    alike = work.recall.part(_Alike)
+    alike.begin(work)
+    declared = health.pool_of_node(work)
     for name in work.node_names():
         node = work.node(name)
-        if node is None:
+        if node is None or alike.known.get(name) is node:
             continue
-        if name not in declared and node.state is not NodeState.GONE:
-            found.append(_drift(work, "node-undeclared", name, "no pool declares it"))
-        pool = structure.pools.get(declared.get(name, ""))
-        if pool is not None and node.state is NodeState.UNKNOWN:
-            found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
-        elif pool is not None and node.state is not NodeState.GONE:
-            missing = health.lacks(node.inventory, pool)
-            if missing:
-                found.append(_drift(work, "node-inventory", name, missing))
-        if node.state not in _NOT_HEARD:
-            found.extend(
-                _drift(work, "gpu-process-foreign", f"{name}/gpu{one.gpu}/{one.pid}", _who(one))
-                for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]
-            )
-    found.extend(
+        drift = _of_node(work, node, declared)
+        if not drift:
+            alike.known[name] = node
+        found += drift
+    found += [
         _drift(work, "node-missing", name, "declared, and no agent reports")
-        for name in sorted(declared)
-        if work.node(name) is None
-    )
+        for name in alike.missing
+    ]
     for one in work.overrides:
         kind = "job-cancelled-by-override" if one.verb == "cancel" else "node-drained-by-override"
         message = f"{overrides.describe(one)}; to commit it: {overrides.commit_command(one)}"
@@ -64,6 +78,27 @@ def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
         )
         for d in found
     )
+
+
+def _of_node(work: desk.Work, node: records.NodeRecord, declared: Mapping[str, str]) -> list[Drift]:
+    """What is other on one node than git says."""
+    found: list[Drift] = []
+    name = node.name
+    if name not in declared and node.state is not NodeState.GONE:
+        found.append(_drift(work, "node-undeclared", name, "no pool declares it"))
+    pool = work.desired.structure.pools.get(declared.get(name, ""))
+    if pool is not None and node.state is NodeState.UNKNOWN:
+        found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
+    elif pool is not None and node.state is not NodeState.GONE:
+        missing = health.lacks(node.inventory, pool)
+        if missing:
+            found.append(_drift(work, "node-inventory", name, missing))
+    if node.state not in _NOT_HEARD:
+        found.extend(
+            _drift(work, "gpu-process-foreign", f"{name}/gpu{one.gpu}/{one.pid}", _who(one))
+            for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]
+        )
+    return found
 
 
 def _who(process: devices.GpuProcess) -> str:

@@ -7,7 +7,11 @@ the node is gone. That git declares it no longer says nothing of the machine: a 
 pool is ``Gone`` only when nothing of its work can be running there any more.
 """
 
+import math
+from collections.abc import Mapping
+
 from reconciler.core import ingest
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, devices, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
@@ -16,15 +20,50 @@ from reconciler.model.states import AttemptState, EndReason, NodeState
 LEASE_MARGIN_S = 2.0
 
 
+class _Ready(recalls.Part):
+    """Nodes that were found ready: record, and until when that holds without news."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.known: dict[str, tuple[records.NodeRecord, float]] = {}
+        self.pool_of: dict[str, str] = {}
+        self._made_for: tuple[desired.Structure, float] | None = None
+
+    def begin(self, work: desk.Work) -> None:
+        """Forget everything under another structure or leader."""
+        structure, since = work.desired.structure, work.observed.leader_since
+        if self._made_for is None or self._made_for[0] is not structure:
+            self.pool_of = structure.pool_of_node()
+            self.known.clear()
+        elif self._made_for[1] != since:
+            self.known.clear()
+        self._made_for = (structure, since)
+        if len(self.known) > 2 * len(work.recall.nodes.ordered):
+            self.known.clear()
+
+
+def pool_of_node(work: desk.Work) -> Mapping[str, str]:
+    """Node name to pool name, as git has it."""
+    part = work.recall.part(_Ready)
+    part.begin(work)
+    return part.pool_of
+
+
 def watch(work: desk.Work) -> None:
     """Renew every node's state and give up what leases no longer hold."""
-    structure = work.desired.structure
-    pool_of_node = structure.pool_of_node()
+    structure, now = work.desired.structure, work.now
+    pool_of = pool_of_node(work)
+    ready = {} if work.override_drains else work.recall.part(_Ready).known
+    soonest = math.inf
     for name in work.node_names():
         node = work.node(name)
         if node is None:
             continue
-        pool = structure.pools.get(pool_of_node.get(name, ""))
+        known = ready.get(name)
+        if known is not None and known[0] is node and now < known[1]:
+            soonest = min(soonest, known[1])
+            continue
+        pool = structure.pools.get(pool_of.get(name, ""))
         node = _renew_state(work, node, pool)
         if node.state is NodeState.UNKNOWN:
             _doubt_attempts(work, node)
@@ -32,6 +71,16 @@ def watch(work: desk.Work) -> None:
                 _renew_state(work, node, pool)
         elif node.state is NodeState.GONE:
             _give_up(work, node)
+        elif node.state is NodeState.READY and pool is not None:
+            ready[name] = (work.node(name) or node, _silent_at(work, node))
+    if soonest < math.inf:
+        work.wake(soonest)
+
+
+def _silent_at(work: desk.Work, node: records.NodeRecord) -> float:
+    """When a node counts as not heard of, unless it is."""
+    silence_s = work.desired.structure.settings.node_silence_s
+    return max(last_contact(node), work.observed.leader_since) + silence_s
 
 
 def last_contact(node: records.NodeRecord) -> float:

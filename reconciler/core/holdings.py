@@ -1,99 +1,19 @@
 """Elements that hold something now, as the scheduler sees them: what, since when, for how long.
 
-Attempts come in, grouped by element; a ``Holding`` goes out for each, with what it is charged by
-queue. Of an element of which only some tasks leave there are two: what leaves, then what stays.
+Attempts come in, grouped by element; a ``Holding`` goes out for each. Of an element of which only
+some tasks leave there are two: what leaves, then what stays.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reconciler.core import columns as tables
+from reconciler.core import held as holders
 from reconciler.core import resizing
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.scheduling import snapshot as columns
-
-Amounts = NDArray[np.int64]
-Attempts = list[records.AttemptRecord]
-
-
-@dataclass
-class Held:
-    """What is held.
-
-    Attributes:
-        attempts: (job, element) to attempts that have not ended, in order of group and index.
-        allocated, firm: amounts by queue, without queues below it; those of work that is not
-            preemptible, beyond the minimum of its gangs not counted.
-    """
-
-    attempts: dict[tuple[str, int], Attempts]
-    allocated: dict[str, Amounts] = field(default_factory=dict)
-    firm: dict[str, Amounts] = field(default_factory=dict)
-
-
-def gather(work: desk.Work) -> Held:
-    """All attempts that have not ended, by element, with what each queue is charged."""
-    found: dict[tuple[str, int], Attempts] = {}
-    for attempt in work.live_attempts():
-        key = (attempt.job, attempt.element)
-        known = found.get(key)
-        if known is None:
-            found[key] = [attempt]
-        else:
-            known.append(attempt)
-    held = Held(found)
-    totals: dict[str, list[int]] = {}
-    firm: dict[str, list[int]] = {}
-    for (job, _), attempts in found.items():
-        spec = spec_of(work, job)
-        if spec is None:
-            continue
-        total = totals.setdefault(spec.queue, [0, 0, 0])
-        for attempt in attempts:
-            _add(total, attempt)
-        if not spec.preemptible:
-            sure = firm.setdefault(spec.queue, [0, 0, 0])
-            spare = spare_of(spec, attempts)
-            for attempt in attempts:
-                if attempt.id not in spare:
-                    _add(sure, attempt)
-    held.allocated = {name: np.array(row, dtype=np.int64) for name, row in totals.items()}
-    held.firm = {name: np.array(row, dtype=np.int64) for name, row in firm.items()}
-    return held
-
-
-def _add(total: list[int], attempt: records.AttemptRecord) -> None:
-    has = attempt.resources
-    total[0] += has.cpu_milli
-    total[1] += has.memory_bytes
-    total[2] += has.gpu_milli
-
-
-def spec_of(work: desk.Work, job: str) -> desired.Job | None:
-    """A job as this cycle has it."""
-    draft = work.drafts.get(job)
-    if draft is not None:
-        return draft.spec
-    record = work.observed.jobs.get(job)
-    return record.spec if record else None
-
-
-def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:
-    """Ids of the attempts without which an element goes on: those beyond ``min``, the last ones."""
-    if not resizing.is_resizable(spec):
-        return frozenset()
-    found: set[str] = set()
-    for group in spec.groups:
-        own = [a for a in attempts if a.group == group.name and a.stop is None]
-        own.sort(key=lambda attempt: attempt.index)
-        found.update(attempt.id for attempt in own[group.least :])
-    return frozenset(found)
 
 
 class Maker:
@@ -118,20 +38,43 @@ class Maker:
         structure = work.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
         self._scheduling = structure.settings.scheduling
+        self._learns = self._scheduling.learned_quantile is not None
+        #: What kept holdings stand for.
+        self._frame: holders.Frame = (structure, nodes.names, nodes.profiles)
 
-    def all(self, held: Held) -> tuple[columns.Holding, ...]:
+    def all(self, held: holders.Held) -> tuple[columns.Holding, ...]:
         """A holding for each element, those that leave in part before what stays of them."""
         found: list[columns.Holding] = []
-        for (job, element), attempts in held.attempts.items():
-            draft = self._work.drafts.get(job)
-            record = draft.record() if draft else self._work.observed.jobs.get(job)
-            if record is None or record.spec.queue not in self._row_of_queue:
-                continue
-            found += self._of(record, element, attempts)
+        at, frame, before = self._at, self._frame, held.frame
+        same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
+        held.frame = frame
+        for entry in held.entries.values():
+            holdings = entry.holdings
+            if holdings is None or not same or at <= entry.since:
+                holdings = self._holdings(entry)
+            found += holdings
         return tuple(found)
 
+    def _holdings(self, entry: holders.Entry) -> list[columns.Holding]:
+        """Make them anew; they are kept where nothing but their records is in them."""
+        record = entry.record
+        spec, entry.holdings = record.spec, None
+        if spec.queue not in self._row_of_queue:
+            return []
+        holdings = self._of(record, entry.element, entry.attempts)
+        lasts = not (
+            self._learns
+            or spec.affinities
+            or self._selectors.all
+            or resizing.is_resizable(spec)
+            or any(holding.shape >= 0 for holding in holdings)
+        )
+        entry.holdings = holdings if lasts else None
+        entry.since = max(holding.since for holding in holdings)
+        return holdings
+
     def _of(
-        self, record: records.JobRecord, element: int, attempts: Attempts
+        self, record: records.JobRecord, element: int, attempts: holders.Attempts
     ) -> list[columns.Holding]:
         leaving = [attempt for attempt in attempts if attempt.stop is not None]
         if not leaving or len(leaving) == len(attempts):
@@ -145,7 +88,7 @@ class Maker:
         ]
 
     def _holding(
-        self, record: records.JobRecord, element: int, attempts: Attempts, *, leaving: bool
+        self, record: records.JobRecord, element: int, attempts: holders.Attempts, *, leaving: bool
     ) -> columns.Holding:
         spec = record.spec
         queue = self._work.desired.structure.queues[spec.queue]
@@ -203,11 +146,11 @@ class Maker:
             return began + min(expected_s, limit_s)
         return began + limit_s  # it has run for longer than its like did
 
-    def _tasks(self, spec: desired.Job, attempts: Attempts) -> tuple[columns.HeldTask, ...]:
+    def _tasks(self, spec: desired.Job, attempts: holders.Attempts) -> tuple[columns.HeldTask, ...]:
         number: dict[str, int] = {}
         if len(spec.groups) > 1:
             number = {group.name: index for index, group in enumerate(spec.groups)}
-        spare = spare_of(spec, attempts)
+        spare = holders.spare_of(spec, attempts)
         row_of = self._nodes.row_of
         return tuple(
             [

@@ -41,7 +41,8 @@ LOSS_WAIT_S_MAX = 60.0
 
 def progress(work: desk.Work) -> None:
     """Judge every try under way, then what time, holds and removals do to each job."""
-    for name in work.jobs_with_attempts():
+    restless = work.recall.restless(work.now, work.touched_jobs())
+    for name in sorted(name for name in restless if work.has_attempts(name)):
         draft = work.draft(name)
         if draft is None:
             continue
@@ -49,6 +50,10 @@ def progress(work: desk.Work) -> None:
         for element in work.elements_with_attempts(name):
             _judge(work, draft, element)
         settle(work, draft)
+        _rest(work, draft)
+    moment = work.recall.next_moment()
+    if moment is not None:
+        work.wake(moment)
     for name in sorted(work.observed.watched | work.drafts.keys()):
         record = work.job(name)
         if record is None or (name not in work.drafts and not _needs_attention(work, record)):
@@ -57,6 +62,23 @@ def progress(work: desk.Work) -> None:
         if draft is not None and not draft.finished:
             _enforce(work, draft)
             settle(work, draft)
+
+
+def _rest(work: desk.Work, draft: desk.JobDraft) -> None:
+    """Where judging a job has changed nothing, it need not be judged again before its time."""
+    if draft.changed or resizing.is_resizable(draft.spec):
+        return
+    moments = []
+    if draft.spec.deadline is not None and draft.spec.deadline > work.now:
+        moments.append(draft.spec.deadline)
+    for element in work.elements_with_attempts(draft.spec.name):
+        attempts = work.attempts_of_element(draft.spec.name, element)
+        if any(attempt.id in work.attempts for attempt in attempts):
+            return
+        ends_at = _time_is_up_at(draft, element, attempts)
+        if ends_at is not None:
+            moments.append(ends_at)
+    work.recall.rest(draft.spec.name, min(moments, default=None))
 
 
 def progress_successors(work: desk.Work) -> None:
@@ -161,14 +183,22 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
         draft.set_element(element, JobState.RUNNING)
         if draft.started_at is None:
             draft.started_at = min(a.started_at for a in attempts if a.started_at is not None)
+    ends_at = _time_is_up_at(draft, element, attempts)
+    if ends_at is not None and ends_at <= work.now:
+        give_verdict(work, draft, element, EndReason.TIMED_OUT)
+    elif ends_at is not None:
+        work.wake(ends_at)
+
+
+def _time_is_up_at(
+    draft: desk.JobDraft, element: int, attempts: list[records.AttemptRecord]
+) -> float | None:
+    """When the time limit of a try ends it; None: none does."""
     limit_s = draft.spec.time_limit_s
-    started = [a.started_at for a in attempts if a.started_at is not None]
-    if limit_s is not None and started and draft.note(element).verdict is None:
-        ends_at = min(started) + limit_s
-        if ends_at <= work.now:
-            give_verdict(work, draft, element, EndReason.TIMED_OUT)
-        else:
-            work.wake(ends_at)
+    if limit_s is None or draft.note(element).verdict is not None:
+        return None
+    started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
+    return min(started) + limit_s if started else None
 
 
 def _under_way(work: desk.Work, draft: desk.JobDraft, element: int) -> list[records.AttemptRecord]:

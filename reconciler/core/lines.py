@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reconciler.core import holdings as holders
+from reconciler.core import held as holders
 from reconciler.core import learning, quotas, resizing, waiting, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
@@ -71,7 +71,7 @@ class Maker:
     def all(self) -> Waiting:
         """Go through all jobs that are not finished."""
         work = self._work
-        for name in work.active_names():
+        for name in work.waiting_names():
             draft = work.drafts.get(name)
             record = draft.record() if draft else work.observed.jobs[name]
             self._job(record)
@@ -260,7 +260,7 @@ class Maker:
 
 def affine_specs(work: desk.Work) -> Iterable[desired.Job]:
     """Jobs that are near to or apart from others, of those that wait or hold something."""
-    for name in work.active_names():
+    for name in work.names_besides(work.recall.affine):
         draft = work.drafts.get(name)
         spec = draft.spec if draft else work.observed.jobs[name].spec
         if spec.affinities:

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from reconciler.core import recall as recalls
 from reconciler.model import desired, outcome, records, runs
 from reconciler.model.reasons import Reason
 from reconciler.model.states import AttemptState
@@ -50,6 +51,8 @@ class Memory:
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
+        #: What cycles need not work out again of these records.
+        self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
 
     @classmethod
     def as_of(cls, observed: records.Observed) -> Self:
@@ -146,6 +149,7 @@ class Memory:
         for name in result.left_nodes:
             self.nodes.pop(name, None)
             self.attempts_by_node.pop(name, None)
+        self.recall.absorb(result)
         self.recollection = result.recollection
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
@@ -159,6 +163,7 @@ class Memory:
             record = self.jobs.get(name)
             if record is not None and record.spec is not spec and record.spec == spec:
                 self.jobs[name] = msgspec.structs.replace(record, spec=spec)
+                self.recall.job_changed(self.jobs[name])
 
     def _pack_runs(self) -> None:
         known = self.past_runs

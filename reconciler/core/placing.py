@@ -61,19 +61,32 @@ class _Given:
 
     def __init__(self, work: desk.Work, situation: snapshots.Situation) -> None:
         self.nodes = situation.nodes
-        self.ports = _Ports(work)
-        self._instances: dict[tuple[str, str], set[int]] = {}
-        for attempt in work.live_attempts():
-            if attempt.instances:
-                key = (attempt.node, attempt.mig_profile)
-                self._instances.setdefault(key, set()).update(attempt.instances)
+        self._work = work
+        self._ports: _Ports | None = None
+        self._instances: dict[tuple[str, str], set[int]] | None = None
+
+    def port(self) -> int:
+        """A port for a gang's rendezvous."""
+        if self._ports is None:
+            self._ports = _Ports(self._work)
+        return self._ports.take()
+
+    def _taken(self) -> dict[tuple[str, str], set[int]]:
+        """MIG instances that are in use, by node and profile."""
+        if self._instances is None:
+            self._instances = {}
+            for attempt in self._work.live_attempts():
+                if attempt.instances:
+                    key = (attempt.node, attempt.mig_profile)
+                    self._instances.setdefault(key, set()).update(attempt.instances)
+        return self._instances
 
     def instances(self, task: decisions.TaskPlacement) -> tuple[str, tuple[int, ...]]:
         """The profile of a task's MIG instances, and which of its node's it gets."""
         if task.profile < 0:
             return "", ()
         profile = self.nodes.profiles[task.profile]
-        taken = self._instances.setdefault((self.nodes.names[task.node], profile), set())
+        taken = self._taken().setdefault((self.nodes.names[task.node], profile), set())
         found: list[int] = []
         number = 0
         while len(found) < task.instances:
@@ -97,7 +110,7 @@ def _place(
     present = work.attempts_of_element(spec.name, element) if grows else []
     note = draft.note(element)
     number = 1 + max(note.tries, desk.try_number_of(present, note) if present else 0)
-    ranks = _ranks(work, spec, tasks, names, given.ports)
+    ranks = _ranks(work, spec, tasks, names, given)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
         node = work.node(name)
@@ -140,7 +153,7 @@ def _ranks(
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
-    ports: "_Ports",
+    given: _Given,
 ) -> list[records.RankPlacement]:
     """Number the tasks: groups in order, indexes in order, nodes by their first rank."""
     if spec.framework == "none":
@@ -150,7 +163,7 @@ def _ranks(
     sizes = Counter(task.node for task in tasks)
     first = work.node(node_names[tasks[0].node])
     address = first.inventory.address if first else "127.0.0.1"
-    port = ports.take()
+    port = given.port()
     ranks = []
     for number, task in enumerate(tasks):
         ranks.append(
@@ -199,7 +212,7 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
                 if not claim.missing and started[claim.job] < len(claim.elements):
                     reason_of[claim.job] = key
     reason_of |= decided.reason_of
-    for name in work.active_names():
+    for name in work.waiting_names():
         record = work.drafts.get(name) or work.observed.jobs[name]
         key = reason_of.get(name, "")
         if record.reason_key != key:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reconciler.core import holdings as holders
+from reconciler.core import held as holders
 from reconciler.core import learning
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records, resources

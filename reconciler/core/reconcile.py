@@ -25,6 +25,7 @@ from reconciler.core import (
     snapshots,
     standing,
 )
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
 from reconciler.model import recollection as recollections
@@ -42,6 +43,7 @@ def reconcile(
     now: float,
     *,
     always_schedule: bool = False,
+    recall: recalls.Recall | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
 ) -> outcome.Outcome:
     """Decide one cycle.
@@ -52,10 +54,12 @@ def reconcile(
         now: seconds since the epoch.
         always_schedule: make the schedule also where the last one still stands; what comes out
             is the same (see ``standing``).
+        recall: what earlier cycles worked out of these very records (``Memory.recall``); what
+            comes out is the same without it, only later.
         ended: told of each phase when it has ended, so that the caller's clock can measure it;
             nothing comes back from it.
     """
-    work = desk.Work(wanted, observed, now)
+    work = desk.Work(wanted, observed, now, recall)
     ingest.apply_reports(work)
     ended("ingest")
     admission.admit(work)
@@ -173,34 +177,38 @@ def _queue_usage(
 ) -> tuple[outcome.QueueUsage, ...]:
     table: columns.QueueColumns = situation.snapshot.queues
     queues = work.desired.structure.queues
-    allocated = table.allocated.copy()
+    allocated = table.allocated.tolist()
+    above = table.parent.tolist()
     row_of = {name: row for row, name in enumerate(table.names)}
-    running: dict[str, set[str]] = {}
-    for job, _ in situation.held.attempts:
-        spec = _spec_of(work, job)
-        if spec is not None:
-            running.setdefault(spec.queue, set()).add(job)
+    running = {name: len(jobs) for name, jobs in situation.held.running.items()}
+    came: set[str] = set()
     for attempt in work.attempts.values():
         if attempt.state is AttemptState.ENDED or attempt.id in work.observed.attempts:
             continue
         spec = _spec_of(work, attempt.job)
-        if spec is not None:
-            running.setdefault(spec.queue, set()).add(attempt.job)
-        row = row_of.get(spec.queue, -1) if spec is not None else -1
+        if spec is None:
+            continue
+        if attempt.job not in came and attempt.job not in situation.held.running.get(
+            spec.queue, {}
+        ):
+            running[spec.queue] = running.get(spec.queue, 0) + 1
+        came.add(attempt.job)
+        row, amounts = row_of.get(spec.queue, -1), attempt.resources.as_vector()
         while row >= 0:
-            allocated[row] += attempt.resources.as_vector()
-            row = int(table.parent[row])
+            for resource in range(3):
+                allocated[row][resource] += amounts[resource]
+            row = above[row]
     nothing = decisions.QueueShare(_UNMEASURED, (0, 0, 0), (0, 0, 0))
     shares = decided.shares or (nothing,) * len(queues)
     return tuple(
         outcome.QueueUsage(
             name=queue.name,
             parent=queue.parent,
-            allocated=(int(amounts[0]), int(amounts[1]), int(amounts[2])),
+            allocated=(amounts[0], amounts[1], amounts[2]),
             guaranteed=queue.guaranteed.as_vector(),
             limit=queue.limit.as_vector(),
             pending_jobs=situation.pending_jobs.get(queue.name, 0),
-            running_jobs=len(running.get(queue.name, ())),
+            running_jobs=running.get(queue.name, 0),
             fair_share=_measured(share.fair_share),
             demand=share.demand,
             weight=queue.weight,

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import columns as tables
-from reconciler.core import holdings as holders
+from reconciler.core import held as holders
+from reconciler.core import holdings as makers
 from reconciler.core import learning, lines, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
@@ -53,12 +54,12 @@ def build(work: desk.Work, at: float) -> Situation:
     ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
     """
     held = holders.gather(work)
-    nodes = tables.nodes(work, _profiles(work), _exclusive(work, held))
+    nodes = tables.nodes(work, _profiles(work), held)
     selectors = forms.Selectors(lines.affine_specs(work))
     shapes = forms.Shapes(work, nodes, selectors)
     opened = windows.all_of(work.desired.structure, nodes, at)
     waiting = lines.Maker(work, at, shapes=shapes, held=held, opened=opened).all()
-    maker = holders.Maker(
+    maker = makers.Maker(
         work,
         at,
         nodes=nodes,
@@ -115,22 +116,12 @@ def _policy(work: desk.Work) -> columns.Policy:
 def _profiles(work: desk.Work) -> set[str]:
     """MIG profiles that work asks for, whether any pool has them or not."""
     found: set[str] = set()
-    for name in work.active_names():
+    for name in work.names_besides(work.recall.profiled):
         draft = work.drafts.get(name)
         spec = draft.spec if draft else work.observed.jobs[name].spec
         for group in spec.groups:
             if group.mig_profile:
                 found.add(group.mig_profile)
-    return found
-
-
-def _exclusive(work: desk.Work, held: holders.Held) -> dict[str, bool]:
-    """Jobs that hold something and have their nodes to themselves."""
-    found: dict[str, bool] = {}
-    for job, _ in held.attempts:
-        if job not in found:
-            spec = holders.spec_of(work, job)
-            found[job] = spec is not None and spec.exclusive
     return found
 
 

@@ -5,10 +5,12 @@ cycle wrote; nothing they read is ever changed in place, so that ``reconcile`` s
 Every change of state passes through here and is checked against the tables of ``model.states``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from reconciler.core import recall as recalls
 from reconciler.model import desired, events, outcome, records, states
 from reconciler.model.reasons import Reason
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
@@ -100,6 +102,7 @@ class JobDraft:
 
 
 _NO_NOTE = records.ElementNote()
+_NOTHING: Mapping[int, dict[str, None]] = {}
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -117,7 +120,23 @@ class Ended(msgspec.Struct, frozen=True):
 class Work:
     """What one cycle reads and what it renews."""
 
-    def __init__(self, wanted: desired.Desired, observed: records.Observed, now: float) -> None:
+    def __init__(
+        self,
+        wanted: desired.Desired,
+        observed: records.Observed,
+        now: float,
+        recall: recalls.Recall | None = None,
+    ) -> None:
+        """``recall``: what earlier cycles with these very records worked out.
+
+        Raises:
+            ValueError: it knows other records.
+        """
+        if recall is None:
+            recall = recalls.Recall.of(observed)
+        elif recall.attempts is not observed.attempts:
+            raise ValueError("what is recalled is of other records than those observed")
+        self.recall = recall
         self.desired = wanted
         self.observed = observed
         self.now = now
@@ -149,8 +168,9 @@ class Work:
         self.left_jobs: list[str] = []
         self.left_nodes: list[str] = []
         self.look_at = 0.0
-        self._by_job: dict[str, dict[int, dict[str, None]]] | None = None
-        self._by_node: dict[str, dict[str, None]] | None = None
+        #: Ids of attempts that this cycle adds, by job and element, and by node.
+        self._added_by_job: dict[str, dict[int, list[str]]] = {}
+        self._added_by_node: dict[str, list[str]] = {}
 
     # -- reading
 
@@ -188,13 +208,27 @@ class Work:
 
     def active_names(self) -> list[str]:
         """Names of jobs that are not finished, those of this cycle included, sorted."""
-        names = set(self.observed.active)
-        for name, draft in self.drafts.items():
-            if draft.finished:
-                names.discard(name)
-            else:
-                names.add(name)
-        return sorted(names)
+        alive = {name: not draft.finished for name, draft in self.drafts.items()}
+        return self.recall.active.with_drafts(alive)
+
+    def waiting_names(self) -> list[str]:
+        """Of the active names those of jobs that are not simply running, sorted.
+
+        Jobs that this cycle has touched are among them, whatever they do.
+        """
+        alive = {name: not draft.finished for name, draft in self.drafts.items()}
+        return self.recall.waiting.with_drafts(alive)
+
+    def names_besides(self, some: AbstractSet[str]) -> list[str]:
+        """Some active jobs, and those that this cycle has touched, sorted."""
+        drafts = self.drafts
+        found = {name for name in some if name not in drafts}
+        found.update(name for name, draft in drafts.items() if not draft.finished)
+        return sorted(found)
+
+    def touched_jobs(self) -> set[str]:
+        """Jobs that may be other than they were observed, or have such attempts."""
+        return {attempt.job for attempt in self.attempts.values()} | self.drafts.keys()
 
     def attempt(self, attempt_id: str) -> records.AttemptRecord | None:
         """An attempt of a try that had not concluded when the cycle began."""
@@ -212,23 +246,29 @@ class Work:
 
     def attempts_of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
         """The attempts of the element's try under way, those that ended in it included."""
-        ids = self._index_by_job().get(job, {}).get(element, {})
-        found = (self.attempt(attempt_id) for attempt_id in ids)
-        return [attempt for attempt in found if attempt is not None]
+        renewed, known = self.attempts, self.observed.attempts
+        ids: Iterable[str] = self.recall.by_job.get(job, _NOTHING).get(element, ())
+        if job in self._added_by_job:
+            ids = (*ids, *self._added_by_job[job].get(element, ()))
+        return [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
 
     def elements_with_attempts(self, job: str) -> list[int]:
         """Elements of a job that have attempts under way, ascending."""
-        return sorted(self._index_by_job().get(job, {}))
+        found = self.recall.by_job.get(job, _NOTHING).keys()
+        return sorted(found | self._added_by_job.get(job, {}).keys())
 
-    def jobs_with_attempts(self) -> list[str]:
-        """Names of jobs that have attempts under way, sorted."""
-        return sorted(self._index_by_job())
+    def has_attempts(self, job: str) -> bool:
+        """Whether a job has attempts under way."""
+        return job in self.recall.by_job or job in self._added_by_job
 
     def attempts_of_node(self, node: str) -> list[records.AttemptRecord]:
         """The attempts on a node that have not ended."""
-        ids = self._index_by_node().get(node, {})
-        found = (self.attempt(attempt_id) for attempt_id in ids)
-        return [a for a in found if a is not None and a.state is not AttemptState.ENDED]
+        renewed, known = self.attempts, self.observed.attempts
+        ids: Iterable[str] = self.recall.by_node.get(node, ())
+        if node in self._added_by_node:
+            ids = (*ids, *self._added_by_node[node])
+        found = [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
+        return [attempt for attempt in found if attempt.state is not AttemptState.ENDED]
 
     def node(self, name: str) -> records.NodeRecord | None:
         """A node as this cycle has it so far."""
@@ -236,23 +276,8 @@ class Work:
 
     def node_names(self) -> list[str]:
         """Names of all nodes ever seen or declared, sorted."""
-        return sorted((self.observed.nodes.keys() | self.nodes.keys()).difference(self.left_nodes))
-
-    def _index_by_job(self) -> dict[str, dict[int, dict[str, None]]]:
-        if self._by_job is None:
-            index: dict[str, dict[int, dict[str, None]]] = {}
-            for attempt in self.observed.attempts.values():
-                index.setdefault(attempt.job, {}).setdefault(attempt.element, {})[attempt.id] = None
-            self._by_job = index
-        return self._by_job
-
-    def _index_by_node(self) -> dict[str, dict[str, None]]:
-        if self._by_node is None:
-            index: dict[str, dict[str, None]] = {}
-            for attempt in self.observed.attempts.values():
-                index.setdefault(attempt.node, {})[attempt.id] = None
-            self._by_node = index
-        return self._by_node
+        there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
+        return self.recall.nodes.with_drafts(there)
 
     # -- writing
 
@@ -283,9 +308,9 @@ class Work:
     def add_attempt(self, attempt: records.AttemptRecord) -> None:
         """A new attempt, decided in this cycle."""
         self.attempts[attempt.id] = attempt
-        elements = self._index_by_job().setdefault(attempt.job, {})
-        elements.setdefault(attempt.element, {})[attempt.id] = None
-        self._index_by_node().setdefault(attempt.node, {})[attempt.id] = None
+        elements = self._added_by_job.setdefault(attempt.job, {})
+        elements.setdefault(attempt.element, []).append(attempt.id)
+        self._added_by_node.setdefault(attempt.node, []).append(attempt.id)
         self.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
     def renew_attempt(self, attempt: records.AttemptRecord, **changes: object) -> None:

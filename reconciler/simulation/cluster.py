@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from reconciler.core import memory as core_memory
+from reconciler.core import recall as recalls
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import AttemptState, EndReason
@@ -25,7 +26,21 @@ CYCLES_AT_ONCE_MAX = 1_000
 #: ``Settings.node_silence_s`` of a cluster whose nodes send no heartbeats: for ever.
 NEVER_SILENT_S = 10**10
 
-Decide = Callable[[desired.Desired, records.Observed, float], outcome.Outcome]
+
+class Decide(Protocol):
+    """The controller's one function."""
+
+    def __call__(
+        self,
+        wanted: desired.Desired,
+        observed: records.Observed,
+        now: float,
+        *,
+        recall: recalls.Recall | None,
+    ) -> outcome.Outcome:
+        """Decide one cycle; ``recall`` is of these very records."""
+
+
 Fates = Callable[[records.AttemptRecord], machines.Fate]
 
 
@@ -258,7 +273,7 @@ class Cluster:
         )
         self._due = False
         observed = self.memory.observed(*self.memory.take_input())
-        result = self._decide(wanted, observed, self.now)
+        result = self._decide(wanted, observed, self.now, recall=self.memory.recall)
         self.cycles += 1
         self._not_before = self.now + self.timing.cycle_every_s
         self.memory.absorb(result)

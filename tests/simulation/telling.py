@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from reconciler.core import recall as recalls
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records, states
 from reconciler.model.states import EndReason
@@ -244,7 +245,12 @@ class Teller:
             self.partly.has_succeeded(attempt)
 
     def _decide(
-        self, wanted: desired.Desired, observed: records.Observed, now: float
+        self,
+        wanted: desired.Desired,
+        observed: records.Observed,
+        now: float,
+        *,
+        recall: recalls.Recall | None,
     ) -> outcome.Outcome:
         self.wanted = wanted
         self.told.cycles += 1
@@ -252,7 +258,7 @@ class Teller:
             raise agenda.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
         again = self.told.cycles % REPLAYED_EVERY == 0
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
-        result = reconcile.reconcile(wanted, observed, now)
+        result = reconcile.reconcile(wanted, observed, now, recall=recall)
         if again:
             kinds = tuple[desired.Desired, records.Observed]
             wanted_again, observed_again = msgspec.msgpack.decode(packed, type=kinds)

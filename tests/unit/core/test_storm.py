@@ -447,7 +447,7 @@ class Story:
         )
         observed = self.memory.observed(*self.memory.take_input(), self.memory.take_asked())
         packed = msgspec.msgpack.encode((wanted, observed)) if self.replay else b""
-        result = reconcile.reconcile(wanted, observed, self.now)
+        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
         if self.replay:
             self._again(packed, result)
         self._check_standing(wanted, observed, result)

@@ -173,7 +173,7 @@ class World:
         )
         reports, answered = self.memory.take_input()
         observed = self.memory.observed(reports, answered, self.memory.take_asked())
-        result = reconcile.reconcile(wanted, observed, self.now)
+        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
             node = self.nodes[update.node]

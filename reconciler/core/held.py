@@ -1,0 +1,151 @@
+"""What is held now, element by element and queue by queue, kept up by what changed.
+
+Attempts come in; what each element has, and what its queue is charged, goes out. An element is
+looked at again when its job or one of its attempts is another record than before.
+"""
+
+from reconciler.core import recall as recalls
+from reconciler.core import resizing
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.states import AttemptState
+from reconciler.scheduling import snapshot as columns
+
+Attempts = list[records.AttemptRecord]
+#: Structure, names of nodes, and MIG profiles that holdings were made for.
+Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
+
+
+class Entry:
+    """What one element holds, and what its queue is charged for that.
+
+    Attributes:
+        record: of its job, as of which this was found.
+        attempts: that have not ended, in order of group and index.
+        total, firm: amounts; those of work that is not preemptible, beyond the minimum of its
+            gangs not counted.
+        holdings: made of it, where they last; None: not yet. since: from when on they hold.
+    """
+
+    __slots__ = ("attempts", "element", "firm", "holdings", "record", "since", "total")
+
+    def __init__(self, record: records.JobRecord, element: int, attempts: Attempts) -> None:
+        self.record = record
+        self.element = element
+        self.attempts = attempts
+        self.total = _sum(attempts)
+        self.firm = _NOTHING
+        if not record.spec.preemptible:
+            spare = spare_of(record.spec, attempts)
+            self.firm = _sum([a for a in attempts if a.id not in spare])
+        self.holdings: list[columns.Holding] | None = None
+        self.since = 0.0
+
+
+class Held(recalls.Part):
+    """What is held.
+
+    Attributes:
+        entries: (job, element) to what it holds.
+        allocated, firm: amounts by queue, without queues below it.
+        running: queue to its jobs that hold something, with their number of elements.
+        gone, come: entries since a reader of them last cleared both.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.entries: dict[tuple[str, int], Entry] = {}
+        self.allocated: dict[str, list[int]] = {}
+        self.firm: dict[str, list[int]] = {}
+        self.running: dict[str, dict[str, int]] = {}
+        self.gone: list[Entry] = []
+        self.come: list[Entry] = []
+        #: What the holdings of entries were made for (``holdings``).
+        self.frame: Frame | None = None
+        self._of_job: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def attempts(self) -> dict[tuple[str, int], Attempts]:
+        """(job, element) to attempts that have not ended, in order of name and element."""
+        return {key: self.entries[key].attempts for key in sorted(self.entries)}
+
+    def renew(self, work: desk.Work) -> None:
+        """Look again at jobs that may have changed."""
+        for job in sorted(self.take_jobs(work.touched_jobs())):
+            for element in self._of_job.pop(job, ()):
+                self._count(self.entries.pop((job, element)), -1)
+            record = record_of(work, job)
+            if record is None:
+                continue
+            elements = []
+            for element in work.elements_with_attempts(job):
+                attempts = [
+                    attempt
+                    for attempt in work.attempts_of_element(job, element)
+                    if attempt.state is not AttemptState.ENDED
+                ]
+                if attempts:
+                    elements.append(element)
+                    entry = self.entries[job, element] = Entry(record, element, attempts)
+                    self._count(entry, 1)
+            if elements:
+                self._of_job[job] = tuple(elements)
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        (self.come if sign > 0 else self.gone).append(entry)
+        spec = entry.record.spec
+        for table, amounts in ((self.allocated, entry.total), (self.firm, entry.firm)):
+            row = table.setdefault(spec.queue, [0, 0, 0])
+            for resource in range(3):
+                row[resource] += sign * amounts[resource]
+        jobs = self.running.setdefault(spec.queue, {})
+        left = jobs.get(spec.name, 0) + sign
+        if left:
+            jobs[spec.name] = left
+        else:
+            jobs.pop(spec.name, None)
+
+
+def gather(work: desk.Work) -> Held:
+    """All attempts that have not ended, by element, with what each queue is charged."""
+    held = work.recall.part(Held)
+    held.renew(work)
+    return held
+
+
+_NOTHING = (0, 0, 0)
+
+
+def _sum(attempts: Attempts) -> columns.Vector:
+    cpu = memory = gpu = 0
+    for attempt in attempts:
+        has = attempt.resources
+        cpu, memory, gpu = cpu + has.cpu_milli, memory + has.memory_bytes, gpu + has.gpu_milli
+    return (cpu, memory, gpu)
+
+
+def record_of(work: desk.Work, job: str) -> records.JobRecord | None:
+    """A job's record as this cycle has it so far."""
+    draft = work.drafts.get(job)
+    return draft.record() if draft is not None else work.observed.jobs.get(job)
+
+
+def spec_of(work: desk.Work, job: str) -> desired.Job | None:
+    """A job as this cycle has it."""
+    draft = work.drafts.get(job)
+    if draft is not None:
+        return draft.spec
+    record = work.observed.jobs.get(job)
+    return record.spec if record else None
+
+
+def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:
+    """Ids of the attempts without which an element goes on: those beyond ``min``, the last ones."""
+    if not resizing.is_resizable(spec):
+        return frozenset()
+    found: set[str] = set()
+    for group in spec.groups:
+        own = [a for a in attempts if a.group == group.name and a.stop is None]
+        own.sort(key=lambda attempt: attempt.index)
+        found.update(attempt.id for attempt in own[group.least :])
+    return frozenset(found)

@@ -1,0 +1,242 @@
+"""What cycles worked out and need not work out again, so that a cycle costs what has changed.
+
+Records never change in place: a record that is the very same object as in the last cycle says the
+same. A ``Recall`` belongs to the ``Memory`` whose records it knows; each absorbed outcome tells it
+what is other now. What it keeps only spares work: with a new one, which knows nothing, every
+outcome is the same to the byte, and replays, plans and tests decide with a new one.
+"""
+
+import bisect
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
+
+from reconciler.model import outcome, records
+from reconciler.model.states import ELEMENT_CODE, JobState
+
+_PENDING = ELEMENT_CODE[JobState.PENDING]
+_Part = TypeVar("_Part", bound="Part")
+Index = dict[str, dict[int, dict[str, None]]]
+#: Moments that hold no longer are kept until they are so many more than those that do.
+MOMENTS_SPARE = 1000
+
+
+class Part:
+    """Something kept from cycle to cycle by one of the phases.
+
+    Attributes:
+        jobs, nodes: names of what changed since the part was last brought up to date.
+    """
+
+    def __init__(self, recall: "Recall") -> None:
+        self.jobs: set[str] = set(recall.by_job)
+        self.nodes: set[str] = set(recall.nodes.known)
+
+    def take_jobs(self, now_too: Iterable[str]) -> set[str]:
+        """What has to be looked at: changed before, or in this cycle, which may yet be lost."""
+        fresh = set(now_too)
+        found, self.jobs = self.jobs | fresh, fresh
+        return found
+
+    def take_nodes(self, now_too: Iterable[str]) -> set[str]:
+        """The same of nodes."""
+        fresh = set(now_too)
+        found, self.nodes = self.nodes | fresh, fresh
+        return found
+
+
+class Names:
+    """A set of names that is asked for in order."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.ordered = sorted(names)
+        self.known = set(self.ordered)
+
+    def put(self, name: str, *, there: bool) -> None:
+        """A name belongs to it, or does not."""
+        if there is (name in self.known):
+            return
+        place = bisect.bisect_left(self.ordered, name)
+        if there:
+            self.known.add(name)
+            self.ordered.insert(place, name)
+        else:
+            self.known.discard(name)
+            del self.ordered[place]
+
+    def with_drafts(self, drafts: Mapping[str, bool]) -> list[str]:
+        """The names in order, where some belong to it now or no longer."""
+        found = self.ordered.copy()
+        for name, there in drafts.items():
+            if there is (name in self.known):
+                continue
+            place = bisect.bisect_left(found, name)
+            if there:
+                found.insert(place, name)
+            else:
+                del found[place]
+        return found
+
+
+class Recall:
+    """What is known of the records of one ``Memory``.
+
+    Attributes:
+        attempts: the very mapping that it knows.
+        by_job: job, element, ids of attempts of tries that are not concluded.
+        by_node: the same by node.
+        active: jobs that are not finished. waiting: those of them that are not simply running.
+        nodes: names of all nodes.
+        profiled, affine: active jobs that ask for MIG profiles; that mind which work is near.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, records.JobRecord],
+        active: AbstractSet[str],
+        attempts: Mapping[str, records.AttemptRecord],
+        nodes: Iterable[str],
+    ) -> None:
+        self.attempts = attempts
+        self.by_job: Index = {}
+        self.by_node: dict[str, dict[str, None]] = {}
+        for attempt in attempts.values():
+            self._index(attempt)
+        self.active = Names(active)
+        here = [jobs[name] for name in self.active.ordered]
+        self.waiting = Names(record.name for record in here if is_waiting(record))
+        self.profiled = {r.name for r in here if any(g.mig_profile for g in r.spec.groups)}
+        self.affine = {record.name for record in here if record.spec.affinities}
+        self.nodes = Names(nodes)
+        #: Jobs whose tries were judged and are as they were, and until when that holds.
+        self._quiet: dict[str, float] = {}
+        self._moments: list[tuple[float, str]] = []
+        self._restless: set[str] = set(self.by_job)
+        self._parts: dict[type, Any] = {}
+
+    @classmethod
+    def of(cls, observed: records.Observed) -> "Recall":
+        """A new one, which knows nothing but what is observed."""
+        return cls(observed.jobs, observed.active, observed.attempts, observed.nodes)
+
+    def part(self, kind: Callable[["Recall"], _Part]) -> _Part:
+        """What a phase keeps here."""
+        found: _Part | None = self._parts.get(kind)  # type: ignore[call-overload]
+        if found is None:
+            found = self._parts[kind] = kind(self)  # type: ignore[index]
+        return found
+
+    # -- tries that nothing happens to
+
+    def restless(self, now: float, touched: Iterable[str]) -> set[str]:
+        """Jobs that have to be judged, for what changed or for the time it is.
+
+        ``touched`` ones are changed in this very cycle: what was known of them holds no longer.
+        """
+        for job in touched:
+            self._disturb(job)
+        while self._moments and self._moments[0][0] <= now:
+            moment, job = heapq.heappop(self._moments)
+            if self._quiet.get(job) == moment:
+                self._disturb(job)
+        return self._restless.union(touched)
+
+    def rest(self, job: str, until: float | None) -> None:
+        """A job's tries were judged: nothing changes before ``until`` (None: for ever)."""
+        moment = math.inf if until is None else until
+        self._restless.discard(job)
+        if self._quiet.get(job) == moment:
+            return
+        self._quiet[job] = moment
+        if until is not None:
+            heapq.heappush(self._moments, (until, job))
+        if len(self._moments) > 2 * len(self._quiet) + MOMENTS_SPARE:
+            left = {(at, job) for job, at in self._quiet.items() if at < math.inf}
+            self._moments = sorted(left)
+
+    def next_moment(self) -> float | None:
+        """When the first of those at rest has to be judged again."""
+        while self._moments and self._quiet.get(self._moments[0][1]) != self._moments[0][0]:
+            heapq.heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
+
+    def _disturb(self, job: str) -> None:
+        self._quiet.pop(job, None)
+        if job in self.by_job:
+            self._restless.add(job)
+        else:
+            self._restless.discard(job)
+
+    # -- what is other now
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """Take over an outcome, as ``Memory`` does."""
+        changed = {record.name for record in result.jobs}
+        for record in result.jobs:
+            self._note(record)
+        for attempt in result.attempts:
+            changed.add(attempt.job)
+            if attempt.concluded:
+                self._leave(attempt)
+            else:
+                self._index(attempt)
+        for name in changed:
+            self._disturb(name)
+        for node in result.nodes:
+            self.nodes.put(node.name, there=True)
+        for name in result.left_nodes:
+            self.nodes.put(name, there=False)
+            self.by_node.pop(name, None)
+        seen = [node.name for node in result.nodes]
+        for part in self._parts.values():
+            part.jobs |= changed
+            part.nodes.update(seen, result.left_nodes)
+
+    def job_changed(self, record: records.JobRecord) -> None:
+        """A record is another one now, without an outcome."""
+        self._note(record)
+        self._disturb(record.name)
+        for part in self._parts.values():
+            part.jobs.add(record.name)
+
+    def _note(self, record: records.JobRecord) -> None:
+        name, spec, alive = record.name, record.spec, not record.finished
+        self.active.put(name, there=alive)
+        self.waiting.put(name, there=alive and is_waiting(record))
+        for names, there in (
+            (self.profiled, any(group.mig_profile for group in spec.groups)),
+            (self.affine, bool(spec.affinities)),
+        ):
+            if there and alive:
+                names.add(name)
+            else:
+                names.discard(name)
+
+    def _index(self, attempt: records.AttemptRecord) -> None:
+        elements = self.by_job.setdefault(attempt.job, {})
+        elements.setdefault(attempt.element, {})[attempt.id] = None
+        self.by_node.setdefault(attempt.node, {})[attempt.id] = None
+
+    def _leave(self, attempt: records.AttemptRecord) -> None:
+        elements = self.by_job.get(attempt.job, {})
+        ids = elements.get(attempt.element, {})
+        ids.pop(attempt.id, None)
+        if not ids:
+            elements.pop(attempt.element, None)
+        if not elements:
+            self.by_job.pop(attempt.job, None)
+        self.by_node.get(attempt.node, {}).pop(attempt.id, None)
+
+
+def is_waiting(record: records.JobRecord) -> bool:
+    """Whether a job that is not finished has something that waits, may grow, or has a reason."""
+    spec = record.spec
+    return (
+        _PENDING in record.elements
+        or spec.is_elastic
+        or spec.suspend
+        or record.state is JobState.HELD
+        or bool(record.reason_key)
+    )
