@@ -13,8 +13,11 @@ def admit(work: desk.Work) -> None:
     """Compare every desired job with its record, unless nothing changed since the last time."""
     if work.desired.generation == work.observed.desired_generation:
         return
-    for spec in work.desired.jobs.values():
-        admit_job(work, spec)
+    known = work.observed.jobs
+    for name, spec in work.desired.jobs.items():
+        record = known.get(name)
+        if record is None or record.spec is not spec:
+            admit_job(work, spec)
     for name in sorted(work.observed.active):
         if name not in work.desired.jobs and name not in work.desired.refused:
             draft = work.draft(name)

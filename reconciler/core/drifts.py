@@ -19,39 +19,39 @@ _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 class _Alike(recalls.Part):
-    """Nodes that are as git has them: the record in which that was found, and their pool."""
+    """Nodes that may be other than git has them; of all the rest it was found that they are not."""
 
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
-        self.known: dict[str, records.NodeRecord] = {}
+        self.others: set[str] = set()
         self.missing: tuple[str, ...] = ()
-        self._made_for: tuple[desired.Structure, int] | None = None
+        self._made_for: desired.Structure | None = None
 
-    def begin(self, work: desk.Work) -> None:
-        """Forget everything under another structure; see which nodes have never been there."""
-        structure, count = work.desired.structure, len(work.node_names())
-        if self._made_for is None or self._made_for[0] is not structure:
-            self.known.clear()
-        elif self._made_for[1] == count and not work.left_nodes:
-            return
-        self._made_for = (structure, count)
-        declared = health.pool_of_node(work)
-        self.missing = tuple(name for name in sorted(declared) if work.node(name) is None)
+    def look(self, work: desk.Work) -> list[str]:
+        """Names of nodes to look at, sorted."""
+        structure, count = work.desired.structure, len(self.missing)
+        changed = self.take_nodes({*work.nodes, *work.left_nodes})
+        if self._made_for is not structure:
+            self._made_for = structure
+            self.others = set(work.node_names())
+            count = -1
+        self.others |= changed
+        if changed or count < 0:
+            declared = health.pool_of_node(work)
+            if count < 0 or changed.intersection(self.missing) or work.left_nodes:
+                self.missing = tuple(n for n in sorted(declared) if work.node(n) is None)
+        return sorted(self.others)
 
 
 def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
     """Every difference now; ``known`` maps keys of lasting ones to when they were first seen."""
     found: list[Drift] = []
-    alike = work.recall.part(_Alike)
-    alike.begin(work)
-    declared = health.pool_of_node(work)
-    for name in work.node_names():
-        node = work.node(name)
-        if node is None or alike.known.get(name) is node:
-            continue
-        drift = _of_node(work, node, declared)
-        if not drift:
-            alike.known[name] = node
+    alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
+    for name in alike.look(work):
+        node = None if name in work.left_nodes else work.node(name)
+        drift = [] if node is None else _of_node(work, node, declared)
+        if not drift and name not in work.nodes:
+            alike.others.discard(name)
         found += drift
     found += [
         _drift(work, "node-missing", name, "declared, and no agent reports")

@@ -7,7 +7,6 @@ the node is gone. That git declares it no longer says nothing of the machine: a 
 pool is ``Gone`` only when nothing of its work can be running there any more.
 """
 
-import math
 from collections.abc import Mapping
 
 from reconciler.core import ingest
@@ -21,25 +20,37 @@ LEASE_MARGIN_S = 2.0
 
 
 class _Ready(recalls.Part):
-    """Nodes that were found ready: record, and until when that holds without news."""
+    """Which nodes were found ready, and until when that holds without news of them."""
 
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
-        self.known: dict[str, tuple[records.NodeRecord, float]] = {}
+        self.until = recalls.Moments()
+        self.others: set[str] = set(recall.nodes.known)
         self.pool_of: dict[str, str] = {}
         self._made_for: tuple[desired.Structure, float] | None = None
 
     def begin(self, work: desk.Work) -> None:
         """Forget everything under another structure or leader."""
         structure, since = work.desired.structure, work.observed.leader_since
-        if self._made_for is None or self._made_for[0] is not structure:
+        if self._made_for is not None and self._made_for[0] is structure:
+            if self._made_for[1] == since:
+                return
+        else:
             self.pool_of = structure.pool_of_node()
-            self.known.clear()
-        elif self._made_for[1] != since:
-            self.known.clear()
         self._made_for = (structure, since)
-        if len(self.known) > 2 * len(work.recall.nodes.ordered):
-            self.known.clear()
+        self.until.clear()
+        self.others = set(work.node_names())
+
+    def look(self, work: desk.Work) -> list[str]:
+        """Names of nodes whose state may be another one, sorted."""
+        if work.override_drains:
+            self.others |= work.override_drains.keys() & set(work.node_names())
+        changed = self.take_nodes(work.nodes)
+        self.others |= changed
+        self.others.update(self.until.over(work.now))
+        for name in changed:
+            self.until.drop(name)
+        return sorted(self.others)
 
 
 def pool_of_node(work: desk.Work) -> Mapping[str, str]:
@@ -51,17 +62,12 @@ def pool_of_node(work: desk.Work) -> Mapping[str, str]:
 
 def watch(work: desk.Work) -> None:
     """Renew every node's state and give up what leases no longer hold."""
-    structure, now = work.desired.structure, work.now
-    pool_of = pool_of_node(work)
-    ready = {} if work.override_drains else work.recall.part(_Ready).known
-    soonest = math.inf
-    for name in work.node_names():
+    structure = work.desired.structure
+    pool_of, ready = pool_of_node(work), work.recall.part(_Ready)
+    for name in ready.look(work):
         node = work.node(name)
         if node is None:
-            continue
-        known = ready.get(name)
-        if known is not None and known[0] is node and now < known[1]:
-            soonest = min(soonest, known[1])
+            ready.others.discard(name)
             continue
         pool = structure.pools.get(pool_of.get(name, ""))
         node = _renew_state(work, node, pool)
@@ -71,9 +77,11 @@ def watch(work: desk.Work) -> None:
                 _renew_state(work, node, pool)
         elif node.state is NodeState.GONE:
             _give_up(work, node)
-        elif node.state is NodeState.READY and pool is not None:
-            ready[name] = (work.node(name) or node, _silent_at(work, node))
-    if soonest < math.inf:
+        elif node.state is NodeState.READY and name not in work.nodes:
+            ready.until.put(name, _silent_at(work, node))
+            ready.others.discard(name)
+    soonest = ready.until.first()
+    if soonest is not None:
         work.wake(soonest)
 
 

@@ -80,6 +80,52 @@ class Names:
         return found
 
 
+class Moments:
+    """Until when things hold: names, each with a moment (infinity: for ever)."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._until
+
+    def put(self, name: str, until: float) -> None:
+        """It holds until then."""
+        if self._until.get(name) == until:
+            return
+        self._until[name] = until
+        if until < math.inf:
+            heapq.heappush(self._heap, (until, name))
+        if len(self._heap) > 2 * len(self._until) + MOMENTS_SPARE:
+            self._heap = sorted((at, one) for one, at in self._until.items() if at < math.inf)
+
+    def drop(self, name: str) -> None:
+        """It holds no longer."""
+        self._until.pop(name, None)
+
+    def clear(self) -> None:
+        """Nothing holds any longer."""
+        self._until.clear()
+        self._heap.clear()
+
+    def over(self, now: float) -> list[str]:
+        """Drop what holds only until now or before; the names."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            moment, name = heapq.heappop(self._heap)
+            if self._until.get(name) == moment:
+                del self._until[name]
+                found.append(name)
+        return found
+
+    def first(self) -> float | None:
+        """When the first of them ends; None: never."""
+        while self._heap and self._until.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+
 class Recall:
     """What is known of the records of one ``Memory``.
 
@@ -111,8 +157,7 @@ class Recall:
         self.affine = {record.name for record in here if record.spec.affinities}
         self.nodes = Names(nodes)
         #: Jobs whose tries were judged and are as they were, and until when that holds.
-        self._quiet: dict[str, float] = {}
-        self._moments: list[tuple[float, str]] = []
+        self._quiet = Moments()
         self._restless: set[str] = set(self.by_job)
         self._parts: dict[type, Any] = {}
 
@@ -137,33 +182,21 @@ class Recall:
         """
         for job in touched:
             self._disturb(job)
-        while self._moments and self._moments[0][0] <= now:
-            moment, job = heapq.heappop(self._moments)
-            if self._quiet.get(job) == moment:
-                self._disturb(job)
+        for job in self._quiet.over(now):
+            self._disturb(job)
         return self._restless.union(touched)
 
     def rest(self, job: str, until: float | None) -> None:
         """A job's tries were judged: nothing changes before ``until`` (None: for ever)."""
-        moment = math.inf if until is None else until
         self._restless.discard(job)
-        if self._quiet.get(job) == moment:
-            return
-        self._quiet[job] = moment
-        if until is not None:
-            heapq.heappush(self._moments, (until, job))
-        if len(self._moments) > 2 * len(self._quiet) + MOMENTS_SPARE:
-            left = {(at, job) for job, at in self._quiet.items() if at < math.inf}
-            self._moments = sorted(left)
+        self._quiet.put(job, math.inf if until is None else until)
 
     def next_moment(self) -> float | None:
         """When the first of those at rest has to be judged again."""
-        while self._moments and self._quiet.get(self._moments[0][1]) != self._moments[0][0]:
-            heapq.heappop(self._moments)
-        return self._moments[0][0] if self._moments else None
+        return self._quiet.first()
 
     def _disturb(self, job: str) -> None:
-        self._quiet.pop(job, None)
+        self._quiet.drop(job)
         if job in self.by_job:
             self._restless.add(job)
         else:

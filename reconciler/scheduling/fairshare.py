@@ -15,8 +15,6 @@ weights W and normalised usage U.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from reconciler.scheduling import snapshot as snapshots
 
 RESOURCES = (0, 1, 2)
@@ -148,7 +146,7 @@ def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[flo
 
 def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Vector]:
     """What each queue is guaranteed."""
-    return [(int(row[0]), int(row[1]), int(row[2])) for row in queues.guaranteed]
+    return [(row[0], row[1], row[2]) for row in queues.guaranteed.tolist()]
 
 
 def shares(
@@ -172,11 +170,17 @@ def shares(
     """
     count = len(queues.names)
     owed = guarantees(queues)
+    parents = queues.parent.tolist()
     children: dict[int, list[int]] = {}
     for queue in range(count):
-        children.setdefault(int(queues.parent[queue]), []).append(queue)
-    found = np.full((count, 3), snapshots.UNLIMITED, dtype=object)
+        children.setdefault(parents[queue], []).append(queue)
+    found = [[snapshots.UNLIMITED] * 3 for _ in range(count)]
+    rationed, limit = queues.rationed.tolist(), queues.limit.tolist()
+    lending, weights = queues.lending.tolist(), queues.weight.tolist()
+    priority, usage = queues.priority.tolist(), queues.usage.tolist()
     for resource in RESOURCES:
+        if not any(row[resource] for row in rationed):
+            continue
         pending = [(-1, capacity[resource])]
         for _ in range(count + 1):
             if not pending:
@@ -188,13 +192,11 @@ def shares(
             siblings = [
                 Sibling(
                     guaranteed=owed[queue][resource],
-                    demand=min(int(queues.limit[queue, resource]), demand[queue][resource]),
-                    weight=float(queues.weight[queue]),
-                    priority=int(queues.priority[queue]),
-                    usage=float(queues.usage[queue]),
-                    withheld=max(
-                        0, min(owed[queue][resource], total) - int(queues.lending[queue, resource])
-                    ),
+                    demand=min(limit[queue][resource], demand[queue][resource]),
+                    weight=weights[queue],
+                    priority=priority[queue],
+                    usage=usage[queue],
+                    withheld=max(0, min(owed[queue][resource], total) - lending[queue][resource]),
                     unit=units[queue] if resource == GPU else 1,
                     step=snapshots.WHOLE if resource == GPU else 1,
                 )
@@ -202,9 +204,9 @@ def shares(
             ]
             divided = divide(total, siblings, strength, shrink=parent < 0)
             for queue, share in zip(members, divided, strict=True):
-                if queues.rationed[queue, resource]:
-                    found[queue, resource] = share
+                if rationed[queue][resource]:
+                    found[queue][resource] = share
                     pending.append((queue, share))
                 else:
                     pending.append((queue, total))
-    return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
+    return [(row[0], row[1], row[2]) for row in found]

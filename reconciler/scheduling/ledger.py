@@ -78,7 +78,7 @@ class Ledger:
         self.guaranteed = fairshare.guarantees(queues)
         self.limit = _vectors(queues.limit)
         self.firm_limit = _vectors(queues.firm_limit)
-        self.rationed = [(bool(r[0]), bool(r[1]), bool(r[2])) for r in queues.rationed]
+        self.rationed = [(r[0], r[1], r[2]) for r in queues.rationed.tolist()]
         self.charged = [list(row) for row in _vectors(queues.allocated)]
         self.firm = [list(row) for row in _vectors(queues.firm)]
         self.going = [[0, 0, 0] for _ in self.parents]
@@ -335,7 +335,7 @@ def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int)
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Vector]:
-    return [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+    return [(row[0], row[1], row[2]) for row in rows.tolist()]
 
 
 def _paths(parents: list[int]) -> list[tuple[int, ...]]:

@@ -53,15 +53,18 @@ def decisions(cycle: Finished) -> Decisions:
         estimates=estimating.estimates(
             cycle.situation, cycle.columns, cycle.calendar, cycle.queues, cycle.ledger
         ),
-        shares=tuple(
-            QueueShare(
-                cycle.ledger.fair[queue], cycle.ledger.demand[queue], (row[0], row[1], row[2])
-            )
-            for queue, row in enumerate(cycle.ledger.charged)
-        ),
+        shares=shares(cycle.ledger),
         wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
         if cycle.situation.lines
         else math.inf,
+    )
+
+
+def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
+    """The arithmetic of each queue."""
+    return tuple(
+        QueueShare(ledger.fair[queue], ledger.demand[queue], (row[0], row[1], row[2]))
+        for queue, row in enumerate(ledger.charged)
     )
 
 

@@ -316,7 +316,7 @@ class Cluster:
     def change_leader(self) -> None:
         """Another controller goes on from what is stored; reports under way to the old are lost."""
         held = msgspec.structs.replace(
-            self.memory.observed((), {}), promised={}, desired_generation=-1
+            self.memory.observed((), {}), promised={}, standing=None, desired_generation=-1
         )
         self.memory = core_memory.Memory(held, self.now)
         self._waiting_acknowledgements.clear()

@@ -71,10 +71,14 @@ def test_names_stay_in_order_as_they_come_and_go() -> None:
 
 def test_moments_that_hold_no_longer_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recalls, "MOMENTS_SPARE", 5)
-    recall = recalls.Recall.of(records.Observed())
+    moments = recalls.Moments()
     for moment in range(100):
-        recall.rest("a", 100.0 - moment)
-    assert recall.next_moment() == 1.0
-    assert len(recall._moments) < 10
-    assert recall.restless(1.0, ()) == set()
-    assert recall.next_moment() is None
+        moments.put("a", 100.0 - moment)
+    moments.put("b", 7.0)
+    assert moments.first() == 1.0
+    assert len(moments._heap) < 10
+    assert moments.over(1.0) == ["a"]
+    assert moments.first() == 7.0
+    moments.drop("b")
+    assert moments.first() is None
+    assert "b" not in moments

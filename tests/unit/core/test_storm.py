@@ -395,7 +395,8 @@ class Story:
         """Another controller goes on from what the store holds."""
         held = self.memory.observed((), {})
         self.memory = core_memory.Memory(
-            msgspec.structs.replace(held, promised={}, desired_generation=-1), self.now
+            msgspec.structs.replace(held, promised={}, standing=None, desired_generation=-1),
+            self.now,
         )
         self.epoch += 1
         self.engine = agents_engine.AgentsEngine(self.epoch)
