@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents import hosts, owners, probe, samples, tasks
+from agents import cgroups, hosts, keeper, owners, probe, samples, sandbox, tasks
 from agents.link import LinkError, Target
 from reconciler.model import devices
 from reconciler.model.hosts import Host
@@ -31,7 +31,10 @@ FREE_BYTES_MIN = 2**30
 SHARED_MEMORY_BYTES_MIN = 2**30
 RUNTIMES = ("podman", "apptainer", "singularity")
 CDI_FOLDERS = ("etc/cdi", "var/run/cdi", "run/cdi")
-CONTROLLERS = ("cpu", "cpuset", "memory", "io", "pids")
+#: Controllers that a task is held by where they are to be had.
+WANTED = ("memory", "cpu", "cpuset", "pids")
+#: Of what the tests of this project only see what would be asked of the system.
+NOT_EXERCISED = "not exercised here: tested only as what is asked of the system"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -185,32 +188,39 @@ def _nvidia_on_bus(top: Path) -> Iterator[str]:
 
 
 def isolation(top: Path) -> Iterator[Finding]:
-    """What could confine tasks here. Nothing of it is used yet, and it is said so."""
-    unified = top / "sys/fs/cgroup/cgroup.controllers"
-    candidates = []
-    if unified.exists():
-        has = unified.read_text(encoding="ascii").split()
-        missing = [one for one in CONTROLLERS if one not in has]
-        writable = os.access(unified.parent / "cgroup.procs", os.W_OK)
-        found = f"version 2, controllers {' '.join(has) or 'none'}"
-        if not writable:
-            found += ", not writable"
-        usable = writable and not missing
-        candidates += ["cgroup v2"] if usable else []
-        lacks = f"controllers {' '.join(missing)} are missing" if missing else ""
-        yield Finding("cgroup", OK if usable else NOTE, found, lacks)
+    """How tasks would be held here, and what of it this project has never seen at work."""
+    found = cgroups.discover("" if top == Path("/") else str(top))
+    kind, controllers = cgroups.offers(found)
+    if kind == "process-group":
+        yield Finding(
+            "isolation", NOTE, "process groups: no control groups can be made here",
+            "start the agent as root, or under systemd with Delegate=yes: without them no limit of "
+            "memory or CPU holds, and a task that hides can stay",
+        )  # fmt: skip
     else:
-        old = [one for one in CONTROLLERS if (top / "sys/fs/cgroup" / one).is_dir()]
-        candidates += ["cgroup v1"] if old else []
-        found = f"version 1, controllers {' '.join(old)}" if old else "none"
-        yield Finding("cgroup", OK if old else NOTE, found)
-    systemd = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
-    candidates += ["systemd scopes"] if systemd else []
+        enforced = [one for one in controllers if one != "freezer"]
+        missing = [one for one in WANTED if one not in enforced]
+        yield Finding(
+            "isolation", NOTE if missing else OK,
+            f"{kind.replace('-', ' ')}: {', '.join(enforced) or 'only killing as one'}",
+            f"not held to: {', '.join(missing)}" if missing else "",
+        )  # fmt: skip
+    if kind == "cgroup-v2" and controllers:
+        yield Finding("cgroup v2", NOTE, NOT_EXERCISED, "try a job that takes too much memory")
+    wrapped = keeper.scope("auto", "/", top)
     yield Finding(
-        "isolation", NOTE,
-        f"tasks run in process groups; {', '.join(candidates) or 'nothing else'} is there",
-        "limits of CPU and memory are not enforced by this version",
+        "systemd", NOTE,
+        f"a delegated scope holds the supervisor; {NOT_EXERCISED}" if wrapped
+        else "no scopes: it does not run this machine",
     )  # fmt: skip
+    if os.geteuid() == 0:
+        view = sandbox.Sandbox()
+        yield Finding(
+            "views", OK if view.usable else NOTE,
+            "tasks get their own /tmp, /var/tmp, /dev/shm" if view.usable else view.problem,
+        )  # fmt: skip
+    else:
+        yield Finding("views", NOTE, "tasks share /tmp and /dev/shm", "start the agent as root")
 
 
 def runtimes(path: str) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
 it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
-shell at its other end then kills every process whose environment names that supervisor.
+shell at its other end then kills all that stands in the control groups of the tasks, and every
+process whose environment names that supervisor.
 Standard library only: the supervisor imports it.
 """
 
@@ -16,6 +17,16 @@ SHELL = "/bin/sh"
 #: One pass kills all it finds; two passes that find nothing are the end, 500 the most.
 SCRIPT = """
 read -r word && [ "$word" = bye ] && exit 0
+case "$4" in
+  cgroup.kill) echo 1 > "$3/cgroup.kill" ;;
+  cgroup.freeze | freezer)
+    [ "$4" = freezer ] && on=FROZEN off=THAWED file=freezer.state
+    [ "$4" = freezer ] || on=1 off=0 file=cgroup.freeze
+    echo $on > "$3/$file"
+    for pid in $(find "$3" -name cgroup.procs -exec cat {} +); do kill -KILL "$pid"; done
+    echo $off > "$3/$file"
+    ;;
+esac 2>/dev/null
 passes=0
 clean=0
 while [ $clean -lt 2 ] && [ $passes -lt 500 ]; do
@@ -38,8 +49,9 @@ def token(pid: int, ticks: int) -> str:
 class Guardian:
     """The supervisor's end: start it, know it among one's children, and part in peace."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: str = "", how: str = "") -> None:
         self.name = name
+        self._groups = [folder, how]
         self.pid = -1
         self._pipe = -1
 
@@ -52,7 +64,7 @@ class Guardian:
         try:
             self.pid = os.posix_spawn(
                 SHELL,
-                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name],
+                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name, *self._groups],
                 {"PATH": "/usr/bin:/bin"},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, read, 0),

@@ -6,6 +6,7 @@ agent's end nor an upgrade of its package reaches it. There is exactly one a roo
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from agents import processes
+from agents import cgroups, confinement, processes
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 
@@ -35,12 +36,13 @@ class KeeperError(Exception):
 class Keeper:
     """A connection to the supervisor of one root."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, isolation: str = "auto") -> None:
         self.root = root
+        self._isolation = isolation
         self.link: socket.socket | None = None
         self.pid = 0
-        #: Whether attempts may take over directories from the trash.
-        self.takes_spares = False
+        #: What the supervisor said of itself, and of all attempts that it has.
+        self.hello: dict[str, Any] = {}
         self.pids: dict[str, int] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._inbox = b""
@@ -129,7 +131,7 @@ class Keeper:
         line, _, self._inbox = b"".join(parts).partition(b"\n")
         message = self._decoder.decode(line)
         self.link, self.pid = link, int(message["hello"])
-        self.takes_spares = bool(message.get("spares"))
+        self.hello = message
         return self._reports(message)
 
     def _start(self) -> None:
@@ -138,7 +140,8 @@ class Keeper:
         log = self.root / "supervisor.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        command = [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
+        command = [*scope(self._isolation, str(self.root)), sys.executable, "-I", "-S"]
+        command += [str(SCRIPT), str(self.root)]
         with log.open("ab") as stream:
             try:
                 self._started = subprocess.Popen(
@@ -147,6 +150,7 @@ class Keeper:
                     stdout=stream,
                     stderr=stream,
                     cwd="/",
+                    env={**os.environ, confinement.VARIABLE: self._isolation},
                     start_new_session=True,
                 )
             except OSError as problem:
@@ -161,6 +165,24 @@ class Keeper:
                 self.pids[record["id"]] = int(record["pid"])
             reports.append(report_of(record))
         return reports
+
+
+def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = None) -> list[str]:
+    """What to put before the supervisor's command to have systemd give it a scope of its own.
+
+    The scope's group is delegated: groups of tasks are made in it, without a word to systemd for
+    each, and an agent's unit that is restarted takes nothing along. Empty where systemd does not
+    run this machine, or is not wanted.
+    """
+    runs = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
+    if isolation not in {"auto", "systemd"} or not runs:
+        return []
+    own = [] if (os.geteuid() if uid is None else uid) == 0 else ["--user"]
+    name = cgroups.token_of(root)
+    return [
+        "systemd-run", *own, "--scope", "--quiet", "--collect", f"--unit={name}-{os.getpid()}",
+        "--slice=muster.slice", "--property=Delegate=yes", "--",
+    ]  # fmt: skip
 
 
 def report_of(record: dict[str, Any]) -> AttemptReport:

@@ -26,14 +26,14 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, most: int = 2**20) -> bytes:
     """What a file of ``/proc`` holds; nothing when its process is gone or not ours."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
     try:
-        return os.read(handle, 2**20)
+        return os.read(handle, most)
     except OSError:
         return b""
     finally:

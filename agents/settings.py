@@ -16,12 +16,15 @@ from reconciler.model.records import Gpu
 USAGE_ERROR = 64
 NODE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 GPUS_MAX = 1024
+#: Ways of holding tasks that can be asked for.
+ISOLATIONS = ("auto", "systemd", "cgroup", "process-group")
 GPU_EVERY_S_MIN, GPU_EVERY_S_MAX = 0.05, 3600.0
 
 
 class Settings(msgspec.Struct, frozen=True):
     """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has.
 
+    ``task_pids_max``: 0 for no limit.
     ``gpus`` are simulated ones. ``watch_gpus``: real ones are looked for, of them only
     ``gpu_uuids`` where that is not None.
     """
@@ -41,6 +44,9 @@ class Settings(msgspec.Struct, frozen=True):
     shared: Path | None = None
     address: str = ""
     virtual: bool = False
+    isolation: str = "auto"
+    pin_cpus: bool = False
+    task_pids_max: int = 32_768
     boot_id: str = ""
     stop_tasks_on_exit: bool = False
     stop_grace_s: float = 5.0
@@ -84,6 +90,12 @@ def parser(*, required: bool = True) -> Parser:
     add("--shared", type=Path, metavar="DIR", help="folder that all nodes share (ROOT/shared)")
     add("--address", default="", help="where other nodes reach this one")
     add("--virtual", action="store_true", help="one of several nodes of one machine")
+    add("--isolation", choices=ISOLATIONS, default="auto", help="how tasks are held: auto: as "
+        "well as this host allows; see --check")  # fmt: skip
+    add("--pin-cpus", action="store_true", help="give tasks cores of their own, near their GPUs, "
+        "instead of shares of all")  # fmt: skip
+    add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that one "
+        "task may have; 0: any number")  # fmt: skip
     add("--boot-id", default="", help="present this boot instead of the machine's")
     add("--stop-tasks-on-exit", action="store_true", help="end all tasks when told to leave")
     add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
@@ -137,6 +149,9 @@ def parse(arguments: list[str] | None = None) -> Settings:
             shared=given.shared,
             address=given.address,
             virtual=given.virtual,
+            isolation=given.isolation,
+            pin_cpus=given.pin_cpus,
+            task_pids_max=max(0, given.task_pids),
             boot_id=given.boot_id,
             stop_tasks_on_exit=given.stop_tasks_on_exit,
             stop_grace_s=given.stop_grace,

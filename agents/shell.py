@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 
 from agents import (
+    carrying,
+    confinement,
     crashpoints,
     gpuwatch,
     inventory,
@@ -99,18 +101,19 @@ class Agent:
             (self.root / folder).mkdir(mode=0o711, exist_ok=True)
         self.inventory = inventory.inventory_of(self.settings)
         self.boot_id = inventory.boot_id_of(self.settings)
-        self.place = tasks.Place(
+        self.state = state.NodeState(self.boot_id, self._load_epoch())
+        self.gpu_usage: tuple[GpuUsage, ...] | None = None
+        self.probe = probe.Probe()
+        self.keeper = keeper.Keeper(self.root, self.settings.isolation)
+        self.trash = trash.Trash(self.root / "trash")
+        place = tasks.Place(
             name=self.settings.name,
             root=str(self.root),
             shared=os.path.realpath(shared),
             gpus=self.inventory.gpus,
             as_root=self.inventory.runs_as_root,
         )
-        self.state = state.NodeState(self.boot_id, self._load_epoch())
-        self.gpu_usage: tuple[GpuUsage, ...] | None = None
-        self.probe = probe.Probe()
-        self.keeper = keeper.Keeper(self.root)
-        self.trash = trash.Trash(self.root / "trash")
+        self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
@@ -174,6 +177,8 @@ class Agent:
                 self.leaving.wait(BACKOFF_S_MAX)
                 continue
             with self.lock:
+                isolation = self.carrier.supervised(self.keeper.hello)
+                self._has_changed(msgspec.structs.replace(self.inventory, isolation=isolation))
                 self.carry_out(self.state.supervisor_up(reports))
             return
 
@@ -203,6 +208,7 @@ class Agent:
             if any(report.state is AttemptState.ENDED for report in reports):
                 crashpoints.reach("exited-not-acknowledged")
             with self.lock:
+                self.carrier.heard(reports)
                 self.carry_out(self.state.attempts_changed(reports))
             return
         if self.leaving.is_set():
@@ -250,6 +256,8 @@ class Agent:
             processes.kill(pid)
         if not processes.kill_leftovers(str(self.root), []):
             self.say("some processes of tasks can't be killed")
+        if not confinement.clean_up(str(self.root)):
+            self.say("some control groups of tasks can't be removed")
         connection = Connection(self.target)
         with contextlib.suppress(LinkError, RejectedError):
             self._exchange(connection, self._request(0.0, complete=True), 2.0)
@@ -370,9 +378,9 @@ class Agent:
         for step in steps:
             match step:
                 case state.Start():
-                    orders.append(self._start_order(step))
+                    orders.append(self.carrier.start_order(step))
                 case state.Refuse(attempt, reason, message):
-                    orders.append(refusal(attempt, reason, message))
+                    orders.append(carrying.refusal(attempt, reason, message))
                 case state.Stop(attempt, reason, name, grace_s):
                     orders.append({"op": "stop", "id": attempt, "reason": reason.value,
                                    "signal": name, "grace_s": grace_s})  # fmt: skip
@@ -394,15 +402,6 @@ class Agent:
             crashpoints.reach("sent-not-spawned")
         if orders:
             self.keeper.send(orders)
-
-    def _start_order(self, step: state.Start) -> dict[str, Any]:
-        try:
-            order = tasks.order_for(step.assignment, step.template, self.place)
-        except tasks.UnfitError as problem:
-            return refusal(step.assignment.attempt, EndReason.START_FAILED, str(problem))
-        if order["user"] is None and self.keeper.takes_spares:
-            order["spare"] = self.trash.take()
-        return order
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""
@@ -459,7 +458,8 @@ class Agent:
             self.gpu_usage = look.usage or self.gpu_usage
             if not self._has_changed(inventory.with_gpus(self.inventory, look)):
                 return
-            self.place = msgspec.structs.replace(self.place, gpus=self.inventory.gpus)
+            gpus = self.inventory.gpus
+            self.carrier.place = msgspec.structs.replace(self.carrier.place, gpus=gpus)
         for complaint in gpuwatch.complaints(look):
             self.say(complaint)
 
@@ -514,8 +514,3 @@ class Agent:
             stream.flush()
             os.fsync(stream.fileno())
         fresh.replace(self.root / "epoch")
-
-
-def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
-    """The order to record an end of what never started."""
-    return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}

@@ -84,12 +84,15 @@ def spawn(order: Record, standard: tuple[int, int, int]) -> int:
         raise refused(problem, f"command {program}") from None
 
 
-def spawn_as(order: Record, standard: tuple[int, int, int]) -> int:
-    """Start a task as another user. The pipe closes at ``exec``, or brings what went wrong."""
+def spawn_as(order: Record, standard: tuple[int, int, int], entries: list[str]) -> int:
+    """Start a task as another user. The pipe closes at ``exec``, or brings what went wrong.
+
+    ``entries`` are files by which it goes to its control groups.
+    """
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        become(order, standard, write)
+        become(order, standard, write, entries)
     os.close(write)
     problem = os.read(read, 4096)
     os.close(read)
@@ -100,9 +103,14 @@ def spawn_as(order: Record, standard: tuple[int, int, int]) -> int:
     return pid
 
 
-def become(order: Record, standard: tuple[int, int, int], write: int) -> None:
+def become(order: Record, standard: tuple[int, int, int], write: int, entries: list[str]) -> None:
     """The child's side of :func:`spawn_as`; never returns."""
+    what = "control group of the task"
     try:
+        for path in entries:
+            handle = os.open(path, os.O_WRONLY)
+            os.write(handle, b"0")
+            os.close(handle)
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in RESET_SIGNALS:

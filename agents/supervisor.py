@@ -28,7 +28,7 @@ if __package__ in {None, ""}:
     # Run as a script in isolated mode: its own package is the one thing to be found besides.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from agents import clients, guardian, journal, processes, spawning
+from agents import clients, confinement, guardian, journal, processes, spawning, sweeping
 
 Record = dict[str, Any]
 
@@ -76,7 +76,8 @@ class Supervisor:
         self.records: dict[str, Record] = journal.read(self.journal.path)
         self.live: dict[str, spawning.Attempt] = {}
         self.by_pid: dict[int, spawning.Attempt] = {}
-        self.orphans: dict[int, str] = {}
+        self.sweeper = sweeping.Sweeper(root)
+        self.held = confinement.Confinement(root, os.environ.get(confinement.VARIABLE, ""))
         self.starts: list[Record] = []
         self.news: dict[str, Record] = {}
         self.clients: dict[int, clients.Client] = {}
@@ -85,7 +86,9 @@ class Supervisor:
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
         facts = processes.process_facts(os.getpid())
-        self.guardian = guardian.Guardian(guardian.token(os.getpid(), facts[2] if facts else 0))
+        self.guardian = guardian.Guardian(
+            guardian.token(os.getpid(), facts[2] if facts else 0), *self.held.kills()
+        )
         self.null = os.open("/dev/null", os.O_RDWR)
         self.poller = select.epoll()
         self.orders = {
@@ -97,6 +100,8 @@ class Supervisor:
     def recover(self) -> None:
         """End whatever ran under an earlier supervisor, and record it as lost."""
         alive = [record for record in self.records.values() if record["state"] != "Ended"]
+        if not self.held.recover():
+            complain("control groups of an earlier supervisor can't be emptied")
         if not processes.kill_leftovers(self.root, alive):
             complain("processes of an earlier supervisor can't be killed; starting beside them")
         for record in alive:
@@ -119,7 +124,13 @@ class Supervisor:
         records += [{"id": name, "state": "Starting", "pid": 0} for name in waiting]
         self.send(
             client,
-            {"hello": os.getpid(), "protocol": PROTOCOL, "spares": True, "records": records},
+            {
+                "hello": os.getpid(),
+                "protocol": PROTOCOL,
+                "spares": True,
+                "records": records,
+                "isolation": self.held.facts(),
+            },
         )
 
     def on_start(self, order: Record, _client: clients.Client) -> None:
@@ -213,8 +224,7 @@ class Supervisor:
             standard += [
                 spawning.open_log(self.root, order, stream) for stream in ("stdout", "stderr")
             ]
-            starter = spawning.spawn if order.get("user") is None else spawning.spawn_as
-            pid = starter(order, (standard[0], standard[1], standard[2]))
+            pid = self.held.start(order, (standard[0], standard[1], standard[2]))
         except spawning.SpawnError as problem:
             record["exit_code"] = problem.exit_code
             self.end(record, "StartFailed", message=str(problem))
@@ -228,6 +238,8 @@ class Supervisor:
         reach("spawned-not-recorded")
         facts = processes.process_facts(pid)
         record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
+        if order.get("limits", {}).get("cpus"):
+            record["cpus"] = order["limits"]["cpus"]
         attempt = self.live[name] = self.by_pid[pid] = spawning.Attempt(order, record)
         self.records[name] = self.news[name] = attempt.record
         self.journal.add({"record": record}, sync=False)
@@ -257,7 +269,7 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
                 self.guardian.start()
                 continue
-            self.orphans.pop(found.si_pid, None)
+            self.sweeper.forget_process(found.si_pid)
             _, status, usage = os.wait4(found.si_pid, 0)
             if attempt is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -269,49 +281,32 @@ class Supervisor:
                     "max_memory_bytes": usage.ru_maxrss * 1024,
                 }
 
-    def sweep(self) -> set[str]:
-        """Kill orphans of attempts that have ended; the ids of those that have some left."""
-        left: set[str] = set()
-        idle = all(attempt.exited for attempt in self.live.values())
-        for pid in processes.own_children():
-            if pid in self.by_pid or pid == self.guardian.pid:
-                continue
-            owner = self.owner_of(pid)
-            attempt = self.live.get(owner)
-            if attempt is not None and not attempt.exited:
-                continue
-            if owner or idle:
-                processes.kill(pid)
-                left.add(owner)
-        return left
-
-    def owner_of(self, pid: int) -> str:
-        """The attempt that an orphan belongs to; empty when nothing tells."""
-        owner = self.orphans.get(pid, "")
-        if not owner:
-            owner = processes.attempt_of(pid, self.root)
-            facts = processes.process_facts(pid)
-            if not owner and facts is not None:
-                owner = next((n for n, a in self.live.items() if a.pid == facts[1]), "")
-            if owner:
-                self.orphans[pid] = owner
-        return owner
-
     def settle(self) -> None:
         """Record the end of attempts whose processes are all gone."""
         gone = [attempt for attempt in self.live.values() if attempt.exited]
         if not gone:
             return
-        left, now = self.sweep(), processes.boottime()
+        left, now = self.sweeper.sweep(self.live, {self.guardian.pid}), processes.boottime()
         for attempt in gone:
             name = attempt.record["id"]
-            if name in left and now < attempt.deadline:
+            stays = self.held.left(name) or name in left
+            if stays and now < attempt.deadline:
                 continue
             del self.live[name]
-            self.orphans = {p: o for p, o in self.orphans.items() if o != name}
+            self.sweeper.forget(name)
             reach("exited-not-recorded")
-            message = "some of its processes could not be killed" if name in left else ""
-            self.end(attempt.record, attempt.why or "Exited", message=message)
+            message = "some of its processes could not be killed" if stays else ""
+            reason = attempt.why or "Exited"
+            kernel = self.held.close(name)
+            if kernel:
+                attempt.record |= used(attempt.record, kernel)
+            if kernel.get("oom_kills"):
+                limit = attempt.order["limits"]["memory_bytes"] / 2**20
+                killed = kernel["oom_kills"]
+                message = f"{killed} of its processes killed for memory: its limit is {limit:g} MiB"
+                if reason == "Exited" and attempt.record.get("exit_code") != 0:
+                    reason = "OutOfMemory"
+            self.end(attempt.record, reason, message=message)
 
     def enforce(self) -> None:
         """Act on leases that have run out and on graces that are over."""
@@ -327,21 +322,9 @@ class Supervisor:
                 overdue.append(attempt)
                 attempt.kill_at = now + KILL_AGAIN_S
         if overdue:
-            self.kill_trees(overdue)
-
-    def kill_trees(self, attempts: list[spawning.Attempt]) -> None:
-        """Kill attempts with everything below them, whichever group or session it is in."""
-        table = processes.processes()
-        for attempt in attempts:
-            name = attempt.record["id"]
-            roots = {attempt.pid} | {pid for pid, owner in self.orphans.items() if owner == name}
-            roots |= {p for p, f in table.items() if f[0] == os.getpid() and p not in self.by_pid
-                      and self.owner_of(p) == name}  # fmt: skip
-            victims = processes.descendants(roots, table)
-            self.orphans.update((pid, name) for pid in victims - {attempt.pid})
-            processes.kill_group(attempt.pid, signal.SIGKILL)
-            for pid in victims:
-                processes.kill(pid)
+            for attempt in overdue:
+                self.held.kill(attempt.record["id"])
+            self.sweeper.kill_trees(overdue, self.live)
 
     def wait_s(self) -> float:
         """Until when nothing has to be done unless something comes in."""
@@ -420,6 +403,7 @@ class Supervisor:
                 time.sleep(0.1)
         processes.kill_leftovers(self.root, [], SWEEP_S)
         self.guardian.dismiss()
+        self.held.leave()
 
     def turn(self, listener: socket.socket, wakeup: int) -> None:
         """Wait for something to happen and see to it."""
@@ -453,6 +437,15 @@ class Supervisor:
             self.tend(next(iter(self.clients.values())), alive=False)
         self.clients[link.fileno()] = clients.Client(link)
         self.poller.register(link.fileno(), select.EPOLLIN)
+
+
+def used(record: Record, kernel: Record) -> Record:
+    """What an attempt used, by its control groups where they know more than its main process."""
+    return {
+        key: max(record.get(key, 0), kernel[key])
+        for key in ("cpu_s", "max_memory_bytes")
+        if key in kernel
+    }
 
 
 def main() -> int:

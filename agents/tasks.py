@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from agents import views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -31,6 +32,7 @@ class Place(msgspec.Struct, frozen=True):
     shared: str
     gpus: tuple[Gpu, ...] = ()
     as_root: bool = False
+    holding: views.Holding = views.Holding()
 
 
 class User(msgspec.Struct, frozen=True):
@@ -76,8 +78,10 @@ def switch_to(user: User) -> dict[str, Any]:
     return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": groups}
 
 
-def order_for(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, Any]:
-    """The supervisor's order to start an attempt."""
+def order_for(
+    assignment: Assignment, template: TaskTemplate, place: Place, cpus: str = ""
+) -> dict[str, Any]:
+    """The supervisor's order to start an attempt; ``cpus``: the cores that it is to have."""
     name = assignment.attempt
     if not ATTEMPT_PATTERN.fullmatch(name):
         raise UnfitError(f"attempt id {name!r} can't be the name of a folder")
@@ -98,17 +102,30 @@ def order_for(assignment: Assignment, template: TaskTemplate, place: Place) -> d
     checkpoints = ""
     if template.checkpoint_path is not None:
         checkpoints = make_folder(place.shared, template.checkpoint_path, user)
+    cwd = template.working_directory or f"{folder}/work"
+    denied = views.denied_gpus(place.gpus, assignment.devices)
     return {
         "op": "start",
         "id": name,
         "argv": argv,
         "script": script,
         "env": environment_of(assignment, template, place, user, checkpoints),
-        "cwd": template.working_directory or f"{folder}/work",
+        "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
         "lease_s": template.lease_s,
         "checkpoint_signal": template.checkpoint_signal,
         "grace_s": template.grace_s,
+        "limits": views.limits_of(
+            place.holding, template.cpu_milli, template.memory_bytes, cpus, denied
+        ),
+        "private": views.view_of(
+            place.holding,
+            folder,
+            [place.root, place.shared, cwd, argv[0]],
+            memory_bytes=template.memory_bytes,
+            denied=list(denied),
+            alone=user.switch,
+        ),
     }
 
 

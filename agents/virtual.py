@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents import journal, processes
+from agents import confinement, journal, processes
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
@@ -228,3 +228,4 @@ class VirtualNodes:
         alive = journal.read(f"{root}/journal")
         recorded = [record for record in alive.values() if record["state"] != "Ended"]
         processes.kill_leftovers(str(root), recorded)
+        confinement.clean_up(str(root))

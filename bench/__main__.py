@@ -14,6 +14,7 @@ from pathlib import Path
 
 NAMES = (
     "throughput",
+    "spawning",
     "latency",
     "agent_cost",
     "idle",

@@ -145,6 +145,8 @@ class AgentsEngine:
             allow_root=pool is not None and pool.allow_root,
             framework=spec.framework,
             told=_told(spec, group, structure),
+            cpu_milli=group.resources.cpu_milli,
+            memory_bytes=group.resources.memory_bytes,
         )
 
 

@@ -201,11 +201,27 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state == devices.OK and not self.mig_enabled
 
 
+class Isolation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a node holds its tasks.
+
+    Attributes:
+        kind: ``cgroup-v2``, ``cgroup-v1`` or ``process-group``.
+        enforces: controllers by which tasks are held to what they asked for.
+        views: whether tasks have temporary folders and shared memory of their own.
+        problems: what could have been, and why it is not.
+    """
+
+    kind: str = "process-group"
+    enforces: tuple[str, ...] = ()
+    views: bool = False
+    problems: tuple[str, ...] = ()
+
+
 class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node has, told again whenever it changes.
 
     ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
-    looked for one, ``host`` where the agent is older than the field.
+    looked for one, ``host`` and ``isolation`` where the agent is older than the field.
     """
 
     hostname: str = ""
@@ -220,6 +236,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_driver: devices.GpuDriver | None = None
     foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
     host: hosts.Host | None = None
+    isolation: Isolation | None = None
 
 
 class NodeUsage(msgspec.Struct, frozen=True):

@@ -57,6 +57,7 @@ class EndReason(StrEnum):
     NODE_LOST = "NodeLost"
     START_FAILED = "StartFailed"
     REFUSED = "Refused"
+    OUT_OF_MEMORY = "OutOfMemory"
 
 
 #: Element codes as stored in ``JobRecord.elements``: one byte an element.

@@ -43,7 +43,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the tasks of one group of one run have in common.
 
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
-    ``told`` are environment variables that Muster sets and no job can.
+    ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
+    ``memory_bytes`` are what one task takes, 0: it was not asked.
     """
 
     job: str
@@ -61,6 +62,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     allow_root: bool = False
     framework: str = "none"
     told: dict[str, str] = {}
+    cpu_milli: int = 0
+    memory_bytes: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,9 +51,9 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     own = {name for name in loaded if name.split(".")[0] == "agents"}
     assert own == {
-        "agents", "agents.clients", "agents.guardian", "agents.journal", "agents.processes",
-            "agents.spawning",
-        "agents.supervisor",
+        "agents", "agents.cgroups", "agents.clients", "agents.confinement", "agents.guardian",
+        "agents.journal", "agents.processes", "agents.sandbox", "agents.spawning",
+        "agents.supervisor", "agents.sweeping",
     }  # fmt: skip
     roots = {name.split(".")[0] for name in loaded} - {"agents", "__main__"}
     assert not {name for name in roots if name not in sys.stdlib_module_names}

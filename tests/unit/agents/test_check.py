@@ -70,28 +70,43 @@ def test_a_description_for_containers_is_found(tmp_path: Path) -> None:
     assert "cdi" not in levels(check.gpus(OK_SAMPLE, top))
 
 
+V2 = {
+    "proc/self/cgroup": "0::/\n",
+    "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    "sys/fs/cgroup/cgroup.procs": "",
+}
+V1 = {
+    "proc/self/cgroup": "4:memory:/\n3:cpu,cpuacct:/\n2:freezer:/\n",
+    "proc/self/mountinfo": "31 20 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "32 20 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "33 20 0:29 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n",
+    "sys/fs/cgroup/memory/tasks": "",
+    "sys/fs/cgroup/cpu/tasks": "",
+    "sys/fs/cgroup/freezer/tasks": "",
+}
+
+
 @pytest.mark.parametrize(
-    ("files", "cgroup", "isolation"),
+    ("files", "level", "says"),
     [
-        ({}, ("note", "none"), "nothing else is there"),
-        ({"sys/fs/cgroup/memory/tasks": "", "sys/fs/cgroup/cpu/tasks": ""},
-         ("ok", "version 1, controllers cpu memory"), "cgroup v1 is there"),
-        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
-          "sys/fs/cgroup/cgroup.procs": ""},
-         ("ok", "version 2, controllers cpuset cpu io memory pids"), "cgroup v2 is there"),
-        ({"sys/fs/cgroup/cgroup.controllers": "cpu pids\n", "sys/fs/cgroup/cgroup.procs": ""},
-         ("note", "version 2, controllers cpu pids"), "nothing else is there"),
-        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"},
-         ("note", "version 2, controllers cpuset cpu io memory pids, not writable"),
-         "nothing else is there"),
+        ({}, "note", "process groups: no control groups can be made here"),
+        (V1, "note", "cgroup v1: memory, cpu"),
+        (V2 | {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"},
+         "ok", "cgroup v2: memory, cpu, cpuset, pids"),
+        (V2 | {"sys/fs/cgroup/cgroup.controllers": "cpu pids\n"},
+         "note", "cgroup v2: only killing as one"),
     ],
 )  # fmt: skip
-def test_isolation(
-    files: dict[str, str], cgroup: tuple[str, str], isolation: str, tmp_path: Path
-) -> None:
+def test_isolation(files: dict[str, str], level: str, says: str, tmp_path: Path) -> None:
     found = levels(check.isolation(tree(tmp_path, files)))
-    assert found["cgroup"] == cgroup
-    assert found["isolation"] == ("note", f"tasks run in process groups; {isolation}")
+    assert found["isolation"] == (level, says)
+    assert found["systemd"][0] == "note"
+
+
+def test_what_was_never_seen_at_work_is_said(tmp_path: Path) -> None:
+    files = V2 | {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"}
+    found = levels(check.isolation(tree(tmp_path, files)))
+    assert "not exercised here" in found["cgroup v2"][1]
 
 
 def test_runtimes_are_found_in_the_path(tmp_path: Path) -> None:

@@ -1,0 +1,466 @@
+"""Control groups of a supervisor's tasks, of whichever version the host has: standard library only.
+
+Below the group that the supervisor was started in it makes ``muster-TOKEN`` with two children in
+each hierarchy: ``keeper`` for itself and ``run``, in which each attempt has a group of its own. The
+supervisor goes into an attempt's group, starts the task there and comes back: a task is born where
+it belongs, and there is no moment in which it could do or fork what its group forbids. While the
+supervisor is in there the group has no limit of memory yet, lest it be killed for its task.
+
+Version 1 has a hierarchy for each controller. Where a tree of version 2 stands beside them without
+controllers it is used for ``cgroup.kill``, and without one the freezer holds a group still while it
+is killed. What could not be set up is left out, and what is left is told in ``facts``.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH102, PTH106, PTH110, PTH112, PTH120, PTH208, SIM105
+
+import errno
+import os
+import signal
+import time
+import zlib
+from typing import Any
+
+from agents import processes
+
+UNIFIED = "unified"
+#: Controllers of version 1 that are used, each in a hierarchy that others may share.
+CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
+#: What a tree of version 2 has to offer to be used for limits.
+NEEDED = ("memory", "cpu", "pids")
+#: A supervisor that goes in and forks has to have room.
+PIDS_MIN = 4
+REMOVE_S = 10.0
+#: A limit below this would kill a program before it runs.
+MEMORY_BYTES_MIN = 2**20
+#: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+def write(path: str, text: str) -> None:
+    """Write one value to a control file."""
+    handle = os.open(path, _FLAGS, 0o644)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def read(path: str) -> str:
+    """What a control file says; nothing where there is none."""
+    return processes.read_file(path, 2**16).decode()
+
+
+def token_of(root: str) -> str:
+    """What names a node's groups among those of other nodes of the machine."""
+    return f"muster-{zlib.crc32(os.fsencode(root)):08x}"
+
+
+def discover(top: str = "") -> dict[str, str]:
+    """The folder of this process's own group in each hierarchy, by controller or ``unified``."""
+    own: dict[str, str] = {}
+    for line in read(f"{top}/proc/self/cgroup").splitlines():
+        _, listed, path = line.split(":", 2)
+        for name in listed.split(",") if listed else [UNIFIED]:
+            own[name] = path
+    found: dict[str, str] = {}
+    for line in read(f"{top}/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
+            continue
+        names = [UNIFIED] if kind[0] == "cgroup2" else kind[2].split(",")
+        for name in names:
+            if name in own and name not in found:
+                found[name] = _below(f"{top}{fields[4]}", fields[3], own[name])
+    return {n: p for n, p in found.items() if n == UNIFIED or n in CONTROLLERS}
+
+
+def _below(mount: str, mounted: str, own: str) -> str:
+    """Where a group stands in a mount that may show only a part of the hierarchy."""
+    inside = own.removeprefix(mounted) if mounted != "/" else own
+    folder = os.path.normpath(f"{mount}/{inside}")
+    return folder if folder.startswith(mount) and os.path.isdir(folder) else mount
+
+
+def offers(found: dict[str, str]) -> tuple[str, list[str]]:
+    """Which kind of isolation the hierarchies allow, and by which controllers; nothing is made.
+
+    ``cgroup-v2``, ``cgroup-v1``, or ``process-group`` where there is no group to make.
+    """
+    writable = {n: p for n, p in found.items() if os.access(p, os.W_OK)}
+    if UNIFIED in writable:
+        there = read(f"{writable[UNIFIED]}/cgroup.controllers").split()
+        if all(name in there for name in NEEDED):
+            return "cgroup-v2", [n for n in ("memory", "cpu", "cpuset", "pids") if n in there]
+    old = [name for name in CONTROLLERS if name in writable]
+    if "memory" in old or "pids" in old or "freezer" in old:
+        return "cgroup-v1", old
+    if UNIFIED in writable and os.path.exists(f"{writable[UNIFIED]}/cgroup.procs"):
+        return "cgroup-v2", []
+    return "process-group", []
+
+
+def cpu_weight(cpu_milli: int) -> int:
+    """``cpu.weight`` of version 2: 100, its default, for one CPU."""
+    return min(10_000, max(1, cpu_milli // 10))
+
+
+def cpu_shares(cpu_milli: int) -> int:
+    """``cpu.shares`` of version 1: 1024, its default, for one CPU."""
+    return min(262_144, max(2, cpu_milli * 1024 // 1000))
+
+
+class Tree:
+    """The groups of one supervisor. ``kind`` and ``enforced`` say what came of it."""
+
+    def __init__(self, root: str, own: dict[str, str]) -> None:
+        self.token = token_of(root)
+        self.kind, self.controllers = offers(own)
+        self.bases: dict[str, str] = {}
+        self.problems: list[str] = []
+        self._remove: list[str] = []
+        self._home: dict[str, int] = {}
+        if self.kind == "process-group":
+            return
+        wanted = [UNIFIED, *(self.controllers if self.kind == "cgroup-v1" else [])]
+        for name in wanted:
+            if name in own:
+                self._open(name, f"{own[name]}/{self.token}")
+        self._settle_on()
+
+    def _open(self, name: str, base: str) -> None:
+        """Make the three groups in one hierarchy, and go to ``keeper``."""
+        try:
+            for folder in (base, f"{base}/run", f"{base}/keeper"):
+                _make(folder)
+                if name == "cpuset":
+                    _inherit_cpuset(folder)
+            self._home[name] = os.open(f"{base}/keeper/cgroup.procs", _FLAGS, 0o644)
+            os.write(self._home[name], b"0")
+        except OSError as problem:
+            self.problems.append(f"cgroup {base}: {os.strerror(problem.errno or 0)}")
+            if name in self._home:
+                os.close(self._home.pop(name))
+            return
+        self.bases[name] = base
+
+    def _settle_on(self) -> None:
+        """See what is there to work with."""
+        unified = self.bases.get(UNIFIED)
+        if self.kind == "cgroup-v2" and unified is not None:
+            self.controllers = self._enable(unified)
+        elif self.kind == "cgroup-v1":
+            self.controllers = [n for n in self.controllers if n in self.bases]
+        kills = unified is not None and os.path.exists(f"{unified}/run/cgroup.kill")
+        if not kills and self.kind == "cgroup-v1" and unified is not None:
+            self._give_up(UNIFIED)
+            unified = None
+        #: The hierarchy in which it is looked up which processes an attempt has.
+        self.tracks = UNIFIED if unified is not None else "freezer"
+        if kills:
+            self.kills_by = "cgroup.kill"
+        elif self.tracks == UNIFIED:
+            self.kills_by = "cgroup.freeze"
+        else:
+            self.kills_by = "freezer"
+        if self.tracks not in self.bases:
+            self.kind, self.controllers = "process-group", []
+            for name in list(self.bases):
+                self._give_up(name)
+
+    def _enable(self, base: str) -> list[str]:
+        """Hand controllers down to the groups of attempts, as far as the kernel lets us."""
+        folders = (os.path.dirname(base), base, f"{base}/run")
+        if not self.controllers:
+            return []
+        try:
+            for folder in folders:
+                text = " ".join(f"+{name}" for name in self.controllers)
+                write(f"{folder}/cgroup.subtree_control", text)
+        except OSError as problem:
+            why = os.strerror(problem.errno or 0)
+            if problem.errno == errno.EBUSY:
+                why = f"{folders[0]} holds processes; start the agent in a delegated group"
+            self.problems.append(f"cgroup controllers {' '.join(self.controllers)}: {why}")
+            return []
+        return self.controllers
+
+    def _give_up(self, name: str) -> None:
+        base = self.bases.pop(name)
+        os.close(self._home.pop(name))
+        try:
+            write(f"{os.path.dirname(base)}/cgroup.procs", str(os.getpid()))
+        except OSError:
+            pass
+        remove(base)
+
+    @property
+    def enforced(self) -> list[str]:
+        """What tasks are held to."""
+        return [name for name in self.controllers if name != "freezer"]
+
+    def facts(self) -> dict[str, Any]:
+        """What is told to the agent."""
+        if self.kind == "process-group":
+            return {"kind": self.kind, "enforces": [], "problems": self.problems}
+        return {
+            "kind": self.kind, "enforces": self.enforced, "kills": self.kills_by,
+            "problems": self.problems,
+        }  # fmt: skip
+
+    # One attempt -----------------------------------------------------------------------------
+
+    def make(self, name: str, limits: dict[str, Any]) -> list[str]:
+        """Make the groups of an attempt; the hierarchies that it has one in.
+
+        ``limits``: ``memory_bytes``, ``cpu_milli``, ``pids``, ``cpus`` (a list as ``0-3``),
+        ``memory_nodes``, ``deny_devices``; each may be missing.
+
+        The limit of memory is set by :meth:`bound`.
+
+        Raises:
+            OSError: a limit that was asked for can't be set; nothing is left of the groups.
+        """
+        settings = self._settings(limits)
+        chosen = [h for h in self.bases if h in settings or h == self.tracks]
+        if limits.get("memory_bytes") and "memory" in self.bases:
+            chosen.append("memory")
+        try:
+            for hierarchy in chosen:
+                folder = f"{self.bases[hierarchy]}/run/{name}"
+                os.mkdir(folder, 0o755)
+                if hierarchy == "cpuset":
+                    _inherit_cpuset(folder)
+                for file, text in settings.get(hierarchy, ()):
+                    _set(f"{folder}/{file}", text)
+        except OSError:
+            self.drop(name, chosen)
+            raise
+        return chosen
+
+    def _settings(self, limits: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+        """Which files are to say what, by hierarchy, in their order."""
+        cpu, cpus = limits.get("cpu_milli", 0), limits.get("cpus", "")
+        pids = max(limits["pids"], PIDS_MIN) if limits.get("pids") else 0
+        made: dict[str, list[tuple[str, str]]] = {}
+        if self.kind == "cgroup-v2":
+            files = made[UNIFIED] = []
+            has = self.controllers
+            if cpu and "cpu" in has:
+                files.append(("cpu.weight", str(cpu_weight(cpu))))
+            if pids and "pids" in has:
+                files.append(("pids.max", str(pids)))
+            if cpus and "cpuset" in has:
+                files.append(("cpuset.cpus", cpus))
+            return made
+        if cpu and "cpu" in self.bases:
+            made["cpu"] = [("cpu.shares", str(cpu_shares(cpu)))]
+        if pids and "pids" in self.bases:
+            made["pids"] = [("pids.max", str(pids))]
+        if cpus and "cpuset" in self.bases:
+            made["cpuset"] = [("cpuset.cpus", cpus)]
+        if limits.get("deny_devices") and "devices" in self.bases:
+            made["devices"] = [("devices.deny", rule) for rule in limits["deny_devices"]]
+        return made
+
+    def _memory(self, limits: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+        """The hierarchy of memory, and which files are to say what there."""
+        memory = str(max(limits.get("memory_bytes", 0), MEMORY_BYTES_MIN))
+        if not limits.get("memory_bytes") or "memory" not in self.controllers:
+            return "", []
+        if self.kind == "cgroup-v2":
+            files = [("memory.max", memory), ("?memory.swap.max", "0"), ("?memory.oom.group", "1")]
+            return self.bases[UNIFIED], files
+        files = [("memory.limit_in_bytes", memory), ("?memory.memsw.limit_in_bytes", memory)]
+        return self.bases["memory"], files
+
+    def bound(self, name: str, limits: dict[str, Any]) -> bool:
+        """Set the limit of memory; False when more is in use by now."""
+        folder, files = self._memory(limits)
+        try:
+            for file, text in files:
+                _set(f"{folder}/run/{name}/{file}", text)
+        except OSError as problem:
+            if problem.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    def entries(self, name: str, hierarchies: list[str]) -> list[str]:
+        """The files through which a process goes to the groups of an attempt."""
+        return [f"{self.bases[one]}/run/{name}/cgroup.procs" for one in hierarchies]
+
+    def enter(self, name: str, hierarchies: list[str]) -> None:
+        """Go to the groups of an attempt: who is started now is born there."""
+        for path in self.entries(name, hierarchies):
+            write(path, "0")
+
+    def come_back(self, hierarchies: list[str]) -> None:
+        """Go back to ``keeper``."""
+        for hierarchy in hierarchies:
+            os.write(self._home[hierarchy], b"0")
+
+    def is_empty(self, name: str) -> bool:
+        """Whether no process of an attempt is left, in groups of its own making neither."""
+        folder = f"{self.bases[self.tracks]}/run/{name}"
+        if self.tracks == UNIFIED:
+            return not _value(read(f"{folder}/cgroup.events"), "populated")
+        return not members(folder)
+
+    def kill(self, name: str) -> None:
+        """Kill all of an attempt at once."""
+        kill(f"{self.bases[self.tracks]}/run/{name}", self.kills_by)
+
+    def outcome(self, name: str, hierarchies: list[str]) -> dict[str, Any]:
+        """What the kernel says of an attempt: processes killed for memory, peak, CPU time."""
+        found: dict[str, Any] = {}
+        if "memory" in hierarchies:
+            folder = f"{self.bases['memory']}/run/{name}"
+            found["oom_kills"] = _value(read(f"{folder}/memory.oom_control"), "oom_kill")
+            found["max_memory_bytes"] = _number(read(f"{folder}/memory.max_usage_in_bytes"))
+        if UNIFIED in hierarchies:
+            folder = f"{self.bases[UNIFIED]}/run/{name}"
+            if self.kind == "cgroup-v2" and "memory" in self.controllers:
+                found["oom_kills"] = _value(read(f"{folder}/memory.events"), "oom_kill")
+                found["max_memory_bytes"] = _number(read(f"{folder}/memory.peak"))
+            found["cpu_s"] = _value(read(f"{folder}/cpu.stat"), "usage_usec") / 1e6
+        return found
+
+    def drop(self, name: str, hierarchies: list[str]) -> None:
+        """Remove the groups of an attempt; what can't be removed yet is tried again later."""
+        for hierarchy in hierarchies:
+            folder = f"{self.bases[hierarchy]}/run/{name}"
+            if not remove(folder):
+                self._remove.append(folder)
+
+    def tidy(self) -> bool:
+        """Try again what could not be removed; True when nothing is left to do."""
+        self._remove = [folder for folder in self._remove if not remove(folder)]
+        return not self._remove
+
+    # All of it -------------------------------------------------------------------------------
+
+    def recover(self) -> bool:
+        """Kill and remove what an earlier supervisor left; False when something stays."""
+        clean = True
+        for name, base in self.bases.items():
+            for attempt in _children(f"{base}/run"):
+                folder = f"{base}/run/{attempt}"
+                how = self.kills_by if name == self.tracks else ""
+                clean = empty(folder, how, REMOVE_S) and clean
+        return clean
+
+    def leave(self) -> None:
+        """Go back to the group that this process came from, and remove all that was made."""
+        for name in list(self.bases):
+            self.recover()
+            self._give_up(name)
+
+
+def _make(folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        pass
+
+
+def _inherit_cpuset(folder: str) -> None:
+    """A new group of version 1 has no CPU and no memory node: nothing could run in it."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        if not read(f"{folder}/{file}").strip():
+            write(f"{folder}/{file}", read(f"{os.path.dirname(folder)}/{file}").strip())
+
+
+def _set(path: str, text: str) -> None:
+    """Write a setting; one that begins with ``?`` may be missing on this kernel."""
+    folder, _, file = path.rpartition("/")
+    optional = file.startswith("?")
+    try:
+        write(f"{folder}/{file.removeprefix('?')}", text)
+    except OSError:
+        if not optional:
+            raise
+
+
+def _number(text: str) -> int:
+    return int(text) if text.strip().isdigit() else 0
+
+
+def _value(text: str, key: str) -> int:
+    """The number behind a key of a flat file."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return _number(value)
+    return 0
+
+
+def _children(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if os.path.isdir(f"{folder}/{name}")]
+    except OSError:
+        return []
+
+
+def members(folder: str) -> set[int]:
+    """Processes of a group and of all below it."""
+    found = {int(word) for word in read(f"{folder}/cgroup.procs").split()}
+    for name in _children(folder):
+        found |= members(f"{folder}/{name}")
+    return found
+
+
+def kill(folder: str, how: str) -> None:
+    """Kill all processes of a group and of all below it; held still meanwhile where there is no
+    ``cgroup.kill``, so that none is born unseen."""
+    if how == "cgroup.kill":
+        try:
+            write(f"{folder}/cgroup.kill", "1")
+        except OSError:
+            pass
+        return
+    stops = {"cgroup.freeze": ("cgroup.freeze", "1", "0"),
+             "freezer": ("freezer.state", "FROZEN", "THAWED")}.get(how)  # fmt: skip
+    try:
+        if stops:
+            write(f"{folder}/{stops[0]}", stops[1])
+        for pid in members(folder):
+            processes.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+    finally:
+        if stops:
+            try:
+                write(f"{folder}/{stops[0]}", stops[2])
+            except OSError:
+                pass
+
+
+def empty(folder: str, how: str, limit_s: float) -> bool:
+    """Kill what is in a group until nothing is, and remove it; False when it stays."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        if members(folder):
+            kill(folder, how)
+        if remove(folder):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(processes.PASS_S)
+
+
+def remove(folder: str) -> bool:
+    """Remove a group and those below it; False when a process keeps one."""
+    for last in (False, True):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            if not last:
+                for name in _children(folder):
+                    remove(f"{folder}/{name}")
+        else:
+            return True
+    return False

@@ -1,0 +1,191 @@
+"""What holds the tasks of one supervisor: control groups and views of folders, as far as they are
+to be had here. Standard library only.
+
+An attempt is started through it, asked after and killed by it; where the host offers nothing it
+does nothing, and process groups and the marks in environments are all there is.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH105, PTH110, PTH123
+
+import json
+import os
+from typing import Any
+
+from agents import cgroups, processes, sandbox, spawning
+
+#: What the agent asks for, in the environment of the supervisor.
+VARIABLE = "MUSTER_ISOLATION"
+PROCESS_GROUP = "process-group"
+#: In a node's root: where its groups are, for whoever comes after a crash.
+FILE = "cgroups.json"
+
+
+class Confinement:
+    """Control groups and mount namespaces for tasks; either may be missing."""
+
+    def __init__(self, root: str, asked: str) -> None:
+        own = {} if asked == PROCESS_GROUP else cgroups.discover()
+        self.tree = cgroups.Tree(root, own)
+        self.sandbox = sandbox.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
+        self._root = root
+        self._groups: dict[str, list[str]] = {}
+        self._over: set[str] = set()
+
+    def recover(self) -> bool:
+        """Kill and remove what an earlier supervisor left; False when something stays."""
+        clean = True
+        for base in remembered(self._root):
+            if base not in self.tree.bases.values():
+                clean = abandon(base) and clean
+        remember(self._root, list(self.tree.bases.values()))
+        if self.tree.bases:
+            keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
+            for pid in cgroups.members(keeper) - {os.getpid()}:
+                processes.kill(pid)  # started by it, and not yet moved when it died
+        return self.tree.recover() and clean
+
+    def kills(self) -> tuple[str, str]:
+        """The folder below which all tasks stand, and how it is killed; empty where there is none.
+        The guardian asks: it has no time to find out."""
+        if not self.tree.bases:
+            return "", ""
+        return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by
+
+    def facts(self) -> dict[str, Any]:
+        """What is told to the agent of how tasks are held."""
+        facts = self.tree.facts()
+        if self.sandbox is not None:
+            facts["views"] = self.sandbox.usable
+            facts["hides_processes"] = self.sandbox.usable and self.sandbox.hides_processes
+            if self.sandbox.problem:
+                facts["problems"] = [*facts["problems"], self.sandbox.problem]
+        return facts
+
+    def start(self, order: dict[str, Any], standard: tuple[int, int, int]) -> int:
+        """Start a task in groups and a view of its own.
+
+        Raises:
+            SpawnError: it could not be started, or not be held as it should be.
+        """
+        name, limits = order["id"], order.get("limits", {})
+        groups: list[str] = []
+        if self.tree.bases:
+            try:
+                groups = self.tree.make(name, limits)
+            except OSError as problem:
+                raise spawning.refused(problem, "control group of the task") from None
+        try:
+            pid = self._spawn(order, standard, groups)
+        except Exception:
+            self.tree.drop(name, groups)
+            raise
+        if groups:
+            self._groups[name] = groups
+        return pid
+
+    def _spawn(
+        self, order: dict[str, Any], standard: tuple[int, int, int], groups: list[str]
+    ) -> int:
+        """In the view that an order asks for, where views are to be had."""
+        view = order.get("private")
+        if not view or self.sandbox is None or not self.sandbox.usable:
+            return self._spawn_in(order, standard, groups)
+        try:
+            self.sandbox.enter(view)
+        except OSError as problem:
+            raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
+        try:
+            return self._spawn_in(order, standard, groups)
+        finally:
+            self.sandbox.leave()
+
+    def _spawn_in(
+        self, order: dict[str, Any], standard: tuple[int, int, int], groups: list[str]
+    ) -> int:
+        """In groups. A child that is forked goes there by itself, before it is anybody else: what
+        the supervisor's own pages cost would be charged to the task for ever."""
+        name, limits = order["id"], order.get("limits", {})
+        if order.get("user") is not None:
+            self.tree.bound(name, limits)
+            return spawning.spawn_as(order, standard, self.tree.entries(name, groups))
+        if not groups:
+            return spawning.spawn(order, standard)
+        try:
+            self.tree.enter(name, groups)
+            pid = spawning.spawn(order, standard)
+        finally:
+            self._come_back(groups)
+        if not self.tree.bound(name, limits):
+            self.tree.kill(name)
+            self._over.add(name)
+        return pid
+
+    def _come_back(self, groups: list[str]) -> None:
+        try:
+            self.tree.come_back(groups)
+        except OSError as problem:  # among tasks it would be killed with one of them
+            raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
+
+    def left(self, name: str) -> bool:
+        """Whether an attempt has processes; they are killed."""
+        if name not in self._groups or self.tree.is_empty(name):
+            return False
+        self.tree.kill(name)
+        return True
+
+    def kill(self, name: str) -> None:
+        """Kill all of an attempt that is held."""
+        if name in self._groups:
+            self.tree.kill(name)
+
+    def close(self, name: str) -> dict[str, Any]:
+        """An attempt has ended: what the kernel says of it. Its groups go."""
+        groups = self._groups.pop(name, None)
+        if not groups:
+            return {}
+        found = self.tree.outcome(name, groups)
+        if name in self._over:  # it had more than its limit before there was one
+            self._over.remove(name)
+            found["oom_kills"] = max(1, found.get("oom_kills", 0))
+        self.tree.drop(name, groups)
+        return found
+
+    def leave(self) -> None:
+        """The supervisor ends in order: nothing stays behind."""
+        if self.tree.bases:
+            self.tree.leave()
+            remember(self._root, [])
+
+
+def remembered(root: str) -> list[str]:
+    """The folders of groups that supervisors of a root have made."""
+    try:
+        with open(f"{root}/{FILE}", encoding="utf-8") as stream:
+            found = json.load(stream)
+    except (OSError, ValueError):
+        return []
+    name = cgroups.token_of(root)
+    return [base for base in found if isinstance(base, str) and base.endswith(f"/{name}")]
+
+
+def remember(root: str, bases: list[str]) -> None:
+    """Note where groups are."""
+    fresh = f"{root}/{FILE}.new"
+    with open(fresh, "w", encoding="utf-8") as stream:
+        json.dump(bases, stream)
+    os.replace(fresh, f"{root}/{FILE}")
+
+
+def abandon(base: str) -> bool:
+    """Kill and remove all that stands below a folder of groups; False when something stays."""
+    hows = [how for how in ("cgroup.kill", "cgroup.freeze", "freezer.state")
+            if os.path.exists(f"{base}/run/{how}")]  # fmt: skip
+    how = hows[0].replace("freezer.state", "freezer") if hows else ""
+    return cgroups.empty(base, how, cgroups.REMOVE_S)
+
+
+def clean_up(root: str) -> bool:
+    """Remove the groups of a node whose supervisor is gone for good; False when something stays."""
+    stays = [base for base in remembered(root) if not abandon(base)]
+    return not stays

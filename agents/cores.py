@@ -1,0 +1,95 @@
+"""Which cores a task runs on, where a node gives out cores: pure, the kernel is told elsewhere.
+
+Whole CPUs are cores of a task alone; a fraction shares one core with other fractions as long as
+they fit on it. Cores near the task's GPUs come first, then those of the NUMA node that they leave
+fullest, so that large tasks find whole ones. Where fractions have left no room, the least loaded
+cores are shared: the scheduler has promised the CPU time, and it is the weights that keep it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+_FULL = 1000
+
+
+class Cores(msgspec.Struct):
+    """Load of each core in milli-CPUs, and what each attempt has of it.
+
+    ``numa`` are the cores of each NUMA node; those of a machine that tells none are one.
+    """
+
+    numa: tuple[tuple[int, ...], ...]
+    held: dict[str, dict[int, int]] = {}
+
+    def take(self, name: str, cpu_milli: int, near: Iterable[int] = ()) -> str:
+        """Cores for an attempt as a list of the kernel's; ``near``: indexes of NUMA nodes."""
+        loads = self._loads()
+        order = self._order(loads, set(near))
+        whole, part = divmod(cpu_milli, _FULL)
+        chosen = dict.fromkeys([core for core in order if not loads[core]][:whole], _FULL)
+        if part:
+            rest = [core for core in order if core not in chosen]
+            begun = [c for c in rest if 0 < loads[c] <= _FULL - part]
+            fresh = [c for c in rest if not loads[c]]
+            if begun or fresh:
+                chosen[(begun or fresh)[0]] = part
+        lacking = max(1, whole + bool(part)) - len(chosen)
+        if lacking > 0:
+            rest = sorted((c for c in order if c not in chosen), key=lambda core: loads[core])
+            chosen |= dict.fromkeys(rest[:lacking], _FULL)
+        self.held[name] = chosen
+        return text_of(chosen)
+
+    def restore(self, name: str, cpus: str) -> None:
+        """An attempt that has cores already, as after a new start of the agent."""
+        if cpus and name not in self.held:
+            self.held[name] = dict.fromkeys(parse(cpus), _FULL)
+
+    def give_back(self, name: str) -> None:
+        """An attempt has ended."""
+        self.held.pop(name, None)
+
+    def _loads(self) -> dict[int, int]:
+        loads = {core: 0 for node in self.numa for core in node}
+        for taken in self.held.values():
+            for core, milli in taken.items():
+                loads[core] = loads.get(core, 0) + milli
+        return loads
+
+    def _order(self, loads: Mapping[int, int], near: set[int]) -> list[int]:
+        """All cores, the best first."""
+        free = [sum(not loads[core] for core in node) for node in self.numa]
+        nodes = sorted(range(len(self.numa)), key=lambda n: (n not in near, free[n] or 1 << 30, n))
+        return [core for node in nodes for core in self.numa[node]]
+
+
+def parse(text: str) -> list[int]:
+    """Cores of a list as the kernel writes it, like ``0-3,8``."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match:
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def text_of(cores: Iterable[int]) -> str:
+    """A list as the kernel writes it."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][1] + 1:
+            parts[-1][1] = core
+        else:
+            parts.append([core, core])
+    return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in parts)
+
+
+def of_machine(numa: Sequence[str], allowed: Iterable[int]) -> Cores:
+    """The cores that this process may use, by NUMA node; ``numa`` are lists of the kernel's."""
+    usable = set(allowed)
+    nodes = [tuple(core for core in parse(text) if core in usable) for text in numa]
+    known = {core for node in nodes for core in node}
+    rest = tuple(sorted(usable - known))
+    return Cores((*nodes, rest) if rest else tuple(nodes))

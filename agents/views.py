@@ -1,0 +1,89 @@
+"""What a task may see and use of its node: limits for its control groups, folders of its own, GPUs.
+
+Pure but for the driver's own files, which say under which number a GPU's device stands.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.model.records import Gpu
+
+#: Folders that every process of a machine shares, which a task gets for itself.
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
+_NVIDIA_MAJOR = 195
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """How a node's supervisor holds tasks, as it says itself, and how far the node goes.
+
+    ``pids_max`` 0: as many processes as the machine allows.
+    """
+
+    kind: str = "process-group"
+    enforces: tuple[str, ...] = ()
+    views: bool = False
+    pids_max: int = 0
+
+
+def limits_of(
+    holding: Holding, cpu_milli: int, memory_bytes: int, cpus: str, denied: dict[str, str]
+) -> dict[str, Any]:
+    """Limits as the supervisor takes them; those that it can't set are left out."""
+    wanted: dict[str, tuple[str, Any]] = {
+        "memory_bytes": ("memory", memory_bytes),
+        "cpu_milli": ("cpu", cpu_milli),
+        "pids": ("pids", holding.pids_max),
+        "cpus": ("cpuset", cpus),
+        "deny_devices": ("devices", list(denied.values())),
+    }
+    return {key: value for key, (by, value) in wanted.items() if value and by in holding.enforces}
+
+
+def view_of(
+    holding: Holding, folder: str, needed: list[str], *, memory_bytes: int, denied: list[str],
+    alone: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The task's own folders as the supervisor takes them; empty where it can make none.
+
+    ``folder`` is the attempt's; a shared folder below which one of ``needed`` stands is left as it
+    is. ``alone``: whether it sees only processes of its own user.
+    """
+    if not holding.views:
+        return {}
+    binds = [
+        (f"{folder}/tmp", shared)  # noqa: S108 - nobody else's folder
+        for shared in TEMPORARY
+        if not any(path == shared or path.startswith(f"{shared}/") for path in needed)
+    ]
+    view = {"binds": binds, "shm_bytes": memory_bytes, "masks": denied, "own_processes": alone}
+    return {key: value for key, value in view.items() if value or key == "shm_bytes"}
+
+
+def denied_gpus(
+    gpus: tuple[Gpu, ...], given: tuple[int, ...], driver: Path = _DRIVER
+) -> dict[str, str]:
+    """Device files of the GPUs that a task was not given, with the rule that denies each."""
+    found = {}
+    for gpu in gpus:
+        if gpu.simulated or gpu.index in given:
+            continue
+        number = minor_of(gpu.pci_address, driver)
+        if number is not None:
+            found[f"/dev/nvidia{number}"] = f"c {_NVIDIA_MAJOR}:{number} rwm"
+    return found
+
+
+def minor_of(pci_address: str, driver: Path = _DRIVER) -> int | None:
+    """The number of a GPU's device file, as the driver's own files tell it."""
+    if not re.fullmatch(r"[0-9a-fA-F:.]+", pci_address):
+        return None
+    try:
+        text = (driver / pci_address.lower() / "information").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -1,0 +1,113 @@
+"""What it costs a node to run one short task: the supervisor alone, driven through its socket.
+
+Tasks are ``/bin/true``, started in bursts as an agent would; the clock runs from the first order to
+the report of the last end, each of which is on disk by then (grouped fdatasync). CPU is the
+supervisor's own, read from the kernel's run time of its thread. Measured once for every way of
+isolation that this host offers, so that the price of each is seen beside a bare process group.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from agents import keeper
+
+_TASKS, _BURST = 3000, 64
+_READY_S = 60.0
+
+
+def _order(root: str, name: str) -> dict[str, Any]:
+    return {
+        "op": "start",
+        "id": name,
+        "argv": ["/bin/true"],
+        "script": None,
+        "env": {"PATH": "/usr/bin:/bin", "MUSTER_ATTEMPT": name, "MUSTER_NODE_ROOT": root},
+        "cwd": f"{root}/attempts/{name}/work",
+        "user": None,
+        "lease_s": None,
+        "checkpoint_signal": "SIGTERM",
+        "grace_s": 5,
+        "limits": {"cpu_milli": 1000, "memory_bytes": 64 * 2**20, "pids": 512},
+        "private": {},
+    }
+
+
+def _dial(root: str) -> socket.socket:
+    until = time.monotonic() + _READY_S
+    while True:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link.connect(f"{root}/supervisor.sock")
+        except OSError:
+            link.close()
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return link
+
+
+def _cpu_s(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _drive(root: str, pid: int, tasks: int) -> tuple[float, float, str]:
+    """(seconds, CPU seconds of the supervisor, how it isolates) for so many tasks."""
+    with _dial(root) as link:
+        stream = link.makefile("rw")
+        stream.write('{"op":"hello"}\n')
+        stream.flush()
+        kind = json.loads(stream.readline()).get("isolation", {}).get("kind", "process-group")
+        began, cpu_s = time.monotonic(), _cpu_s(pid)
+        asked = ended = 0
+        while ended < tasks:
+            while asked < tasks and asked - ended < 2 * _BURST:
+                orders = [_order(root, f"t.{asked + i}") for i in range(_BURST)]
+                stream.write("".join(json.dumps(order) + "\n" for order in orders))
+                stream.flush()
+                asked += _BURST
+            records = json.loads(stream.readline())["records"]
+            over = [r["id"] for r in records if r["state"] == "Ended"]
+            if any(r["end_reason"] != "Exited" for r in records if r["state"] == "Ended"):
+                raise RuntimeError(f"a task did not run: {records}")
+            ended += len(over)
+            stream.write(json.dumps({"op": "forget", "ids": over}) + "\n")
+            stream.flush()
+        return time.monotonic() - began, _cpu_s(pid) - cpu_s, kind
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Measure; the rows of the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench spawning", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=_TASKS, help="tasks of each measurement")
+    tasks: int = -(-parser.parse_args(arguments).tasks // _BURST) * _BURST
+    rows = []
+    for asked in ("process-group", "auto"):
+        with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
+            root = os.path.realpath(name)
+            supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(keeper.SCRIPT), root],
+                env={**os.environ, "MUSTER_ISOLATION": asked},
+            )
+            try:
+                seconds, cpu_s, kind = _drive(root, supervisor.pid, tasks)
+            finally:
+                with _dial(root) as link:
+                    link.sendall(b'{"op":"shutdown","reason":"Drained","grace_s":0}\n')
+                    supervisor.wait()
+        empty = {"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None}
+        label = f"{asked}_{kind}".replace("-", "_")
+        rows += [
+            {"name": f"spawns_{label}", "value": round(tasks / seconds), "unit": "tasks/s"} | empty,
+            {"name": f"cpu_{label}", "value": round(cpu_s / tasks * 1e3, 3), "unit": "ms/task"}
+            | empty,
+        ]
+    return rows

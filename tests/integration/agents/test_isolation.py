@@ -1,0 +1,386 @@
+"""What holds tasks: each promise beside an attempt to break it, with a real supervisor.
+
+Where this machine has no control groups that can be made, or the tests are not root, what needs
+them is left out.
+"""
+
+import os
+import pwd
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import cgroups, confinement, keeper, processes
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
+
+DEADLINE_S = 90.0
+KIND, CONTROLLERS = cgroups.offers(cgroups.discover())
+ROOT = os.geteuid() == 0
+groups = pytest.mark.skipif(KIND == "process-group", reason="no control groups can be made here")
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can make mount namespaces here")
+
+
+def controller(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(name not in CONTROLLERS, reason=f"no controller {name} here")
+
+
+class Bed:
+    """A supervisor, and what it says."""
+
+    def __init__(self, root: Path, isolation: str = "auto") -> None:
+        self.root = Path(os.path.realpath(root))
+        self.root.mkdir(exist_ok=True)
+        self.root.chmod(0o755)
+        self.isolation = isolation
+        self.reports: dict[str, AttemptReport] = {}
+        self.keeper = keeper.Keeper(self.root, isolation)
+        self.meet()
+
+    def meet(self) -> None:
+        """Reach the supervisor, or a new one."""
+        for report in self.keeper.connect(threading.Event()):
+            self.reports[report.id] = report
+
+    def start(self, name: str, script: str, *, user: str | None = None, **order: Any) -> None:
+        """Order a script to be run."""
+        folder = f"{self.root}/attempts/{name}"
+        given = None
+        if user is not None:
+            entry = pwd.getpwnam(user)
+            given = {"name": user, "uid": entry.pw_uid, "gid": entry.pw_gid, "groups": []}
+        environment = {"PATH": os.environ["PATH"], "MUSTER_ATTEMPT": name}
+        environment["MUSTER_NODE_ROOT"] = str(self.root)
+        self.keeper.send([{
+            "op": "start", "id": name, "argv": ["/bin/sh", f"{folder}/script"], "script": script,
+            "env": environment, "cwd": f"{folder}/work", "user": given, "lease_s": None,
+            "checkpoint_signal": "SIGTERM", "grace_s": 10, **order,
+        }])  # fmt: skip
+
+    def until(self, name: str, state: AttemptState) -> AttemptReport:
+        """The report of an attempt in a state."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.reports.get(name) is None or self.reports[name].state is not state:
+            assert time.monotonic() < deadline, (name, state, self.reports)
+            heard = self.keeper.receive()
+            assert heard is not None, "the supervisor has gone"
+            self.reports |= {report.id: report for report in heard}
+        return self.reports[name]
+
+    def ended(self, name: str) -> AttemptReport:
+        return self.until(name, AttemptState.ENDED)
+
+    def run(self, script: str, **order: Any) -> AttemptReport:
+        """Run a script to its end."""
+        name = f"r.{len(self.reports)}"
+        self.start(name, script, **order)
+        return self.ended(name)
+
+    def output(self, name: str) -> str:
+        return (self.root / "logs" / f"{name}.stdout").read_text()
+
+    def bases(self) -> list[str]:
+        return confinement.remembered(str(self.root))
+
+    def groups(self) -> list[str]:
+        """Groups of attempts that there are."""
+        return [name for base in self.bases() for name in cgroups._children(f"{base}/run")]
+
+    def kill_supervisor(self) -> None:
+        """It dies as by the kernel's hand."""
+        (pid,) = processes.supervisors_of(str(self.root))
+        os.kill(pid, signal.SIGKILL)
+        if self.keeper._started is not None:
+            self.keeper._started.wait(DEADLINE_S)
+        self.keeper.close()
+        wait(lambda: not processes.supervisors_of(str(self.root)), "the end of the supervisor")
+
+    def close(self) -> None:
+        """End everything, and prove that nothing of it stays."""
+        self.keeper.close()
+        bases = self.bases()
+        for pid in processes.supervisors_of(str(self.root)):
+            os.kill(pid, signal.SIGKILL)
+        if self.keeper._started is not None:
+            self.keeper._started.wait(DEADLINE_S)
+        assert processes.kill_leftovers(str(self.root), [])
+        assert confinement.clean_up(str(self.root))
+        assert not [base for base in bases if Path(base).exists()]
+
+
+def wait(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    return processes.process_facts(pid) is not None
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    made = Bed(tmp_path / "root")
+    for folder in tmp_path.parents:
+        if str(folder).startswith("/tmp/") and folder.stat().st_uid == os.geteuid():
+            folder.chmod(folder.stat().st_mode | 0o055)
+    tmp_path.chmod(0o755)
+    yield made
+    made.close()
+
+
+#: What tasks do to stay when they are over; each writes the pid of what is to stay.
+ESCAPES = {
+    "background": "sleep 999 & echo $! > pid",
+    "session": "setsid sh -c 'echo $$ > pid; exec sleep 999' & while [ ! -s pid ]; do :; done",
+    "double fork": "( setsid sh -c 'sleep 999 & echo $! > pid' & ) ; "
+    "while [ ! -s pid ]; do :; done",
+    "no environment": "setsid env -i /bin/sh -c 'echo $$ > pid; exec sleep 999' >/dev/null 2>&1 "
+    "</dev/null & while [ ! -s pid ]; do :; done",
+    "daemon without environment": "env -i /bin/sh -c '( /usr/bin/setsid /bin/sh -c \"/bin/sleep "
+    "999 & echo \\$! > pid\" & ) &' ; while [ ! -s pid ]; do :; done",
+    "ignores signals": "trap '' TERM HUP INT; setsid env -i /bin/sh -c 'trap \"\" TERM HUP; "
+    "echo $$ > pid; while :; do /bin/sleep 1; done' & while [ ! -s pid ]; do :; done",
+}  # fmt: skip
+
+
+@groups
+@pytest.mark.parametrize("how", ESCAPES)
+def test_nothing_outlives_its_task(bed: Bed, how: str) -> None:
+    report = bed.run(ESCAPES[how])
+    assert (report.end_reason, report.exit_code) == (EndReason.EXITED, 0)
+    pid = int((bed.root / f"attempts/{report.id}/work/pid").read_text())
+    assert not alive(pid)
+    assert not bed.groups()
+
+
+@groups
+def test_a_stranger_that_lives_beside_it_is_left_alone(bed: Bed) -> None:
+    """What daemonises without an environment is killed with its own task, not with another's."""
+    bed.start("a.long", ESCAPES["daemon without environment"] + "; echo ready; exec sleep 999")
+    pid_file = bed.root / "attempts/a.long/work/pid"
+    wait(lambda: pid_file.exists() and pid_file.read_text().strip(), "the daemon")
+    bed.run("true")
+    pid = int(pid_file.read_text())
+    assert alive(pid)
+    bed.keeper.send([{"op": "stop", "id": "a.long", "reason": "Cancelled", "signal": "SIGTERM",
+                      "grace_s": 5}])  # fmt: skip
+    assert bed.ended("a.long").end_reason is EndReason.CANCELLED
+    assert not alive(pid)
+
+
+BORN_RUNNING = r"""
+#include <unistd.h>
+#include <sys/syscall.h>
+int main(void) {  /* forks before anyone can look, in sessions of their own */
+  for (int i = 0; i < 6; i++) {
+    if (fork() == 0) { setsid(); if (fork()) _exit(0); }
+  }
+  char *empty[] = {0}, *argv[] = {"/bin/sleep", "998877", 0};
+  if (getppid() == 1 || getsid(0) == getpid() || 1) { if (fork()) { usleep(20000); _exit(0); } }
+  execve(argv[0], argv, empty);
+  return 1;
+}
+"""
+
+
+@groups
+@pytest.mark.needs("gcc")
+def test_what_forks_before_it_is_moved_is_moved_after_it(bed: Bed, tmp_path: Path) -> None:
+    source, program = tmp_path / "born.c", tmp_path / "born"
+    source.write_text(BORN_RUNNING)
+    subprocess.run(["gcc", "-static", "-O1", "-o", str(program), str(source)], check=True)
+    for i in range(20):
+        name = f"b.{i}"
+        bed.start(name, "", argv=[str(program)])
+        bed.ended(name)
+        left = [p for p in processes.processes() if "998877" in processes.command_of(p)]
+        assert not left
+    assert not bed.groups()
+
+
+@controller("memory")
+def test_too_much_memory_is_told_apart(bed: Bed) -> None:
+    limits = {"limits": {"memory_bytes": 48 * 2**20}}
+    hungry = "python3 -c 'x = bytearray(400 * 2**20)'"
+    report = bed.run(f"exec {hungry}", **limits)
+    assert report.end_reason is EndReason.OUT_OF_MEMORY
+    assert report.signal == signal.SIGKILL
+    assert "its limit is 48 MiB" in report.message
+    assert report.max_memory_bytes > 30 * 2**20
+    # in a child, that the task gets over
+    report = bed.run(f"{hungry} || true; exit 0", **limits)
+    assert (report.end_reason, report.exit_code) == (EndReason.EXITED, 0)
+    assert "killed for memory" in report.message
+    # a kill by hand is none
+    report = bed.run("kill -KILL $$", **limits)
+    assert (report.end_reason, report.signal) == (EndReason.EXITED, signal.SIGKILL)
+
+
+@controller("memory")
+@needs_root
+def test_shared_memory_counts_and_is_bounded(bed: Bed) -> None:
+    order = {"limits": {"memory_bytes": 64 * 2**20}, "private": {"shm_bytes": 8 * 2**20}}
+    report = bed.run(
+        "head -c 20000000 /dev/zero > /dev/shm/x; echo $?; wc -c < /dev/shm/x", **order
+    )
+    assert report.exit_code == 0
+    status, size = bed.output(report.id).split()
+    assert (status, int(size)) == ("1", 8 * 2**20)
+
+
+@controller("pids")
+def test_a_fork_bomb_stays_small(bed: Bed) -> None:
+    script = "i=0; while [ $i -lt 100 ]; do sleep 999 & i=$((i+1)); done; echo all"
+    report = bed.run(script, limits={"pids": 20})
+    assert report.exit_code != 0
+    assert "all" not in bed.output(report.id)
+    assert not bed.groups()
+
+
+@controller("cpuset")
+def test_a_task_stays_on_its_cores(bed: Bed) -> None:
+    script = "taskset -p 0xffff $$ >/dev/null 2>&1; grep Cpus_allowed_list /proc/self/status"
+    report = bed.run(script, limits={"cpus": "0"})
+    assert bed.output(report.id).split() == ["Cpus_allowed_list:", "0"]
+
+
+@controller("cpu")
+def test_cpu_time_goes_by_what_was_asked_for(bed: Bed) -> None:
+    """One core, two that want all of it: shares of 1 to 8."""
+    script = "while :; do :; done"
+    for name, milli in (("small", 250), ("large", 2000)):
+        bed.start(name, script, limits={"cpu_milli": milli, "cpus": "0"})
+        bed.until(name, AttemptState.RUNNING)
+    time_of: dict[str, float] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while sum(time_of.values()) < 3.0:
+        assert time.monotonic() < deadline
+        for name in ("small", "large"):
+            fields = processes.read_file(f"/proc/{bed.keeper.pids[name]}/stat").split()
+            time_of[name] = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        time.sleep(0.05)
+    assert time_of["large"] > 3 * time_of["small"]
+
+
+@controller("devices")
+def test_devices_that_are_denied(bed: Bed) -> None:
+    report = bed.run(
+        "cat /proc/self/cgroup; head -c 1 /dev/full >/dev/null && exit 1; "
+        "head -c 1 /dev/zero >/dev/null",
+        limits={"deny_devices": ["c 1:7 rwm"]},
+    )
+    assert report.exit_code == 0, bed.output(report.id)
+
+
+@needs_root
+def test_devices_that_are_masked(bed: Bed) -> None:
+    report = bed.run("test $(head -c 4 /dev/zero | wc -c) = 0", private={"masks": ["/dev/zero"]})
+    assert report.exit_code == 0
+    with Path("/dev/zero").open("rb") as stream:
+        assert stream.read(1) == b"\0"
+
+
+@needs_root
+def test_temporary_folders_are_its_own(bed: Bed, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "not-the-machines-own"
+    elsewhere.mkdir()
+    before = Path("/proc/self/mountinfo").read_text()
+    for name in ("one", "two"):
+        private = {
+            "binds": [(f"{bed.root}/attempts/{name}/tmp", str(elsewhere))],
+            "shm_bytes": 2**20,
+        }
+        bed.start(name, f"ls {elsewhere} /dev/shm; echo {name} > {elsewhere}/x; "
+                  "echo x > /dev/shm/muster-test", private=private)  # fmt: skip
+        assert bed.ended(name).exit_code == 0
+        assert sorted(bed.output(name).split()) == ["/dev/shm:", f"{elsewhere}:"]
+        assert (bed.root / f"attempts/{name}/tmp/x").read_text() == f"{name}\n"
+    assert not list(elsewhere.iterdir())
+    assert not Path("/dev/shm/muster-test").exists()
+    assert Path("/proc/self/mountinfo").read_text() == before
+
+
+@needs_root
+def test_a_view_that_cannot_be_made_is_said(bed: Bed) -> None:
+    report = bed.run("true", private={"binds": [("/no/such", "/tmp")]})
+    assert report.end_reason is EndReason.START_FAILED
+    assert "/tmp" in report.message
+    assert bed.run("true").exit_code == 0  # the supervisor is where it was
+    assert not bed.groups()
+
+
+@needs_root
+def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
+    secret = "SECRET_WORD=hidden-7a1 exec sleep 998866"
+    bed.start("victim", secret, user="daemon")
+    victim = bed.until("victim", AttemptState.RUNNING)
+    pid = bed.keeper.pids["victim"]
+    wait(lambda: "998866" in processes.command_of(pid), "the other task")
+    work = f"{bed.root}/attempts/{victim.id}/work"
+    script = f"""
+        kill -0 {pid} && echo signalled; kill {pid} && echo signalled
+        cat /proc/{pid}/environ && echo read; ls /proc/{pid} && echo seen
+        ls {work} && echo listed; cat {bed.root}/logs/victim.stdout && echo read
+        ps -e -o args | grep '[9]98866' && echo listed
+        true"""
+    report = bed.run(script, user="nobody", private={"own_processes": True})
+    assert report.exit_code == 0
+    assert bed.output(report.id) == ""
+    assert alive(pid)
+
+
+@groups
+def test_a_dead_supervisor_leaves_nothing(bed: Bed) -> None:
+    """Killed by the guardian, though the environment says nothing and the session is another."""
+    bed.start("a.1", ESCAPES["daemon without environment"] + "; exec sleep 999")
+    pid_file = bed.root / "attempts/a.1/work/pid"
+    wait(lambda: pid_file.exists() and pid_file.read_text().strip(), "the daemon")
+    pid = int(pid_file.read_text())
+    bed.kill_supervisor()
+    wait(lambda: not alive(pid), "the guardian's work")
+    bed.meet()
+    assert bed.reports["a.1"].end_reason is EndReason.LOST
+    assert not bed.groups()
+    assert bed.run("true").exit_code == 0
+
+
+@groups
+def test_what_was_started_and_not_moved_when_the_supervisor_died_is_killed(bed: Bed) -> None:
+    bases = bed.bases()
+    bed.kill_supervisor()
+    stranger = subprocess.Popen(["env", "-i", "/bin/sleep", "999"])
+    try:
+        for base in bases:
+            Path(base, "keeper/cgroup.procs").write_text(str(stranger.pid))
+        bed.meet()
+        assert stranger.wait(DEADLINE_S) == -signal.SIGKILL
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@groups
+def test_in_order_it_leaves_nothing(bed: Bed) -> None:
+    bed.run("true")
+    bases = bed.bases()
+    assert bases
+    bed.keeper.send([{"op": "shutdown", "reason": "Drained", "grace_s": 1}])
+    wait(lambda: not processes.supervisors_of(str(bed.root)), "the end of the supervisor")
+    assert not [base for base in bases if Path(base).exists()]
+
+
+def test_without_groups_it_works_all_the_same(tmp_path: Path) -> None:
+    made = Bed(tmp_path / "root", "process-group")
+    try:
+        assert made.keeper.hello["isolation"]["kind"] == "process-group"
+        assert made.run(ESCAPES["session"]).exit_code == 0
+    finally:
+        made.close()

@@ -1,0 +1,62 @@
+"""What a task may see and use, as the supervisor is told."""
+
+from pathlib import Path
+
+import pytest
+
+from agents import views
+from reconciler.model.records import Gpu
+from tests.unit.agents.test_hosts import tree
+
+GPUS = tuple(Gpu(i, f"GPU-{i}", "H200", pci_address=f"0000:{i + 1}b:00.0") for i in range(3))
+DRIVER = {
+    f"{gpu.pci_address}/information": f"Model: H200\nDevice Minor: \t {7 - gpu.index}\n"
+    for gpu in GPUS
+}
+
+
+def test_only_what_can_be_enforced_is_asked_for() -> None:
+    some = views.Holding("cgroup-v1", ("memory", "pids"), pids_max=10)
+    found = views.limits_of(some, 1000, 2**20, "0-1", {"/dev/nvidia1": "c 195:1 rwm"})
+    assert found == {"memory_bytes": 2**20, "pids": 10}
+    assert views.limits_of(views.Holding(), 1000, 2**20, "0-1", {}) == {}
+    every = views.Holding("cgroup-v1", ("memory", "cpu", "cpuset", "devices", "pids"))
+    assert views.limits_of(every, 500, 0, "3", {"/dev/nvidia1": "c 195:1 rwm"}) == {
+        "cpu_milli": 500, "cpus": "3", "deny_devices": ["c 195:1 rwm"],
+    }  # fmt: skip
+
+
+def test_gpus_of_others_are_denied_by_the_drivers_own_numbers(tmp_path: Path) -> None:
+    driver = tree(tmp_path, DRIVER)
+    assert views.denied_gpus(GPUS, (1,), driver) == {
+        "/dev/nvidia7": "c 195:7 rwm", "/dev/nvidia5": "c 195:5 rwm",
+    }  # fmt: skip
+    assert views.denied_gpus(GPUS, (0, 1, 2), driver) == {}
+    assert views.denied_gpus(GPUS, (), tmp_path / "nowhere") == {}
+    assert views.minor_of("../../etc", driver) is None
+
+
+@pytest.mark.parametrize(
+    ("needed", "expected"),
+    [
+        (["/var/lib/muster", "/data"], ["/tmp", "/var/tmp"]),
+        (["/tmp/muster", "/data"], ["/var/tmp"]),
+        (["/var/lib/muster", "/var/tmp/work"], ["/tmp"]),
+        (["/tmpfs/muster"], ["/tmp", "/var/tmp"]),
+    ],
+)
+def test_folders_below_which_the_node_works_are_left_alone(
+    needed: list[str], expected: list[str]
+) -> None:
+    found = views.view_of(
+        views.Holding(views=True), "/a", needed, memory_bytes=5, denied=[], alone=True
+    )
+    assert found == {
+        "binds": [("/a/tmp", folder) for folder in expected], "shm_bytes": 5,
+        "own_processes": True,
+    }  # fmt: skip
+
+
+def test_no_view_where_none_can_be_made() -> None:
+    held = views.Holding("cgroup-v1", ("memory",))
+    assert views.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
