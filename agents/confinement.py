@@ -42,15 +42,16 @@ class Confinement:
         if self.tree.bases:
             keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
             for pid in cgroups.members(keeper) - {os.getpid()}:
-                processes.kill(pid)  # started by it, and not yet moved when it died
+                processes.kill(pid)  # its guardian: this does the work now
         return self.tree.recover() and clean
 
-    def kills(self) -> tuple[str, str]:
-        """The folder below which all tasks stand, and how it is killed; empty where there is none.
-        The guardian asks: it has no time to find out."""
+    def for_guardian(self) -> tuple[str, str, list[str]]:
+        """The folder below which all tasks stand, how it is killed, and all folders that were made;
+        empty where there is none. The guardian has no time to find out."""
         if not self.tree.bases:
-            return "", ""
-        return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by
+            return "", "", []
+        bases = list(self.tree.bases.values())
+        return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by, bases
 
     def facts(self) -> dict[str, Any]:
         """What is told to the agent of how tasks are held."""

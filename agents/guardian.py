@@ -3,7 +3,8 @@
 A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
 it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
 shell at its other end then kills all that stands in the control groups of the tasks, and every
-process whose environment names that supervisor.
+process whose environment names that supervisor. Empty groups go too, under the lock that keeps
+another supervisor from beginning to use them.
 Standard library only: the supervisor imports it.
 """
 
@@ -38,6 +39,23 @@ while [ $clean -lt 2 ] && [ $passes -lt 500 ]; do
   done
   sleep 0.02
 done
+root=$5
+shift 5
+clear() {
+  for base; do
+    echo $$ > "${base%/*}/cgroup.procs"
+    passes=0
+    while [ -d "$base" ] && [ $passes -lt 100 ]; do
+      rmdir "$base"/run/* "$base/run" "$base/keeper" "$base" || sleep 0.02
+      passes=$((passes + 1))
+    done
+  done
+}
+if [ ! -d "$root" ]; then
+  clear "$@"
+elif [ $# -gt 0 ] && command -v flock; then
+  { flock -n 9 && clear "$@"; } 9>> "$root/supervisor.lock"
+fi
 """
 
 
@@ -49,9 +67,10 @@ def token(pid: int, ticks: int) -> str:
 class Guardian:
     """The supervisor's end: start it, know it among one's children, and part in peace."""
 
-    def __init__(self, name: str, folder: str = "", how: str = "") -> None:
+    def __init__(self, name: str, root: str, groups: tuple[str, str, list[str]]) -> None:
         self.name = name
-        self._groups = [folder, how]
+        folder, how, bases = groups
+        self._arguments = [folder, how, root, *bases]
         self.pid = -1
         self._pipe = -1
 
@@ -64,7 +83,7 @@ class Guardian:
         try:
             self.pid = os.posix_spawn(
                 SHELL,
-                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name, *self._groups],
+                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name, *self._arguments],
                 {"PATH": "/usr/bin:/bin"},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, read, 0),

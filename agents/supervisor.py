@@ -87,7 +87,7 @@ class Supervisor:
         self.alone_since: float | None = processes.boottime()
         facts = processes.process_facts(os.getpid())
         self.guardian = guardian.Guardian(
-            guardian.token(os.getpid(), facts[2] if facts else 0), *self.held.kills()
+            guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
         self.poller = select.epoll()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import processes
+from agents import confinement, processes
 from tests.integration.agents.controller import Controller
 
 
@@ -67,6 +67,7 @@ class Node:
         if supervisor:
             os.kill(supervisor, signal.SIGKILL)
         assert processes.kill_leftovers(str(self.root), [])
+        assert confinement.clean_up(str(self.root))
 
 
 @pytest.fixture
