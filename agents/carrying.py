@@ -5,12 +5,12 @@ the supervisor's offers are to be used. The shell calls it under its lock.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from agents import cores, hosts, state, tasks, trash, views
+from agents import cores, hosts, images, state, tasks, trash, views
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -25,6 +25,7 @@ class Carrier:
         self._spares = spares
         self._takes_spares = False
         self._cores: cores.Cores | None = None
+        self.images = images.Images(settings.image_timeout_s)
 
     def supervised(self, hello: Mapping[str, Any]) -> Isolation:
         """A supervisor has said how it holds tasks, and what it has: take that over."""
@@ -35,6 +36,7 @@ class Carrier:
             enforces=enforces,
             views=bool(facts.get("views")),
             pids_max=self._settings.task_pids_max,
+            path=facts.get("path", ""),
         )
         self.place = msgspec.structs.replace(self.place, holding=holding)
         self._takes_spares = bool(hello.get("spares"))
@@ -58,6 +60,32 @@ class Carrier:
             for report in reports:
                 if report.state is AttemptState.ENDED:
                     self._cores.give_back(report.id)
+
+    def start_or_wait(
+        self, step: state.Start, later: Callable[[dict[str, Any]], None]
+    ) -> list[dict[str, Any]]:
+        """The orders that start an attempt. Where its image has to be fetched there are none yet:
+        ``later`` is called with one, from another thread."""
+        order = self.start_order(step)
+        wanted = order.pop("image", None)
+        if wanted is None:
+            return [order]
+        name = step.assignment.attempt
+
+        def told(problem: str) -> None:
+            later(refusal(name, EndReason.START_FAILED, problem) if problem else order)
+
+        self.images.want(name, wanted, told)
+        return []
+
+    def stop_order(self, step: state.Stop) -> dict[str, Any]:
+        """The order to stop an attempt, or to record that it never will start."""
+        if self.images.give_up(step.attempt):
+            return refusal(step.attempt, step.reason, "stopped while its image was fetched")
+        return {
+            "op": "stop", "id": step.attempt, "reason": step.reason.value,
+            "signal": step.signal, "grace_s": step.grace_s,
+        }  # fmt: skip
 
     def start_order(self, step: state.Start) -> dict[str, Any]:
         """The order to start an attempt, or to record that it can't be started here."""

@@ -83,6 +83,16 @@ def _below(mount: str, mounted: str, own: str) -> str:
     return folder if folder.startswith(mount) and os.path.isdir(folder) else mount
 
 
+def mounts(top: str = "") -> list[str]:
+    """Where hierarchies are mounted, used here or not."""
+    lines = [line.partition(" - ") for line in read(f"{top}/proc/self/mountinfo").splitlines()]
+    return [
+        f"{top}{before.split()[4]}"
+        for before, _, after in lines
+        if after.startswith(("cgroup ", "cgroup2 "))
+    ]
+
+
 def offers(found: dict[str, str]) -> tuple[str, list[str]]:
     """Which kind of isolation the hierarchies allow, and by which controllers; nothing is made.
 
@@ -206,8 +216,28 @@ class Tree:
             return {"kind": self.kind, "enforces": [], "problems": self.problems}
         return {
             "kind": self.kind, "enforces": self.enforced, "kills": self.kills_by,
-            "problems": self.problems,
+            "problems": self.problems, "path": self.path,
         }  # fmt: skip
+
+    @property
+    def path(self) -> str:
+        """Where the groups of attempts stand in the hierarchy in which they are looked for."""
+        base = self.bases[self.tracks]
+        above = [mount for mount in mounts() if base.startswith(f"{mount}/")]
+        return f"{base.removeprefix(max(above, key=len, default=''))}/run"
+
+    def drop_elsewhere(self, name: str) -> None:
+        """Remove what a container runtime made by the path of an attempt's group in hierarchies
+        that are not used here."""
+        for mount in mounts():
+            folder = f"{mount}{self.path}"
+            if os.path.isdir(f"{folder}/{name}"):
+                remove(f"{folder}/{name}")
+                for above in (folder, os.path.dirname(folder)):
+                    try:
+                        os.rmdir(above)
+                    except OSError:
+                        break
 
     # One attempt -----------------------------------------------------------------------------
 

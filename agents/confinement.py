@@ -128,11 +128,12 @@ class Confinement:
         except OSError as problem:  # among tasks it would be killed with one of them
             raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
 
-    def left(self, name: str) -> bool:
-        """Whether an attempt has processes; they are killed."""
+    def left(self, name: str, *, kill: bool) -> bool:
+        """Whether an attempt has processes; they are killed, or have time to leave."""
         if name not in self._groups or self.tree.is_empty(name):
             return False
-        self.tree.kill(name)
+        if kill:
+            self.tree.kill(name)
         return True
 
     def kill(self, name: str) -> None:
@@ -140,7 +141,7 @@ class Confinement:
         if name in self._groups:
             self.tree.kill(name)
 
-    def close(self, name: str) -> dict[str, Any]:
+    def close(self, name: str, *, contained: bool) -> dict[str, Any]:
         """An attempt has ended: what the kernel says of it. Its groups go."""
         groups = self._groups.pop(name, None)
         if not groups:
@@ -150,6 +151,8 @@ class Confinement:
             self._over.remove(name)
             found["oom_kills"] = max(1, found.get("oom_kills", 0))
         self.tree.drop(name, groups)
+        if contained:
+            self.tree.drop_elsewhere(name)
         return found
 
     def leave(self) -> None:

@@ -44,6 +44,8 @@ class Keeper:
         #: What the supervisor said of itself, and of all attempts that it has.
         self.hello: dict[str, Any] = {}
         self.pids: dict[str, int] = {}
+        #: How what containers may leave is removed, by attempt.
+        self.cleanups: dict[str, dict[str, Any]] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._inbox = b""
         self._encoder = msgspec.json.Encoder()
@@ -159,6 +161,8 @@ class Keeper:
     def _reports(self, message: dict[str, Any]) -> list[AttemptReport]:
         reports = []
         for record in message.get("records", ()):
+            if record.get("cleanup"):
+                self.cleanups[record["id"]] = record["cleanup"]
             if record["state"] == AttemptState.ENDED:
                 self.pids.pop(record["id"], None)
             elif record["pid"]:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -47,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True):
     isolation: str = "auto"
     pin_cpus: bool = False
     task_pids_max: int = 32_768
+    podman: tuple[str, ...] = ("podman",)
+    image_timeout_s: float = 1800.0
     boot_id: str = ""
     stop_tasks_on_exit: bool = False
     stop_grace_s: float = 5.0
@@ -96,6 +99,10 @@ def parser(*, required: bool = True) -> Parser:
         "instead of shares of all")  # fmt: skip
     add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that one "
         "task may have; 0: any number")  # fmt: skip
+    add("--podman", default="podman", metavar="COMMAND", help="how podman is called here, options "
+        "that it needs on this host included")  # fmt: skip
+    add("--image-timeout", type=float, default=1800.0, metavar="S", help="how long the pull of an "
+        "image may take")  # fmt: skip
     add("--boot-id", default="", help="present this boot instead of the machine's")
     add("--stop-tasks-on-exit", action="store_true", help="end all tasks when told to leave")
     add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
@@ -152,6 +159,8 @@ def parse(arguments: list[str] | None = None) -> Settings:
             isolation=given.isolation,
             pin_cpus=given.pin_cpus,
             task_pids_max=max(0, given.task_pids),
+            podman=tuple(shlex.split(given.podman)),
+            image_timeout_s=max(1.0, given.image_timeout),
             boot_id=given.boot_id,
             stop_tasks_on_exit=given.stop_tasks_on_exit,
             stop_grace_s=given.stop_grace,

@@ -112,6 +112,7 @@ class Agent:
             shared=os.path.realpath(shared),
             gpus=self.inventory.gpus,
             as_root=self.inventory.runs_as_root,
+            podman=self.settings.podman,
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.sampler = inventory.Sampler(self.root)
@@ -318,6 +319,8 @@ class Agent:
         """What the node says now."""
         with self.lock:
             usage = self.sampler.usage((self.keeper.pid, self.probe.pid), self._pids())
+            fetching = self.carrier.images.waiting()
+            self.state.notes = {n: f"fetching image {image}" for n, image in fetching.items()}
             reports, complete = self.state.reports(complete=complete)
             self.sequence += 1
             gpu_usage, self.gpu_usage = self.gpu_usage, None
@@ -378,12 +381,11 @@ class Agent:
         for step in steps:
             match step:
                 case state.Start():
-                    orders.append(self.carrier.start_order(step))
+                    orders += self.carrier.start_or_wait(step, self._order_later)
                 case state.Refuse(attempt, reason, message):
                     orders.append(carrying.refusal(attempt, reason, message))
-                case state.Stop(attempt, reason, name, grace_s):
-                    orders.append({"op": "stop", "id": attempt, "reason": reason.value,
-                                   "signal": name, "grace_s": grace_s})  # fmt: skip
+                case state.Stop():
+                    orders.append(self.carrier.stop_order(step))
                 case state.Forget(attempts):
                     crashpoints.reach("acknowledged-not-deleted")
                     self._discard(attempts)
@@ -403,9 +405,15 @@ class Agent:
         if orders:
             self.keeper.send(orders)
 
+    def _order_later(self, order: dict[str, Any]) -> None:
+        """An image that was waited for is there, or can't be had."""
+        with self.lock:
+            self.keeper.send([order])
+
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""
         for attempt in attempts:
+            self.carrier.images.remove_later(self.keeper.cleanups.pop(attempt, None))
             folder = f"{self.root}/attempts/{attempt}"
             try:
                 if self.trash.put(folder):
@@ -422,6 +430,8 @@ class Agent:
         while not self.leaving.is_set():
             self.clean.wait(ROTATE_EVERY_S if left_s is None else min(ROTATE_EVERY_S, left_s))
             self.clean.clear()
+            for problem in self.carrier.images.remove_left():
+                self.say(problem)
             left_s = self.trash.empty()
             with self.lock:
                 running = self.state.running()

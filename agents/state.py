@@ -89,6 +89,8 @@ class NodeState:
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
         self.want_inventory = True
+        #: What attempts wait for that have not started yet, where that is known.
+        self.notes: dict[str, str] = {}
         self.poll_s = 5.0
         self._supervised = False
         self._asked: set[str] = set()
@@ -163,7 +165,10 @@ class NodeState:
             if complete or name in self._changed or report.state is AttemptState.ENDED
         ]
         if complete:
-            chosen += [AttemptReport(name, AttemptState.STARTING) for name in waiting]
+            chosen += [
+                AttemptReport(name, AttemptState.STARTING, message=self.notes.get(name, ""))
+                for name in waiting
+            ]
         # Ends first, and the long list of those that wait last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
         kept = tuple(chosen[:REPORTS_MAX])

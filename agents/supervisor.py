@@ -240,6 +240,8 @@ class Supervisor:
         record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
         if order.get("limits", {}).get("cpus"):
             record["cpus"] = order["limits"]["cpus"]
+        if order.get("cleanup"):
+            record["cleanup"] = order["cleanup"]
         attempt = self.live[name] = self.by_pid[pid] = spawning.Attempt(order, record)
         self.records[name] = self.news[name] = attempt.record
         self.journal.add({"record": record}, sync=False)
@@ -286,10 +288,17 @@ class Supervisor:
         gone = [attempt for attempt in self.live.values() if attempt.exited]
         if not gone:
             return
-        left, now = self.sweeper.sweep(self.live, {self.guardian.pid}), processes.boottime()
+        now = processes.boottime()
+        # a container's own processes tidy up after it: they have time for that
+        patient = {
+            attempt.record["id"]
+            for attempt in gone
+            if attempt.order.get("cleanup") and now < attempt.deadline - SWEEP_S / 2
+        }
+        left = self.sweeper.sweep(self.live, {self.guardian.pid}, patient)
         for attempt in gone:
             name = attempt.record["id"]
-            stays = self.held.left(name) or name in left
+            stays = self.held.left(name, kill=name not in patient) or name in left
             if stays and now < attempt.deadline:
                 continue
             del self.live[name]
@@ -297,7 +306,7 @@ class Supervisor:
             reach("exited-not-recorded")
             message = "some of its processes could not be killed" if stays else ""
             reason = attempt.why or "Exited"
-            kernel = self.held.close(name)
+            kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
             if kernel:
                 attempt.record |= used(attempt.record, kernel)
             if kernel.get("oom_kills"):

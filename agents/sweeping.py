@@ -28,11 +28,16 @@ class Sweeper:
         """An attempt is over."""
         self._owners = {p: owner for p, owner in self._owners.items() if owner != name}
 
-    def sweep(self, live: Mapping[str, spawning.Attempt], spare: set[int]) -> set[str]:
-        """Kill orphans of attempts that have ended; the ids of those that have some left."""
+    def sweep(
+        self, live: Mapping[str, spawning.Attempt], spare: set[int], patient: set[str]
+    ) -> set[str]:
+        """Kill orphans of attempts that have ended; the ids of those that have some left.
+
+        Those of ``patient`` attempts have time to leave by themselves.
+        """
         left: set[str] = set()
         mains = {attempt.pid for attempt in live.values() if not attempt.exited}
-        idle = not mains
+        idle = not mains and not patient
         for pid in processes.own_children():
             if pid in mains or pid in spare:
                 continue
@@ -40,7 +45,9 @@ class Sweeper:
             attempt = live.get(owner)
             if attempt is not None and not attempt.exited:
                 continue
-            if owner or idle:
+            if owner in patient:
+                left.add(owner)
+            elif owner or idle:
                 processes.kill(pid)
                 left.add(owner)
         return left

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agents import views
+from agents import images, runtimes, views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -33,6 +33,7 @@ class Place(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()
     as_root: bool = False
     holding: views.Holding = views.Holding()
+    podman: tuple[str, ...] = ("podman",)
 
 
 class User(msgspec.Struct, frozen=True):
@@ -103,13 +104,17 @@ def order_for(
     if template.checkpoint_path is not None:
         checkpoints = make_folder(place.shared, template.checkpoint_path, user)
     cwd = template.working_directory or f"{folder}/work"
+    environment = environment_of(assignment, template, place, user, checkpoints)
+    if template.runtime != "process":
+        task = {"argv": argv, "script": script, "cwd": cwd, "env": environment}
+        return _contained(assignment, template, place, user, task)
     denied = views.denied_gpus(place.gpus, assignment.devices)
     return {
         "op": "start",
         "id": name,
         "argv": argv,
         "script": script,
-        "env": environment_of(assignment, template, place, user, checkpoints),
+        "env": environment,
         "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
         "lease_s": template.lease_s,
@@ -126,6 +131,58 @@ def order_for(
             denied=list(denied),
             alone=user.switch,
         ),
+    }
+
+
+def _contained(
+    assignment: Assignment,
+    template: TaskTemplate,
+    place: Place,
+    user: User,
+    task: dict[str, Any],
+) -> dict[str, Any]:
+    """The order for a task in a container; ``image`` says what has to be there before."""
+    runtime = runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
+    if runtime is None:
+        raise UnfitError(
+            f"job {template.job} runs by {template.runtime}, which is not installed on node "
+            f"{place.name}; install it, or keep the job to pools that have it"
+        )
+    folder = f"{place.root}/attempts/{assignment.attempt}"
+    binds = [(folder, False), (place.shared, False), *template.mounts]
+    box = runtimes.Box(
+        attempt=assignment.attempt,
+        root=place.root,
+        image=template.image,
+        argv=tuple(task["argv"]),
+        cwd=task["cwd"],
+        environment=task["env"],
+        binds=tuple(dict(binds).items()),
+        gpus=tuple(gpu for gpu in place.gpus if gpu.index in assignment.devices),
+        memory_bytes=template.memory_bytes,
+        pids_max=place.holding.pids_max,
+        as_root=user.uid == 0,
+        cgroup=f"{place.holding.path}/{assignment.attempt}" if place.holding.path else "",
+        limits=runtimes.limits_of_process(),
+    )
+    switched = switch_to(user) if user.switch else None
+    base = {name: task["env"][name] for name in ("PATH", "HOME", "USER", "LOGNAME")}
+    remove = runtime.remove(box.name)
+    return {
+        "op": "start",
+        "id": assignment.attempt,
+        "argv": runtime.run(box),
+        "script": task["script"],
+        "env": runtime.environment(box),
+        # the runtime starts in a folder that is there, and goes to the task's in the container
+        "cwd": f"{folder}/work",
+        "user": switched,
+        "lease_s": template.lease_s,
+        "checkpoint_signal": template.checkpoint_signal,
+        "grace_s": template.grace_s,
+        "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
+        "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
+        "image": images.Wanted(runtime, template.image, switched, tuple(base.items())),
     }
 
 

@@ -20,6 +20,7 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 class Holding(msgspec.Struct, frozen=True):
     """How a node's supervisor holds tasks, as it says itself, and how far the node goes.
 
+    ``path`` is where groups of attempts stand in their hierarchy, empty where there are none.
     ``pids_max`` 0: as many processes as the machine allows.
     """
 
@@ -27,6 +28,7 @@ class Holding(msgspec.Struct, frozen=True):
     enforces: tuple[str, ...] = ()
     views: bool = False
     pids_max: int = 0
+    path: str = ""
 
 
 def limits_of(

@@ -29,6 +29,8 @@ EXECUTION_FIELDS = (
     "resources",
     "workingDirectory",
     "framework",
+    "runtime",
+    "image",
     "array",
     "checkpoint",
     "pools",

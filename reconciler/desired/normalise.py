@@ -103,6 +103,8 @@ def job(
         preemptible=preemptible,
         working_directory=spec.working_directory,
         framework=spec.framework,
+        runtime=spec.runtime,
+        image=spec.image or "",
         array_count=None if array is None else array.count,
         parallelism=None if array is None else array.parallelism,
         depends_on=tuple(
@@ -124,6 +126,7 @@ def job(
         volumes=tuple(spec.volumes),
         reservation=spec.reservation or "",
     )
+    _check_image(spec, faults)
     if spec.affinity is not None:
         made = asking.with_affinity(made, spec.affinity, faults)
     _check_size(made, faults)
@@ -263,6 +266,27 @@ def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
                     *place,
                     name,
                 )
+
+
+def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
+    """An image and something to run it go together."""
+    image = (spec.image or "").strip()
+    if spec.runtime != "process" and (not image or image.startswith("-")):
+        faults.add(
+            "image-missing",
+            f"runtime {spec.runtime} needs an image: name one",
+            "spec",
+            "image",
+            found=repr(spec.image or ""),
+        )
+    if spec.runtime == "process" and spec.image is not None:
+        faults.add(
+            "image-without-runtime",
+            "plain processes have no image: say runtime podman or apptainer, or remove it",
+            "spec",
+            "image",
+            found=repr(spec.image),
+        )
 
 
 def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> None:

@@ -147,7 +147,16 @@ class AgentsEngine:
             told=_told(spec, group, structure),
             cpu_milli=group.resources.cpu_milli,
             memory_bytes=group.resources.memory_bytes,
+            runtime=spec.runtime,
+            image=spec.image,
+            mounts=_mounts(spec, structure),
         )
+
+
+def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str, bool], ...]:
+    """Folders of a job's volumes, as containers are to see them."""
+    found = (structure.volumes.get(name) for name in spec.volumes)
+    return tuple((volume.mount_path, False) for volume in found if volume is not None)
 
 
 def _told(

@@ -44,7 +44,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
-    ``memory_bytes`` are what one task takes, 0: it was not asked.
+    ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
+    container is to see, as (path, read-only).
     """
 
     job: str
@@ -64,6 +65,9 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     told: dict[str, str] = {}
     cpu_milli: int = 0
     memory_bytes: int = 0
+    runtime: str = "process"
+    image: str = ""
+    mounts: tuple[tuple[str, bool], ...] = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

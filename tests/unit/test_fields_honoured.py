@@ -746,6 +746,15 @@ TABLE: dict[str, Case] = {
         ({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), (GROUP, pool())
     ),
     "Job.spec.framework": Case(("none", "torchrun"), variable("WORLD_SIZE"), ([None], ["1"]), JOB),
+    "Job.spec.runtime": Case(
+        ("podman", "apptainer"),
+        template("runtime"),
+        ("podman", "apptainer"),
+        (job(image="debian:12"), pool()),
+    ),
+    "Job.spec.image": Case(
+        ("a", "b"), template("image"), ("a", "b"), (job(runtime="podman"), pool())
+    ),
     "Job.spec.array.count": Case((2, 3), counted("j"), ([2], [3]), JOB),
     "Job.spec.array.parallelism": Case((1, 2), counted("j"), ([1], [2]), (ARRAY, pool())),
     "Job.spec.dependsOn[].job": Case(

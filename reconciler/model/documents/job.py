@@ -1,6 +1,6 @@
 """``Job``: work to run once: groups of tasks, what each takes, and when and how often to try."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -256,11 +256,6 @@ class TolerationSpec(Part, frozen=True):
 class JobSpec(Part, frozen=True):
     """What is to run, and when."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "runtime": "runtimes other than plain processes are not built yet",
-        "image": "container images are not built yet",
-    }
-
     queue: Annotated[Name, doc("Queue that the job waits in.", example="research")] = "default"
     owner: Annotated[
         str | None, doc("E-mail address of who the job belongs to.", example="alice@example.org")
@@ -315,6 +310,21 @@ class JobSpec(Part, frozen=True):
     working_directory: Annotated[
         Argument | None,
         doc("Folder that tasks start in; left out: one of their own.", example="/data/alice"),
+    ] = None
+    runtime: Annotated[
+        Literal["process", "podman", "apptainer"],
+        doc(
+            "How tasks run: as plain processes, or in containers of `image`. `apptainer` also "
+            "means Singularity, as it was called before.",
+            example="podman",
+        ),
+    ] = "process"
+    image: Annotated[
+        Argument | None,
+        doc(
+            "Image of the containers, as the runtime names it.",
+            example="docker.io/library/debian:12",
+        ),
     ] = None
     groups: Annotated[
         list[TaskGroupSpec],

@@ -38,11 +38,11 @@ def said(folder: Path) -> dict[str, str]:
 
 def test_version_2_is_asked_for_all_limits(tmp_path: Path) -> None:
     groups = made(tmp_path, V2, kill="cgroup.kill")
+    base = Path(groups.bases["unified"])
     assert groups.facts() == {
         "kind": "cgroup-v2", "enforces": ["memory", "cpu", "cpuset", "pids"],
-        "kills": "cgroup.kill", "problems": [],
+        "kills": "cgroup.kill", "problems": [], "path": f"{base}/run",
     }  # fmt: skip
-    base = Path(groups.bases["unified"])
     assert base.parent == tmp_path / f"sys/fs/cgroup{SCOPE}"
     for folder in (base.parent, base, base / "run"):
         assert said(folder)["cgroup.subtree_control"] == "+memory +cpu +cpuset +pids"

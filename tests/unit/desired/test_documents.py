@@ -7,12 +7,14 @@ from tests.unit.desired.repositories import documents as joined
 from tests.unit.desired.repositories import job, queue
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  command: [echo]\n"
+QUEUE = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: a}\nspec:\n"
 
 TABLE = [
     (HEAD + "  timelimit: 1h\n", "unknown-field", "spec.timelimit", 6, 3, "`timeLimit`"),
     (HEAD + "  time_limit: 1h\n", "unknown-field", "spec.time_limit", 6, 3, "`timeLimit`"),
     (HEAD + "  timeLimit: 5x\n", "wrong-value", "spec.timeLimit", 6, 14, "a duration"),
-    (HEAD + "  runtime: podman\n", "not-built", "spec.runtime", 6, 3, "not built yet"),
+    (QUEUE + "  flavors: []\n", "not-built", "spec.flavors", 5, 3, "not built yet"),
+    (HEAD + "  runtime: docker\n", "wrong-value", "spec.runtime", 6, 12, "podman"),
     (HEAD + "  count: 0\n", "out-of-range", "spec.count", 6, 10, "from 1 to 10000"),
     (HEAD + "  count: two\n", "wrong-value", "spec.count", 6, 10, '"two"'),
     (HEAD + "  owner: 5\n", "wrong-type", "spec.owner", 6, 10, "in quotes"),

@@ -1,0 +1,157 @@
+"""Containers by podman: a real agent, a real image without a registry, and nothing left behind."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents import processes
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.wire import TaskTemplate
+from tests.integration.agents.conftest import Node
+from tests.integration.agents.controller import Controller
+
+IMAGE = "localhost/muster-test"
+APPLETS = ["sh", "cat", "echo", "env", "ls", "setsid", "sleep", "touch", "true"]
+
+pytestmark = [
+    pytest.mark.needs("podman"),
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("podman", "runc", "busybox"))), reason="no podman here"
+    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the test's storage needs root"),
+]
+
+
+class Podman:
+    """podman with storage of its own, and one image."""
+
+    def __init__(self, folder: Path) -> None:
+        self.command = [
+            "podman", "--root", str(folder / "root"), "--runroot", str(folder / "run"),
+            "--runtime", "runc",
+        ]  # fmt: skip
+        tree = folder / "image"
+        (tree / "bin").mkdir(parents=True)
+        (tree / "tmp").mkdir()
+        busybox = shutil.which("busybox")
+        assert busybox
+        shutil.copy(busybox, tree / "bin/busybox")
+        for applet in APPLETS:
+            (tree / "bin" / applet).symlink_to("busybox")
+        archive = folder / "image.tar"
+        subprocess.run(["tar", "-C", str(tree), "-cf", str(archive), "."], check=True)
+        self.ask("import", str(archive), IMAGE)
+
+    def ask(self, *words: str) -> str:
+        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def podman() -> Iterator[Podman]:
+    folder = Path(tempfile.mkdtemp(prefix="mp-"))  # podman refuses folders with long names
+    made = Podman(folder)
+    yield made
+    left = made.ask("ps", "--all", "--quiet")
+    made.ask("rmi", "--force", IMAGE)
+    if f" {folder}/root/overlay " in Path("/proc/self/mountinfo").read_text():
+        subprocess.run(["umount", f"{folder}/root/overlay"], check=True)
+    shutil.rmtree(folder)
+    assert left == ""
+
+
+@pytest.fixture
+def contained(node: Node, podman: Podman) -> Node:
+    node.start("--podman", " ".join(podman.command), "--image-timeout", "20")
+    return node
+
+
+def template(script: str, **fields: object) -> TaskTemplate:
+    return TaskTemplate(
+        "job", 1, "g", script=script, runtime="podman",
+        **{"image": IMAGE, "grace_s": 20, "environment": {"MY": "a b"}, **fields},  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_a_task_in_a_container(contained: Node, controller: Controller) -> None:
+    script = (
+        "#!/bin/sh\nls / ; echo my=$MY job=$MUSTER_JOB; pwd; touch here $TMPDIR/x; "
+        "ls -d /etc/passwd; exit 7"
+    )
+    controller.assign("a.1", template=template(script, checkpoint_path="c"))
+    report = controller.ended("a.1")
+    said = (contained.root / "logs/a.1.stderr").read_text()
+    assert (report.end_reason, report.exit_code) == (EndReason.EXITED, 7), said
+    found = (contained.root / "logs/a.1.stdout").read_text()
+    assert "my=a b job=job" in found
+    assert f"{contained.root}/attempts/a.1/work" in found
+    assert "home" not in found.split()
+    assert "/etc/passwd" not in found  # the host's are not there
+    assert (contained.root / "attempts/a.1/work/here").exists()
+
+
+def test_it_ends_with_all_that_it_has_started(
+    contained: Node, controller: Controller, podman: Podman
+) -> None:
+    script = "#!/bin/sh\ntrap '' TERM\nsetsid env -i /bin/sleep 998855 &\necho ready\nsleep 9999\n"
+    controller.assign("a.1", template=template(script))
+    log = contained.root / "logs/a.1.stdout"
+    controller.wait(lambda: log.exists() and "ready" in log.read_text(), "the container")
+    controller.acknowledge = True
+    controller.stop("a.1", grace_s=1)
+    assert controller.ended("a.1").end_reason is EndReason.CANCELLED
+    assert not [p for p in processes.processes() if "998855" in processes.command_of(p)]
+    controller.wait(lambda: podman.ask("ps", "--all", "--quiet") == "", "the container's removal")
+    left = [p for p in Path("/sys/fs/cgroup").glob("*/**/a.1") if "muster" in str(p)]
+    assert not left
+
+
+def test_an_image_that_cannot_be_had(contained: Node, controller: Controller) -> None:
+    controller.assign("a.1", template=template("true", image="localhost:1/no/such:1"))
+    report = controller.ended("a.1")
+    assert report.end_reason is EndReason.START_FAILED
+    assert "image localhost:1/no/such:1" in report.message
+    assert "pull" in report.message
+
+
+def test_a_pull_that_hangs_is_seen_and_ends(
+    node: Node, controller: Controller, tmp_path: Path
+) -> None:
+    """A stand-in for the registry's slowness: a program that takes its time over ``pull``."""
+    slow = tmp_path / "slow-podman"
+    slow.write_text("#!/bin/sh\n[ $1 = image ] && exit 1\nexec sleep 9999\n")
+    slow.chmod(0o755)
+    node.start("--podman", str(slow), "--image-timeout", "3")
+    controller.poll_s = 0.2
+    controller.assign("a.1", template=template("true"))
+    controller.wait(
+        lambda: "a.1" in controller.seen and "fetching image" in controller.seen["a.1"].message,
+        "word of the image",
+    )
+    assert controller.seen["a.1"].state is AttemptState.STARTING
+    controller.assign("a.2", template=template("true", image="other"))
+    report = controller.ended("a.1")
+    assert "was not there after 3 s of pulling" in report.message
+    controller.ended("a.2")
+
+
+def test_one_that_is_cancelled_while_it_waits(
+    node: Node, controller: Controller, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow-podman"
+    slow.write_text("#!/bin/sh\n[ $1 = image ] && exit 1\nexec sleep 9999\n")
+    slow.chmod(0o755)
+    node.start("--podman", str(slow), "--image-timeout", "60")
+    controller.poll_s = 0.2
+    controller.assign("a.1", template=template("true"))
+    controller.wait(lambda: "a.1" in controller.seen, "a report")
+    controller.stop("a.1")
+    report = controller.ended("a.1")
+    assert report.end_reason is EndReason.CANCELLED
+    assert report.started_at is None

@@ -1,0 +1,99 @@
+"""Command lines of container runtimes, word by word. Apptainer's are not exercised elsewhere."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agents import runtimes, tasks
+from reconciler.model.records import Gpu
+from reconciler.model.wire import Assignment, TaskTemplate
+
+BOX = runtimes.Box(
+    attempt="j.1.0.0.main.0.1",
+    root="/var/lib/muster",
+    image="docker.io/library/debian:12",
+    argv=("python3", "-c", "print('a b')"),
+    cwd="/work",
+    environment={"PATH": "/bin", "HOME": "/root", "TOKEN": "hidden", "MUSTER_JOB": "j"},
+    binds=(("/var/lib/muster/attempts/a", False), ("/data", True)),
+    gpus=(Gpu(0, "GPU-aa", "H200"), Gpu(1, "GPU-sim-1", "sim", simulated=True)),
+    memory_bytes=2**30,
+    pids_max=100,
+    as_root=True,
+    cgroup="/muster-1/run/a",
+    limits=(("nofile", 1024, 4096),),
+)
+
+
+def test_podman() -> None:
+    made = runtimes.Podman(("podman", "--runtime", "runc")).run(BOX)
+    assert made == [
+        "podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run", "--rm",
+        f"--name={BOX.name}", "--pull=never", "--cgroup-parent=/muster-1/run/a",
+        "--log-driver=none", "--network=host", "--workdir=/work", "--shm-size=1073741824",
+        "--ulimit=nofile=1024:4096", "--memory=1073741824", "--pids-limit=100",
+        "--device=nvidia.com/gpu=GPU-aa",
+        "--volume=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw",
+        "--volume=/data:/data:ro", "--env=MUSTER_JOB", "--env=TOKEN", "--entrypoint=",
+        "docker.io/library/debian:12", "python3", "-c", "print('a b')",
+    ]  # fmt: skip
+    assert "hidden" not in " ".join(made)
+    assert runtimes.Podman().environment(BOX)["TOKEN"] == "hidden"
+
+
+def test_podman_without_root() -> None:
+    made = runtimes.Podman().run(msgspec.structs.replace(BOX, as_root=False, gpus=()))
+    assert "--cgroups=disabled" in made
+    assert "--userns=keep-id" in made
+    assert not [word for word in made if word.startswith(("--memory", "--device", "--pids"))]
+
+
+def test_podman_where_there_are_no_groups() -> None:
+    made = runtimes.Podman().run(msgspec.structs.replace(BOX, cgroup=""))
+    assert not [word for word in made if word.startswith("--cgroup")]
+
+
+@pytest.mark.parametrize(
+    ("program", "prefix"), [("apptainer", "APPTAINERENV_"), ("singularity", "SINGULARITYENV_")]
+)
+def test_apptainer(program: str, prefix: str) -> None:
+    runtime = runtimes.Apptainer((program,))
+    assert runtime.run(msgspec.structs.replace(BOX, image="/images/pt.sif")) == [
+        program, "--quiet", "exec", "--contain", "--cleanenv", "--pwd=/work", "--nv",
+        "--bind=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw", "--bind=/data:/data:ro",
+        "/images/pt.sif", "python3", "-c", "print('a b')",
+    ]  # fmt: skip
+    found = runtime.environment(BOX)
+    assert found[f"{prefix}TOKEN"] == "hidden"
+    assert f"{prefix}PATH" not in found
+    assert runtime.remove("x") is None
+
+
+def test_what_is_fetched() -> None:
+    podman, apptainer = runtimes.Podman(), runtimes.Apptainer()
+    assert podman.present("a:1") == ["podman", "image", "exists", "a:1"]
+    assert podman.pull("a:1") == ["podman", "pull", "--quiet", "a:1"]
+    assert podman.remove("n") == ["podman", "rm", "--force", "--ignore", "--time=0", "n"]
+    assert apptainer.present("/images/pt.sif") is None
+    assert apptainer.present("docker://a:1") == ["false"]
+    pull = ["apptainer", "--quiet", "exec", "--contain", "docker://a:1", "true"]
+    assert apptainer.pull("docker://a:1") == pull
+
+
+def test_the_one_that_is_installed(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    assert runtimes.find("podman", ("podman",), path) is None
+    assert runtimes.find("apptainer", ("podman",), path) is None
+    for name in ("singularity", "apptainer", "podman"):
+        (tmp_path / name).touch(0o755)
+        found = runtimes.find("podman" if name == "podman" else "apptainer", ("podman",), path)
+        assert found is not None
+        assert found.run(BOX)[0] == name
+
+
+def test_a_node_without_the_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
+    with pytest.raises(tasks.UnfitError, match="apptainer, which is not installed on node n1"):
+        tasks.order_for(Assignment("a.1", "t", "b"), template, tasks.Place("n1", "/r", "/s"))
