@@ -158,6 +158,7 @@ def _objects(state: desired.Desired) -> dict[tuple[str, str], object]:
     found.update({("Quota", name): quota for name, quota in structure.quotas.items()})
     found.update({("Reservation", name): kept for name, kept in structure.reservations.items()})
     found.update({("Volume", name): volume for name, volume in structure.volumes.items()})
+    found.update({("Removal", label): how for label, how in structure.prune.items()})
     found.update({("Job", name): job for name, job in state.jobs.items()})
     return found
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -80,7 +79,16 @@ def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def begin(bed: beds.Bed) -> None:
+    """All four nodes are in force, whatever a test before has left."""
+    if "count: 4" not in (bed.clone / "cluster.yaml").read_text():
+        bed.commit({"cluster.yaml": cluster(4)})
+    in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+    bed.until(bed.all_ready)
+
+
 def test_half_of_the_nodes(bed: beds.Bed) -> None:
+    begin(bed)
     revision = bed.commit({"cluster.yaml": cluster(2), "jobs/one.yaml": beds.job("one", SLEEPS)})
     (found,) = held(bed, revision)
     assert "4 of 8 GPUs (50%)" in found["message"]
@@ -114,17 +122,19 @@ def test_half_of_the_nodes(bed: beds.Bed) -> None:
 
 
 def test_removing_many_jobs(bed: beds.Bed) -> None:
+    begin(bed)
     names = ("many-a", "many-b", "many-c")
-    bed.commit({f"jobs/{name}.yaml": beds.job(name, "  command: [sleep, '600']") for name in names})
-    for name in names:
+    spec = "  command: [sleep, '600']"
+    bed.commit({f"jobs/{name}.yaml": beds.job(name, spec) for name in (*names, "other")})
+    for name in (*names, "other"):
         bed.until_state(name, "Running")
     revision = bed.commit({f"jobs/{name}.yaml": None for name in names})
     (found,) = held(bed, revision)
     assert "3 running jobs are ended" in found["message"]
     assert found["jobs"] == list(names)
     # Somebody else's cancel does not wait for it.
-    bed.commit({"jobs/two.yaml": None})
-    bed.until_state("two", "Cancelled")
+    bed.commit({"jobs/other.yaml": None})
+    bed.until_state("other", "Cancelled")
     assert {bed.job(name)["state"] for name in names} == {"Running"}
     # Approved through the controller, which commits it.
     assert bed.api is not None
@@ -138,6 +148,7 @@ def test_removing_many_jobs(bed: beds.Bed) -> None:
 
 
 def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
+    begin(bed)
     before = sync(bed)["structureRevision"]
     revision = bed.commit({"cluster.yaml": cluster(1)})
     (found,) = held(bed, revision)
@@ -147,10 +158,11 @@ def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
     (again,) = held(bed, revision)
     assert again["digest"] == found["digest"]
     assert sync(bed)["structureRevision"] == before
-    in_force(bed, bed.commit({"cluster.yaml": cluster(2)}))
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
 
 
-def test_a_force_push_is_held(bed: beds.Bed, tmp_path: Path) -> None:
+def test_a_force_push_is_held(bed: beds.Bed) -> None:
+    begin(bed)
     before = sync(bed)
     old = bed.git("rev-parse", "HEAD~1", folder=bed.clone)
     bed.git("push", "--quiet", "--force", "origin", f"{old}:main", folder=bed.clone)
