@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.model import desired, identifiers, link, outcome, records, wire
+from reconciler.model import desired, drift, identifiers, link, outcome, records, wire
 from reconciler.model.states import AttemptState
 
 
@@ -32,6 +32,10 @@ class Held(Protocol):
     @property
     def nodes(self) -> Mapping[str, records.NodeRecord]:
         """Nodes by name."""
+
+    @property
+    def remedies(self) -> tuple[drift.Remedy, ...]:
+        """Tries of the last day to make differences right."""
 
 
 class AgentsEngine:
@@ -117,7 +121,10 @@ class AgentsEngine:
                     instances=attempt.instances,
                 )
             )
-        return wire.AssignmentSet(templates=templates, assignments=tuple(assignments))
+        remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
+        return wire.AssignmentSet(
+            templates=templates, assignments=tuple(assignments), remedies=remedies
+        )
 
     def _template(
         self,

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model.drift import Action
 from reconciler.model.resources import Resources
 
 DEFAULT_PRIORITY = 50
@@ -261,7 +262,8 @@ class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
     ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
-    each. ``overcommit`` says how many times CPU and memory may be promised.
+    each. ``overcommit`` says how many times CPU and memory may be promised. ``gpu_driver`` is how
+    the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
     """
 
     name: str
@@ -281,6 +283,8 @@ class Pool(msgspec.Struct, frozen=True):
     shareable: bool = True
     mig: tuple[MigLayout, ...] = ()
     overcommit: tuple[float, float] = (1.0, 1.0)
+    gpu_driver: str = ""
+    drift: dict[str, Action] = {}
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""
@@ -409,8 +413,22 @@ class Safety(msgspec.Struct, frozen=True):
     windows: tuple[SyncWindow, ...] = ()
 
 
+class Remediation(msgspec.Struct, frozen=True):
+    """How often, and how fast, differences of one cause are made right.
+
+    Attributes:
+        attempts: tries at one difference within a day; then it is given up.
+        backoff_s: the wait after the first try, doubled after each.
+        per_hour: tries of all causes in one pool, and those that are of none, within an hour.
+    """
+
+    attempts: int = 3
+    backoff_s: int = 60
+    per_hour: int = 60
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """``Cluster`` as normalised."""
+    """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them."""
 
     suspend: bool = False
     lease_s: int = 900
@@ -423,6 +441,8 @@ class Settings(msgspec.Struct, frozen=True):
     retain_gone_nodes_s: int = 7 * 86_400
     scheduling: Scheduling = Scheduling()
     safety: Safety = Safety()
+    drift: dict[str, Action] = {}
+    remediation: Remediation = Remediation()
 
 
 class Structure(msgspec.Struct, frozen=True):
