@@ -138,7 +138,7 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     id: str
-    verb: RemedyVerb
+    verb: str  # one of RemedyVerb; an older agent has to be able to read a newer one
     cause: str
     pool: str
     at: float

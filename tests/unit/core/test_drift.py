@@ -1,6 +1,7 @@
 """Each kind of drift, caused on a small cluster: found at once, none invented, gone when healed."""
 
 import random
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,7 @@ from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
 from tests.unit.core import world
 from tests.unit.core.world import GI, World, job
+from tests.unit.docs import pages
 
 GPUS = 2
 HOUR = 3600.0
@@ -608,3 +610,17 @@ def test_the_states_of_nodes_go_by_what_keeps_work_away() -> None:
     driver(site, random.Random(3))
     site.round()
     assert NodeState.UNHEALTHY in {node.state for node in site.memory.nodes.values()}
+
+
+def test_the_guide_lists_every_kind_as_it_is() -> None:
+    page = (pages.ROOT / "docs" / "guides" / "drift.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in page.splitlines() if re.match(r"\| `[a-z-]+` \| (info|warn|crit)", line)
+    ]
+    expected = [
+        f"| `{name}` | {kind.severity} | {kind.action} | {kind.meaning} | {kind.remedy} |".replace(
+            "|  |", "| |"
+        )
+        for name, kind in KINDS.items()
+    ]
+    assert rows == expected
