@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from reconciler.cli import context, terminal
+from reconciler.operations import adopting
 
 Json = Any
 
@@ -21,6 +22,7 @@ LOOK_S = 2.0
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(drift)
+    app.command()(export)
 
 
 def drift(
@@ -54,6 +56,35 @@ def drift(
         if watch:
             _follow(api, given, page["items"], output)
     raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
+
+
+def export(
+    *,
+    declared: Annotated[
+        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares already.")
+    ] = False,
+    manage: Annotated[
+        bool, typer.Option("--manage", help="Pools that take work, instead of `mode: observe`.")
+    ] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Write YAML of pools for the nodes that report and that no pool declares.
+
+    Alike nodes make one pool. Nothing is committed: look at it, rename, commit.
+
+    Example: muster export > pools.yaml
+    """
+    with context.controller(server, token_file) as api:
+        items = api.get("/v1/nodes")["items"]
+    found = adopting.pools(adopting.seen(items, declared=declared))
+    if not found:
+        which = "reports" if declared else "reports that no pool declares"
+        terminal.note(f"no node {which}: there is nothing to write")
+        return
+    sys.stdout.write(adopting.text(found, observe=not manage))
+    count = sum(len(pool.nodes) for pool in found)
+    terminal.note(f"{count} nodes in {len(found)} pools; check with `muster validate`, then commit")
 
 
 def _show(page: Json, output: terminal.Output, *, following: bool) -> None:

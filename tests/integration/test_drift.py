@@ -30,7 +30,7 @@ kind: Cluster
 metadata: {name: test}
 spec:
   lease: 5s
-  nodeSilence: 3s
+  nodeSilence: %s
   drift:
     policy: %s
     remediation: {attempts: 2, backoff: 1s}
@@ -63,12 +63,18 @@ class Site(beds.Bed):
         self.start()
 
     def declare(
-        self, policy: str = "{}", *, count: int = 2, mode: str = "manage", limit: int = 8
+        self,
+        policy: str = "{}",
+        *,
+        count: int = 2,
+        mode: str = "manage",
+        limit: int = 8,
+        silence: str = "60s",
     ) -> None:
         """What git says of policies, nodes and the queue."""
         self.commit(
             {
-                "cluster.yaml": CLUSTER % policy,
+                "cluster.yaml": CLUSTER % (silence, policy),
                 "pool.yaml": POOL % (count, mode),
                 "queue.yaml": QUEUE % limit,
             },
@@ -95,7 +101,17 @@ class Site(beds.Bed):
 
     def clean(self) -> None:
         """Wait until there is no drift at all."""
-        self.until(lambda: self.found() == set(), 120)
+        left: set[tuple[str, str]] = set()
+
+        def none() -> bool:
+            left.clear()
+            left.update(self.found())
+            return not left
+
+        try:
+            self.until(none, 120)
+        except AssertionError as error:
+            raise AssertionError(f"still there: {left}") from error
 
     def measured(self) -> dict[str, float]:
         """``muster_drift`` by kind."""
@@ -172,7 +188,9 @@ def test_a_node_that_nobody_declared(site: Site) -> None:
     nodes.start("stray-0")
     assert site.row("node-undeclared")["node"] == "stray-0"
     nodes.remove("stray-0")
+    site.declare(silence="2s")
     site.clean()
+    site.declare()
 
 
 def test_a_changed_inventory_a_failed_device_and_another_driver(site: Site) -> None:
@@ -249,6 +267,8 @@ def test_a_hand_made_drain(site: Site) -> None:
     repository.rename(site.folder / "away.git")
     done = site.muster("drain", "virtual-0", "--override", "--for", "1h", "-m", "it smokes")
     (site.folder / "away.git").rename(repository)
+    assert site.api is not None
+    site.api.post("/v1/hooks/git")
     assert done.returncode == 0, done.stderr
     row = site.row("node-drained-by-override")
     assert "it smokes" in row["message"]
@@ -299,6 +319,7 @@ def test_a_silent_node_and_the_task_that_outlives_its_being_given_up(site: Site)
     (attempt,) = site.until_state("orphan", "Running")["attempts"]
     site.until(lambda: "up" in site.output("orphan"))
     node = attempt["node"]
+    site.declare(silence="2s")
     nodes.kill_agent(node)
     assert site.row("node-silent")["subject"] == node
     override = f"  overrides: [{{hosts: {node}, reason: it burns, gone: true}}]\n"
@@ -309,13 +330,17 @@ def test_a_silent_node_and_the_task_that_outlives_its_being_given_up(site: Site)
     assert (row["attempt"], row["action"]) == (attempt["id"], "remediate")
     site.commit({"jobs/orphan.yaml": None, "pool.yaml": POOL % (2, "manage")})
     site.clean()
+    site.declare()
 
 
 def test_drift_is_seen_while_suspended_and_remembered_over_a_restart(
     site: Site, stranger: subprocess.Popen[bytes]
 ) -> None:
     site.commit(
-        {"cluster.yaml": CLUSTER % "{gpu-process-foreign: remediate}" + "  suspend: true\n"}
+        {
+            "cluster.yaml": CLUSTER % ("60s", "{gpu-process-foreign: remediate}")
+            + "  suspend: true\n"
+        }
     )
     site.scene("virtual-0", processes=[{"pid": stranger.pid}])
     row = site.row("gpu-process-foreign")
@@ -379,3 +404,27 @@ def test_watching_tells_what_comes_and_goes(site: Site) -> None:
         assert watch.stdout is not None
         watch.stdout.close()
     site.clean()
+
+
+def test_nodes_that_are_there_are_exported_and_adopted(site: Site) -> None:
+    nodes = site.cluster.nodes
+    assert nodes is not None
+    for number in (1, 2):
+        nodes.add(virtual.VirtualNode(f"old-{number}", cpus="1", memory="1Gi", gpus=1))
+        nodes.start(f"old-{number}")
+    site.until(lambda: {"old-1", "old-2"} <= {subject for _, subject in site.found()})
+    written = site.muster("export")
+    assert written.returncode == 0, written.stderr
+    assert "hosts: old-[1-2]" in written.stdout
+    site.commit({"found.yaml": written.stdout})
+    site.clean()
+    spec = "  queue: work\n  pools: [simulated-1]\n  command: ['true']"
+    site.commit({"jobs/no.yaml": beds.job("no", spec)})
+    site.until(lambda: site.job("no")["reasons"])
+    assert site.job("no")["attempts"] == [], "what is observed only is left alone"
+    site.commit({"jobs/no.yaml": None, "found.yaml": None})
+    for number in (1, 2):
+        nodes.remove(f"old-{number}")
+    site.declare(silence="2s")
+    site.clean()
+    site.declare()
