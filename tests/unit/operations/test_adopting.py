@@ -92,12 +92,12 @@ def test_what_is_written_is_accepted_and_true_of_every_node(seed: int) -> None:
     pools = {node: pool for pool in found.structure.pools.values() for node in pool.nodes}
     assert set(pools) == {node.name for node in nodes}
     for node in nodes:
-        gpus = tuple(
+        devices = tuple(
             records.Gpu(i, f"G{i}", node.gpu_model, node.gpu_memory_bytes) for i in range(node.gpus)
         )
         inventory = records.Inventory(
             capacity=Resources(node.cpus * 1000, node.memory_bytes, node.gpus * 1000),
-            gpus=gpus,
+            gpus=devices,
             labels=node.labels,
         )
         pool = pools[node.name]
