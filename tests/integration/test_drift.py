@@ -324,7 +324,7 @@ def test_a_silent_node_and_the_task_that_outlives_its_being_given_up(site: Site)
     assert site.row("node-silent")["subject"] == node
     override = f"  overrides: [{{hosts: {node}, reason: it burns, gone: true}}]\n"
     site.commit({"pool.yaml": POOL % (2, "manage") + override})
-    site.until(lambda: site.job("orphan")["attempts"][-1]["id"] != attempt["id"])
+    site.until(lambda: site.job("orphan")["attempts"][0]["id"] != attempt["id"])
     nodes.start(node)
     row = site.row("task-unwanted")
     assert (row["attempt"], row["action"]) == (attempt["id"], "remediate")

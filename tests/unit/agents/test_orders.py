@@ -80,7 +80,7 @@ def test_a_number_that_went_to_another_process_is_left_alone(
     assert sleeper.poll() is None
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), os.getppid()])
+@pytest.mark.parametrize("pid", [1, os.getpid(), os.getppid()], ids=["init", "own", "parent"])
 def test_the_agent_and_what_has_started_it_is_left_alone(pid: int) -> None:
     with pytest.raises(orders.OrderError, match="the agent itself"):
         orders.end_process(order(pid), on_device(pid))
