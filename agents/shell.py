@@ -25,6 +25,7 @@ from agents import (
     carrying,
     confinement,
     crashpoints,
+    fabric,
     gpuwatch,
     inventory,
     keeper,
@@ -115,6 +116,9 @@ class Agent:
             gpus=self.inventory.gpus,
             as_root=self.inventory.runs_as_root,
             podman=self.settings.podman,
+            fabric=fabric.settings(
+                self.inventory.host, fabric.interface_of(self.inventory.address)
+            ),
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.orders = orders.Orders(self.root, self, self.changed.set)

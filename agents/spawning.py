@@ -163,6 +163,11 @@ def make_folder(root: str, order: Record) -> None:
         handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(order["script"])
+    for name, text in (order.get("files") or {}).items():
+        made.append(f"{folder}/{name}")
+        handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
     user = order.get("user")
     if user is not None:
         for path in made:

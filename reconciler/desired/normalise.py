@@ -22,12 +22,23 @@ _NO_RESOURCES = documents.TaskResourcesSpec()
 #: Environment variables that are Muster's to say: what a job writes in them would not be heard.
 RESERVED_PREFIX = "MUSTER_"
 RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES"})
-RESERVED_TORCHRUN = frozenset(
-    {
-        *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
-        *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    }
-)
+RESERVED = {
+    "torchrun": frozenset(
+        {
+            *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+        }
+    ),
+    "tensorflow": frozenset({"TF_CONFIG"}),
+    "jax": frozenset(
+        {
+            *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"),
+            *("JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        }
+    ),
+    "ray": frozenset({"RAY_ADDRESS"}),
+    "slurm": frozenset({"MASTER_ADDR", "MASTER_PORT"}),
+}
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
@@ -259,7 +270,8 @@ def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
             if (
                 name.startswith(RESERVED_PREFIX)
                 or name in RESERVED_NAMES
-                or (spec.framework == "torchrun" and name in RESERVED_TORCHRUN)
+                or name in RESERVED.get(spec.framework, ())
+                or (spec.framework == "slurm" and name.startswith("SLURM_"))
             ):
                 faults.add(
                     "reserved-environment",
@@ -279,6 +291,13 @@ def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
             "spec",
             "image",
             found=repr(spec.image or ""),
+        )
+    if spec.runtime != "process" and spec.framework == "mpi":
+        faults.add(
+            "mpi-in-containers",
+            "MPI starts from the node, not from a container, as yet: use runtime process",
+            "spec",
+            "framework",
         )
     if spec.runtime == "process" and spec.image is not None:
         faults.add(

@@ -22,6 +22,10 @@ Prune = Literal["auto", "confirm", "never"]
 Placement = Literal["least-fragmentation", "pack", "spread"]
 
 
+#: By what the tasks of a gang find each other.
+Framework = Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"]
+
+
 class Topology(msgspec.Struct, frozen=True):
     """How close tasks have to be. Levels by name; empty: none. ``slice_size`` 0: no slices."""
 
@@ -134,7 +138,7 @@ class Job(msgspec.Struct, frozen=True):
     priority: int = DEFAULT_PRIORITY
     preemptible: bool = True
     working_directory: str | None = None
-    framework: Literal["none", "torchrun"] = "none"
+    framework: Framework = "none"
     runtime: Literal["process", "podman", "apptainer"] = "process"
     image: str = ""
     array_count: int | None = None

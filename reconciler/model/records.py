@@ -94,8 +94,13 @@ class JobRecord(msgspec.Struct, frozen=True):
         return {state: count for state, count in counts.items() if count}
 
 
-class RankPlacement(msgspec.Struct, frozen=True):
-    """How the tasks of one element find each other."""
+class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the tasks of one element find each other.
+
+    ``hosts`` is a host list of its nodes in the order of their ranks, ``tasks_per_host`` how many
+    tasks each has, as ``hostlists.fold_counts`` writes it. From ``master_port`` on, the gang has
+    as many ports of every node as the fullest of them has tasks.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -104,6 +109,8 @@ class RankPlacement(msgspec.Struct, frozen=True):
     node_rank: int = 0
     master_address: str = ""
     master_port: int = 0
+    hosts: str = ""
+    tasks_per_host: str = ""
 
 
 class StopOrder(msgspec.Struct, frozen=True):

@@ -86,7 +86,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt that the node has to have: running, or stopping where ``stop`` is set.
 
     ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
-    MIG instances of ``mig_profile``, from 0 on the node.
+    MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
+    its gang by name, ``secret`` is what its tasks alone know.
     """
 
     attempt: str
@@ -102,6 +103,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     share_milli: int = 1000
     mig_profile: str = ""
     instances: tuple[int, ...] = ()
+    addresses: dict[str, str] = {}
+    secret: str = ""
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
