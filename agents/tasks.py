@@ -121,6 +121,7 @@ def order_for(
         "argv": argv,
         "script": script,
         "files": files,
+        "wanted": wanted_secrets(template, user),
         "env": environment,
         "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
@@ -189,8 +190,16 @@ def _contained(
         "grace_s": template.grace_s,
         "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
+        "wanted": wanted_secrets(template, user),
         "image": images.Wanted(runtime, template.image, switched, tuple(base.items())),
     }
+
+
+def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
+    """Whose secrets a task is to get, and by which variables; None: it names none."""
+    if not template.secrets:
+        return None
+    return {"user": user.name, "uid": user.uid, "names": list(template.secrets)}
 
 
 def environment_of(
@@ -232,6 +241,11 @@ def environment_of(
         reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
     if checkpoints:
         reserved["MUSTER_CHECKPOINT_DIR"] = checkpoints
+    if template.secrets:
+        folder = f"{place.root}/attempts/{assignment.attempt}/secrets"
+        reserved["MUSTER_SECRETS_DIR"] = folder
+        # the values are filled in where they are known; here it is only which there are
+        chosen |= {variable: "" for _, variable in template.secrets if variable}
     if template.framework != "none":
         gang = frameworks.gang_of(assignment, template, place.name)
         reserved |= frameworks.environment(template.framework, gang)

@@ -87,7 +87,7 @@ def job(
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
-    if spec.environment or spec.groups:
+    if spec.environment or spec.groups or spec.secrets:
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
@@ -116,6 +116,7 @@ def job(
         framework=spec.framework,
         runtime=spec.runtime,
         image=spec.image or "",
+        secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
         array_count=None if array is None else array.count,
         parallelism=None if array is None else array.parallelism,
         depends_on=tuple(
@@ -265,6 +266,16 @@ def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
     places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
     for index, group in enumerate(spec.groups):
         places.append((("spec", "groups", index, "environment"), group.environment))
+    for index, secret in enumerate(spec.secrets):
+        if secret.environment is not None:
+            name = secret.environment
+            places.append((("spec", "secrets", index), {name: ""}))
+            if name in spec.environment or any(name in g.environment for g in spec.groups):
+                faults.add(
+                    "secret-and-variable",
+                    f"{name} is a secret and a variable: keep one of the two",
+                    "spec", "secrets", index, "environment",
+                )  # fmt: skip
     for place, environment in places:
         for name in environment:
             if (

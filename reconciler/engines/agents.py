@@ -167,6 +167,7 @@ class AgentsEngine:
             memory_bytes=group.resources.memory_bytes,
             runtime=spec.runtime,
             image=spec.image,
+            secrets=spec.secrets,
             mounts=_mounts(spec, structure),
         )
 

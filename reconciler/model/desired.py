@@ -123,7 +123,8 @@ class Job(msgspec.Struct, frozen=True):
     """One job as normalised. ``hash`` is over the execution fields as they were written.
 
     ``lease_s`` None: the work of a silent node is given up only when the node returns or is
-    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands. ``prune``
+    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands.
+    ``secrets`` are names with the variable that has the value, empty for none. ``prune``
     is what its annotation says of its removal, None where it says nothing.
     """
 
@@ -141,6 +142,7 @@ class Job(msgspec.Struct, frozen=True):
     framework: Framework = "none"
     runtime: Literal["process", "podman", "apptainer"] = "process"
     image: str = ""
+    secrets: tuple[tuple[str, str], ...] = ()
     array_count: int | None = None
     parallelism: int | None = None
     depends_on: tuple[Dependency, ...] = ()

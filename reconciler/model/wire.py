@@ -57,7 +57,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
     ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
-    container is to see, as (path, read-only).
+    container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
+    value, empty for none; no value ever comes this way.
     """
 
     job: str
@@ -80,6 +81,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     runtime: str = "process"
     image: str = ""
     mounts: tuple[tuple[str, bool], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -815,6 +815,15 @@ TABLE: dict[str, Case] = {
     "Job.spec.image": Case(
         ("a", "b"), template("image"), ("a", "b"), (job(runtime="podman"), pool())
     ),
+    "Job.spec.secrets[].name": Case(
+        ("a", "b"), template("secrets"), ((("a", ""),), (("b", ""),)), JOB
+    ),
+    "Job.spec.secrets[].environment": Case(
+        ("A", "B"),
+        template("secrets"),
+        ((("s", "A"),), (("s", "B"),)),
+        (job(secrets=[{"name": "s"}]), pool()),
+    ),
     "Job.spec.array.count": Case((2, 3), counted("j"), ([2], [3]), JOB),
     "Job.spec.array.parallelism": Case((1, 2), counted("j"), ([1], [2]), (ARRAY, pool())),
     "Job.spec.dependsOn[].job": Case(

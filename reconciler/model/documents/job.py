@@ -195,6 +195,19 @@ class CheckpointSpec(Part, frozen=True):
     ] = None
 
 
+class SecretSpec(Part, frozen=True):
+    """A secret of the owner's Unix user that nodes keep or fetch; its value never stands in git."""
+
+    name: Annotated[
+        Name,
+        doc("Name of the secret; a file of that name is in `$MUSTER_SECRETS_DIR`.", example="hf"),
+    ]
+    environment: Annotated[
+        EnvironmentName | None,
+        doc("Environment variable that has the value as well.", example="HF_TOKEN"),
+    ] = None
+
+
 class NodePreferenceSpec(Part, frozen=True):
     """Nodes that are liked better."""
 
@@ -388,6 +401,10 @@ class JobSpec(Part, frozen=True):
             "`MUSTER_VOLUME_NAME`.",
             example=["imagenet"],
         ),
+    ] = []
+    secrets: Annotated[
+        list[SecretSpec],
+        doc("Secrets that its tasks get.", example=[{"name": "hf", "environment": "HF_TOKEN"}]),
     ] = []
     reservation: Annotated[
         Name | None, doc("A Reservation whose nodes it may use in its time.", example="course")
