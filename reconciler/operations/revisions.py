@@ -158,6 +158,9 @@ def _objects(state: desired.Desired) -> dict[tuple[str, str], object]:
     found.update({("Quota", name): quota for name, quota in structure.quotas.items()})
     found.update({("Reservation", name): kept for name, kept in structure.reservations.items()})
     found.update({("Volume", name): volume for name, volume in structure.volumes.items()})
+    people = structure.access
+    found.update({("Person", email): one for email, one in people.identities.items()})
+    found.update({("Role", role.name): role for role in people.roles})
     found.update({("Removal", label): how for label, how in structure.prune.items()})
     found.update({("Job", name): job for name, job in state.jobs.items()})
     return found

@@ -44,5 +44,5 @@ def test_what_is_added_is_told(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_part_of_the_structure_is_compared() -> None:
     """A new kind can't be forgotten: its field makes this fail until it is compared."""
     compared = {"settings", "pools", "queues", "priority_classes", "unix_users"}
-    compared |= {"quotas", "reservations", "volumes", "prune"}
+    compared |= {"quotas", "reservations", "volumes", "prune", "access"}
     assert {field.name for field in msgspec.structs.fields(desired.Structure)} == compared
