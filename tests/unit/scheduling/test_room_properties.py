@@ -398,7 +398,8 @@ def test_whether_one_task_fits_is_told_alike_with_and_without_states(
 ) -> None:
     """Rooms are copied before and after their states were counted, and go ways of their own."""
     alone = [dataclasses.replace(one, count=1, minimum=None, slice_size=0) for one in asked]
-    situation = snapshot(nodes, [shape(one, nodes=len(nodes)) for one in alone])
+    shapes = [shape(one, nodes=len(nodes)) for one in alone]
+    situation = snapshot(nodes, shapes, profiles=("1g.10gb",))
     rooms = [Room(situation)]
     taken: list[tuple[Room, tuple[TaskPlacement, ...]]] = []
     for _ in range(8):
