@@ -19,6 +19,7 @@ from reconciler.server import (
     health,
     logs,
     overrides,
+    reporting,
     services,
     sync,
 )
@@ -53,6 +54,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *explanations.HANDLERS,
             *changes.HANDLERS,
             *overrides.HANDLERS,
+            *reporting.HANDLERS,
             *logs.HANDLERS,
         ],
         lifespan=[linked],
