@@ -18,8 +18,9 @@ from typing import Protocol
 
 import msgspec
 
-from agents import processes
+from agents import checks, processes
 from reconciler.model import devices
+from reconciler.model.checks import Command
 from reconciler.model.drift import Remedy
 from reconciler.model.records import RemedyReport
 
@@ -30,6 +31,10 @@ GO_S = 5.0
 KEPT_MAX = 256
 #: By how much the beginning of a process may differ: clocks are rounded on the way.
 STARTED_TOLERANCE_S = 2.0
+#: How long resetting devices, and asking for a reboot, may take.
+RESET_S, REBOOT_S = 120.0, 30.0
+#: Orders that an agent does not outlive: that there is another one is their end.
+_SURVIVED = ("reboot.", "restart-agent.")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +47,15 @@ class Node(Protocol):
 
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
         """Processes on devices that are no task's, as last seen."""
+
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+
+    def uuids(self) -> dict[int, str]:
+        """UUIDs of the devices by their numbers; of simulated ones none."""
+
+    def restart(self) -> None:
+        """End this agent soon: who keeps it alive starts it again."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -122,7 +136,9 @@ class Orders:
         self._ended = {one.id: one for one in kept.ended}
         for name in kept.begun:
             self._begun[name] = None
-            if name not in self._ended:
+            if name not in self._ended and name.startswith(_SURVIVED):
+                self._ended[name] = RemedyReport(name, done=True, message="it was started again")
+            elif name not in self._ended:
                 message = "the agent ended while it was at it, and does not know what came of it"
                 self._ended[name] = RemedyReport(name, done=False, message=message)
 
@@ -196,4 +212,65 @@ def _gone(handle: int, wait_s: float) -> bool:
     return bool(poller.poll(1000 * wait_s))
 
 
-HANDLERS: dict[str, Handler] = {"end-process": end_process}
+def restart_agent(_: Remedy, node: Node) -> str:
+    """End this agent; its tasks go on, and who keeps it alive starts it again."""
+    node.restart()
+    return "the agent ends, to be started again"
+
+
+def run_command(order: Remedy, node: Node) -> str:
+    """Run what the site has for it, with a deadline and without a shell.
+
+    Raises:
+        OrderError: a task runs here, or the command does not end with status 0.
+    """
+    _must_be_idle(node)
+    return _run(order.command, order.timeout_s)
+
+
+def reset_gpu(order: Remedy, node: Node) -> str:
+    """Reset devices that nobody uses, by nvidia-smi.
+
+    Raises:
+        OrderError: a task runs here, or the driver refuses.
+    """
+    _must_be_idle(node)
+    if node.foreign():
+        raise OrderError("processes that are no task's hold devices: end them first")
+    known = node.uuids()
+    uuids = [known[number] for number in order.devices if number in known]
+    if not uuids:
+        raise OrderError("no real device is to be reset")
+    return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
+
+
+def reboot(_: Remedy, node: Node) -> str:
+    """Boot the machine again.
+
+    Raises:
+        OrderError: a task runs here, or this process may not.
+    """
+    _must_be_idle(node)
+    return _run(("systemctl", "reboot"), REBOOT_S)
+
+
+def _must_be_idle(node: Node) -> None:
+    running = node.running()
+    if running:
+        raise OrderError(f"{len(running)} tasks run here, as {running[0]}: nothing may")
+
+
+def _run(command: tuple[str, ...], timeout_s: float) -> str:
+    found = checks.run(Command(command[0], command, timeout_s))
+    if found.verdict != "healthy":
+        raise OrderError(f"{command[0]}: {found.message}")
+    return f"{command[0]} has ended with status 0"
+
+
+HANDLERS: dict[str, Handler] = {
+    "end-process": end_process,
+    "restart-agent": restart_agent,
+    "run-command": run_command,
+    "reset-gpu": reset_gpu,
+    "reboot": reboot,
+}

@@ -21,6 +21,7 @@ import msgspec
 
 from agents import (
     carrying,
+    checks,
     confinement,
     crashpoints,
     epochs,
@@ -40,6 +41,7 @@ from agents import (
 )
 from agents.link import Connection, LinkError, RejectedError, Target, understand
 from agents.settings import Settings
+from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuProcess, GpuUsage
 from reconciler.model.records import Inventory
 from reconciler.model.states import AttemptState, EndReason
@@ -57,6 +59,8 @@ ANSWER_SLACK_S = 15.0
 POLL_GAP_S = 0.05
 ROTATE_EVERY_S = 5.0
 PRUNE_EVERY_S = 300.0
+#: An agent that is to start anew first tells that it will.
+RESTART_AFTER_S = 1.0
 
 
 class OccupiedError(Exception):
@@ -73,6 +77,9 @@ class Agent:
         self.leaving = threading.Event()
         self.changed = threading.Event()
         self.clean = threading.Event()
+        self.look_now = threading.Event()
+        self.plan: Plan | None = None
+        self.gpu_seen: tuple[GpuUsage, ...] = ()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.incarnation = os.urandom(8).hex()
         self.sequence = 0
@@ -82,6 +89,7 @@ class Agent:
         self.voice = voice.Voice(settings.name)
         self.say = self.voice.say
         self._orphaned = False
+        self._restarting = False
 
     def prepare(self) -> None:
         """Take the root and find out what the node is."""
@@ -117,6 +125,7 @@ class Agent:
             ),
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
+        self.checker = checks.Checker(self.root)
         self.orders = orders.Orders(self.root, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
@@ -132,11 +141,11 @@ class Agent:
         self.prepare()
         self._begin_watching_gpus()
         self._meet_supervisor()
-        for work in (self._poll, self._report, self._tidy, self.orders.work):
+        for work in (self._poll, self._report, self._tidy, self.orders.work, self._check):
             threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
         self.clean.set()
         self._listen()
-        if self.settings.stop_tasks_on_exit or self._orphaned:
+        if self._orphaned or (self.settings.stop_tasks_on_exit and not self._restarting):
             self._stop_all()
         return 0
 
@@ -378,6 +387,9 @@ class Agent:
                     epochs.save(self.root, epoch)
                 case state.Renew(at):
                     orders.append({"op": "renew", "at": at})
+                case state.Check(plan):
+                    self.plan = plan
+                    self.look_now.set()
                 case state.Remedy(remedies):
                     self.orders.take(remedies)
                 case state.StreamLog(request):
@@ -476,10 +488,28 @@ class Agent:
         with self.lock:
             return self.inventory.foreign_gpu_processes
 
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+        with self.lock:
+            return self.state.running()
+
+    def uuids(self) -> dict[int, str]:
+        """UUIDs of the devices by their numbers; of simulated ones none."""
+        with self.lock:
+            return {gpu.index: gpu.uuid for gpu in self.inventory.gpus if not gpu.simulated}
+
+    def restart(self) -> None:
+        """End this agent soon, its tasks left alone: who keeps it alive starts it again."""
+        self._restarting = True
+        timer = threading.Timer(RESTART_AFTER_S, self.leave)
+        timer.daemon = True
+        timer.start()
+
     def _take_gpus(self, look: gpuwatch.Look) -> None:
         """Take over what a look found; what changed is reported at once."""
         with self.lock:
             self.gpu_usage = look.usage or self.gpu_usage
+            self.gpu_seen = look.usage
             if not self._has_changed(inventory.with_gpus(self.inventory, look)):
                 return
             gpus = self.inventory.gpus
@@ -500,6 +530,20 @@ class Agent:
         self.state.want_inventory = True
         self.changed.set()
         return True
+
+    def _check(self) -> None:
+        """Look at the node's health as its pool asks for; what changes is told at once."""
+        while not self.leaving.is_set():
+            plan = self.plan
+            self.look_now.wait(plan.interval_s if plan is not None else None)
+            self.look_now.clear()
+            plan = self.plan
+            with self.lock:
+                gpus, usage = self.inventory.gpus, self.gpu_seen
+            found = self.checker.look(plan, gpus, usage) if plan is not None else ()
+            with self.lock:
+                told = checks.unwell(found)
+                self._has_changed(msgspec.structs.replace(self.inventory, checks=told))
 
     # Small things ----------------------------------------------------------------------------
 

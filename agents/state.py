@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model import drift
+from reconciler.model import checks, drift
 from reconciler.model.records import AttemptReport, StopOrder
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import Assignment, LogRequest, SyncResponse, TaskTemplate
@@ -82,8 +82,24 @@ class Remedy(msgspec.Struct, frozen=True):
     orders: tuple[drift.Remedy, ...]
 
 
+class Check(msgspec.Struct, frozen=True):
+    """Look at the node's health as this says from now on; None: no longer."""
+
+    plan: checks.Plan | None
+
+
 Step = (
-    Remedy | Start | Refuse | Stop | Forget | SaveEpoch | Renew | StreamLog | ReportNow | Complain
+    Check
+    | Remedy
+    | Start
+    | Refuse
+    | Stop
+    | Forget
+    | SaveEpoch
+    | Renew
+    | StreamLog
+    | ReportNow
+    | Complain
 )
 
 
@@ -97,6 +113,7 @@ class NodeState:
         self.assignments: dict[str, Assignment] = {}
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
+        self.checks: checks.Plan | None = None
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
         self.remedies: tuple[drift.Remedy, ...] | None = ()
         self.want_inventory = True
@@ -154,6 +171,9 @@ class NodeState:
             self.assignments = {a.attempt: a for a in response.set.assignments}
             self.templates = response.set.templates
             self._forgotten &= self.assignments.keys()
+            if response.set.checks != self.checks:
+                self.checks = response.set.checks
+                steps.append(Check(self.checks))
             if response.set.remedies != self.remedies:
                 self.remedies = response.set.remedies
                 steps.append(Remedy(response.set.remedies))

@@ -159,6 +159,7 @@ class Loop:
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._committed_at = 0.0
         self._fresh: set[str] = set()
+        self._told_generation: int | None = None
         self._counters = metrics.Counters(clock())
         self._meter = metering.Meter()
         self._page = b""
@@ -365,7 +366,11 @@ class Loop:
         updates = self._engine.apply(result.actions, structure, self._memory)
         for update in updates:
             self._link.send(update)
-        for node in sorted(self._fresh - {update.node for update in updates}):
+        waiting = set(self._fresh)
+        if result.desired_generation != self._told_generation:
+            waiting.update(self._engine.behind(structure, self._memory))
+            self._told_generation = result.desired_generation
+        for node in sorted(waiting - {update.node for update in updates}):
             self._link.send(self._engine.update(node, structure, self._memory))
         self._fresh.clear()
         for identity, refused in result.answers.items():

@@ -88,6 +88,8 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
     before = known.get(key)
     action = limits.action_of(work.desired.structure, one.kind, one.pool)
     stand = limits.Stand()
+    if one.kind == "node-check-failed" and limits.healing_of(work, one.pool, one.subject) is None:
+        action = "report" if action == "remediate" else action
     if action == "remediate":
         stand = limits.stand_of(work, one.kind, key, one.pool)
         if stand.looks_at is not None and one.kind in limits.ACTED_ON:
@@ -144,6 +146,7 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Fo
         yield Found("node-silent", name, message, "reporting", "silent", pool=pool.name, node=name)
     elif pool is not None and heard:
         yield from _of_inventory(node, pool)
+        yield from _of_checks(node, pool)
     if heard:
         where = pool.name if pool else ""
         yield from _on_devices(node, where)
@@ -158,6 +161,22 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Foun
         yield Found(
             one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name
         )
+
+
+def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+    """What its health checks found, and whether it is out as a black hole."""
+    for one in node.inventory.checks if pool.checks is not None else ():
+        kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
+        subject = f"{node.name}/{one.name}"
+        yield Found(
+            kind, subject, one.message, "healthy", one.verdict, pool=pool.name, node=node.name
+        )
+    if pool.black_hole is not None and node.out_until:
+        message = health.black_hole_message(node)
+        yield Found(
+            "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
+            pool=pool.name, node=node.name,
+        )  # fmt: skip
 
 
 def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[Found]:

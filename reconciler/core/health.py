@@ -96,9 +96,40 @@ def last_contact(node: records.NodeRecord) -> float:
     return max(node.last_report_at, node.last_answer_at)
 
 
+def black_hole_message(node: records.NodeRecord) -> str:
+    """Why a node on which tasks fail is out, by whom, and until when."""
+    until = times.format_time(node.out_until)
+    return (
+        f"tasks of {len(node.failures)} owners failed here soon after their start and none "
+        f"succeeded: Muster has taken it out until {until}"
+    )
+
+
+def _look_into_hole(
+    work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
+) -> records.NodeRecord:
+    """Take a node out on which tasks of different owners fail quickly, or let it back in."""
+    hole = pool.black_hole if pool else None
+    if hole is None or node.out_until > work.now:
+        return node
+    if node.out_until:
+        return work.renew_node(node, failures=(), out_until=0.0)
+    quick = [
+        one
+        for one in node.failures
+        if one.ran_s <= hole.quick_s and one.at > work.now - hole.window_s
+    ]
+    if len(quick) < hole.owners:
+        return node
+    node = work.renew_node(node, failures=tuple(quick), out_until=work.now + hole.out_s)
+    work.event("NodeBlackHole", black_hole_message(node), node=node.name)
+    return node
+
+
 def _renew_state(
     work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
+    node = _look_into_hole(work, node, pool)
     drain = pool.drains.get(node.name) if pool else None
     drain = drain or work.override_drains.get(node.name)
     state, message = _state_of(work, node, pool, drain)
@@ -132,6 +163,12 @@ def _state_of(
     missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
+    for one in node.inventory.checks if pool.checks is not None else ():
+        if one.verdict == "failed":
+            return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}"
+    if node.out_until > work.now and pool.black_hole is not None:
+        work.wake(node.out_until)
+        return NodeState.UNHEALTHY, black_hole_message(node)
     if node.unwanted:
         first = node.unwanted[0]
         return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"

@@ -13,6 +13,8 @@ _ALIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 #: The most that is kept of numbers and texts that a node may choose.
 AMOUNT_MAX = 2**53
 MESSAGE_CHARACTERS_MAX = 2000
+#: The most owners whose failures on a node are remembered.
+FAILURES_MAX = 16
 _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
@@ -143,6 +145,7 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         max_memory_bytes=min(AMOUNT_MAX, max(0, told.max_memory_bytes)),
         cpu_s=min(float(AMOUNT_MAX), max(0.0, told.cpu_s)),
     )
+    _count_failure(work, work.attempts[attempt.id])
     how = f"signal {signal}" if signal else f"status {code}"
     detail = f": {message}" if message else ""
     work.event(
@@ -152,6 +155,27 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         node=attempt.node,
         attempt=attempt.id,
     )
+
+
+def _count_failure(work: desk.Work, ended: records.AttemptRecord) -> None:
+    """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
+    node = work.node(ended.node)
+    pool = work.desired.structure.pools.get(node.pool) if node else None
+    if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
+        return
+    if ended.end_reason is not EndReason.EXITED or ended.started_at is None:
+        return
+    if ended.exit_code == 0:
+        if node.failures:
+            work.renew_node(node, failures=())
+        return
+    draft, record = work.drafts.get(ended.job), work.observed.jobs.get(ended.job)
+    spec = draft.spec if draft else record.spec if record else None
+    owner = spec.owner if spec else ""
+    ran_s = max(0.0, (ended.ended_at or work.now) - ended.started_at)
+    others = tuple(one for one in node.failures if one.owner != owner)
+    failures = (*others, records.QuickFailure(owner, work.now, ran_s))[-FAILURES_MAX:]
+    work.renew_node(node, failures=failures)
 
 
 def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, message: str) -> None:

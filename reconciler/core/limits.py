@@ -22,7 +22,9 @@ REMEDIES_MAX = 5000
 BACKOFF_S_MAX = 6 * 3600.0
 _MESSAGE_CHARACTERS_MAX = 300
 #: Kinds that ``remedies`` acts on; of the others the life cycle or the node takes care at once.
-ACTED_ON = frozenset({"gpu-process-foreign", "task-missing", "queue-over-limit"})
+ACTED_ON = frozenset(
+    {"gpu-process-foreign", "task-missing", "queue-over-limit", "node-check-failed"}
+)
 #: How long after it was first listed something is done about a difference.
 LISTED_S = 1.0
 
@@ -110,6 +112,12 @@ def begin(work: desk.Work, verb: RemedyVerb, cause: str, pool: str, **details: o
     )
     work.add_remedy(remedy)
     return remedy
+
+
+def healing_of(work: desk.Work, pool: str, subject: str) -> desired.Healing | None:
+    """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
+    declared = work.desired.structure.pools.get(pool)
+    return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
 
 
 def may_begin(work: desk.Work, kind: str, cause: str, pool: str) -> bool:

@@ -5,17 +5,27 @@ goes to it as an order that it carries out once; what became of it comes back wi
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
 from reconciler.core import lifecycle, limits
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
-from reconciler.model.drift import Drift, Remedy, RemedyState
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.drift import (
+    HEALING_VERBS,
+    IDLE_VERBS,
+    Drift,
+    Remedy,
+    RemedyState,
+    RemedyVerb,
+)
+from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: A node that has not told of an order after so long never got it, or is away.
 LOST_AFTER_S = 300.0
+#: How long a node waits for another look whether it is its turn.
+TURN_S = 60.0
 #: The most elements that leave an overfull queue at once.
 EVICT_MAX = 200
 
@@ -27,10 +37,11 @@ def apply(work: desk.Work) -> None:
         return
     _take_reports(work)
     for one in list(work.remedies):
-        if one.open and one.at + LOST_AFTER_S <= work.now:
+        lost_at = one.at + LOST_AFTER_S + one.timeout_s
+        if one.open and lost_at <= work.now:
             work.end_remedy(one, "lost", f"{one.node} has not told what became of it")
         elif one.open:
-            work.wake(one.at + LOST_AFTER_S)
+            work.wake(lost_at)
     work.forget_remedies(work.now - limits.REMEMBER_S, limits.REMEDIES_MAX)
     for row in work.observed.drift:
         remedy = _REMEDIES.get(row.kind)
@@ -159,6 +170,47 @@ def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:
     return found
 
 
+def _heal(work: desk.Work, row: Drift) -> None:
+    """Have a node do what its pool says about a failed check, one after another.
+
+    A node that a person has drained is left to that person; one on which something runs is
+    waited for, as it takes nothing new.
+    """
+    node, healing = work.node(row.node), limits.healing_of(work, row.pool, row.subject)
+    pool = work.desired.structure.pools.get(row.pool)
+    if node is None or healing is None or pool is None or node.drain is not None:
+        return
+    if node.state is not NodeState.UNHEALTHY:
+        return
+    if healing.verb in IDLE_VERBS and work.attempts_of_node(node.name):
+        return
+    busy = {
+        one.node
+        for one in work.remedies
+        if one.open and one.pool == row.pool and one.verb in HEALING_VERBS
+    }
+    if row.node in busy:
+        return
+    if len(busy) >= pool.remedies_at_once:
+        work.wake(work.now + TURN_S)
+        return
+    name = row.subject.rpartition("/")[2]
+    found = next((one for one in node.inventory.checks if one.name == name), None)
+    if found is None or found.verdict != "failed":
+        return
+    remedy = limits.begin(
+        work,
+        cast("RemedyVerb", healing.verb),
+        row.key,
+        row.pool,
+        node=row.node,
+        devices=found.devices,
+        command=healing.command,
+        timeout_s=healing.timeout_s,
+    )
+    _order(work, row, remedy)
+
+
 def _order(work: desk.Work, row: Drift, remedy: Remedy) -> None:
     message = f"{row.key}: {remedy.verb}"
     work.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
@@ -169,4 +221,5 @@ _REMEDIES: dict[str, Callable[[desk.Work, Drift], None]] = {
     "gpu-process-foreign": _end_process,
     "task-missing": _tell,
     "queue-over-limit": _evict,
+    "node-check-failed": _heal,
 }

@@ -1,11 +1,12 @@
 """A node pool as written to the pool that the rest of Muster works with."""
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 from reconciler.desired import asking
 from reconciler.desired.collecting import Faults
-from reconciler.model import desired, drift, hostlists, resources
-from reconciler.model.documents import nodepool
+from reconciler.model import checks, desired, drift, hostlists, resources
+from reconciler.model.documents import health, nodepool
 from reconciler.model.documents.drift import DriftKind
 
 
@@ -46,6 +47,88 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
         gpu_driver=spec.nodes.driver,
         drift=drift_policy(spec.drift.policy, faults, of_pool=True),
+        **_health(spec, faults),
+    )
+
+
+def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
+    """Checks, and what is done when one fails."""
+    said, place = spec.health, ("spec", "health")
+    if said is None:
+        if spec.nodes.mounts:
+            faults.add(
+                "mounts-without-health",
+                "mounts are looked at by health checks only: add `health: {}` to spec",
+                *("spec", "nodes", "mounts"),
+            )
+        return {}
+    names = [one.name for one in said.commands]
+    for index, one in enumerate(said.commands):
+        if one.name in checks.BUILT_IN or names.index(one.name) != index:
+            message = "another check has this name: choose another one"
+            faults.add(
+                "duplicate-check", message, *place, "commands", index, "name", found=one.name
+            )
+    hole = said.black_hole
+    return {
+        "checks": _plan(spec, said, faults),
+        "remedies": _remedies(said, {*checks.BUILT_IN, *names} - set(said.off), faults),
+        "remedies_at_once": said.remedies_at_once,
+        "black_hole": None
+        if hole is None
+        else desired.BlackHole(
+            hole.owners,
+            faults.duration(hole.quick, *place, "blackHole", "quick"),
+            faults.duration(hole.window, *place, "blackHole", "window"),
+            faults.duration(hole.out, *place, "blackHole", "out"),
+        ),
+    }
+
+
+def _remedies(
+    said: health.HealthSpec, known: set[str], faults: Faults
+) -> dict[str, desired.Healing]:
+    found: dict[str, desired.Healing] = {}
+    for index, remedy in enumerate(said.remedies):
+        where = ("spec", "health", "remedies", index)
+        if remedy.check not in known or remedy.check in found:
+            faults.add(
+                "remedy-of-no-check",
+                "each remedy is of one check that is made, and of another than the others",
+                *(*where, "check"),
+                found=remedy.check,
+                expected=f"one of {', '.join(sorted(known))}",
+            )
+        if bool(remedy.command) is not (remedy.action == "run-command"):
+            message = "`command` belongs to `action: run-command`, and to no other"
+            faults.add("remedy-command", message, *where, "command")
+        timeout_s = faults.duration(remedy.timeout, *where, "timeout")
+        found[remedy.check] = desired.Healing(remedy.action, tuple(remedy.command), timeout_s)
+    return found
+
+
+def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) -> checks.Plan:
+    place = ("spec", "health")
+    interval_s = faults.duration(said.interval, *place, "interval")
+    if not interval_s:
+        faults.add("health-interval", "nodes look once a second at the most", *place, "interval")
+    return checks.Plan(
+        interval_s=float(interval_s),
+        off=tuple(said.off),
+        gpus=0 if spec.nodes.gpus is None else spec.nodes.gpus.count,
+        mounts=tuple(spec.nodes.mounts),
+        gpu_temperature_celsius=float(said.gpu_temperature),
+        disk_free_ratio=float(said.disk_free),
+        inodes_free_ratio=float(said.inodes_free),
+        stuck_processes=said.stuck_processes,
+        commands=tuple(
+            checks.Command(
+                one.name,
+                tuple(one.command),
+                float(faults.duration(one.timeout, *place, "commands", index, "timeout")),
+            )
+            for index, one in enumerate(said.commands)
+        ),
     )
 
 

@@ -12,7 +12,17 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.model import desired, drift, hostlists, identifiers, link, outcome, records, wire
+from reconciler.model import (
+    checks,
+    desired,
+    drift,
+    hostlists,
+    identifiers,
+    link,
+    outcome,
+    records,
+    wire,
+)
 from reconciler.model.states import AttemptState
 
 
@@ -55,6 +65,7 @@ class AgentsEngine:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
+        self._plans: dict[str, checks.Plan | None] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
 
@@ -74,6 +85,14 @@ class AgentsEngine:
         return [
             self.update(node, structure, memory, tuple(acknowledged.get(node, ())))
             for node in changed
+        ]
+
+    def behind(self, structure: desired.Structure, memory: Held) -> list[str]:
+        """Nodes that were told to make other checks than their pool has now."""
+        return [
+            node
+            for node, plan in self._plans.items()
+            if node in memory.nodes and plan != plan_of(node, structure, memory)
         ]
 
     def update(
@@ -127,8 +146,9 @@ class AgentsEngine:
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
+        plan = self._plans[node] = plan_of(node, structure, memory)
         return wire.AssignmentSet(
-            templates=templates, assignments=tuple(assignments), remedies=remedies
+            templates=templates, assignments=tuple(assignments), remedies=remedies, checks=plan
         )
 
     def _secret(self, attempt: records.AttemptRecord) -> str:
@@ -184,6 +204,13 @@ def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str,
     """Folders of a job's volumes, as containers are to see them."""
     found = (structure.volumes.get(name) for name in spec.volumes)
     return tuple((volume.mount_path, False) for volume in found if volume is not None)
+
+
+def plan_of(node: str, structure: desired.Structure, memory: Held) -> checks.Plan | None:
+    """The checks that the pool of a node asks for."""
+    record = memory.nodes.get(node)
+    pool = structure.pools.get(record.pool) if record else None
+    return pool.checks if pool else None
 
 
 def _told(

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.access import Access
+from reconciler.model.checks import Plan
 from reconciler.model.drift import Action
 from reconciler.model.resources import Resources
 
@@ -265,12 +266,39 @@ class MigLayout(msgspec.Struct, frozen=True):
     instances: tuple[tuple[str, int], ...]
 
 
+class Healing(msgspec.Struct, frozen=True):
+    """What is done on a node where a check has failed.
+
+    ``verb`` is one of ``restart-agent``, ``reset-gpu``, ``run-command`` and ``reboot``; all but the
+    first wait until nothing runs there.
+    """
+
+    verb: str
+    command: tuple[str, ...] = ()
+    timeout_s: float = 300.0
+
+
+class BlackHole(msgspec.Struct, frozen=True):
+    """When a node on which tasks fail quickly is taken out.
+
+    ``owners`` different owners have to have had a task that failed within ``quick_s`` of its
+    start, all within ``window_s`` and with no success between; it stays out for ``out_s``.
+    """
+
+    owners: int = 3
+    quick_s: int = 30
+    window_s: int = 600
+    out_s: int = 3600
+
+
 class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
     ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
     each. ``overcommit`` says how many times CPU and memory may be promised. ``gpu_driver`` is how
     the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
+    ``checks`` is what its nodes look at; ``remedies`` what is done where a check has failed, by its
+    name, on at the most ``remedies_at_once`` nodes.
     """
 
     name: str
@@ -292,6 +320,10 @@ class Pool(msgspec.Struct, frozen=True):
     overcommit: tuple[float, float] = (1.0, 1.0)
     gpu_driver: str = ""
     drift: dict[str, Action] = {}
+    checks: Plan | None = None
+    remedies: dict[str, Healing] = {}
+    remedies_at_once: int = 1
+    black_hole: BlackHole | None = None
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""

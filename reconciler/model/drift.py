@@ -50,6 +50,16 @@ KINDS: dict[str, Kind] = {
     "node-drained-by-override": Kind(
         "warning", "report", _TOLD, "a node was drained by hand, behind git"
     ),
+    "node-check-failed": Kind(
+        "critical", "remediate", _ANY, "a health check of a node has failed: it takes no work",
+        "what `health.remedies` of its pool says",
+    ),
+    "node-check-degraded": Kind(
+        "warning", "report", _TOLD, "a health check of a node found something that is not well"
+    ),
+    "node-black-hole": Kind(
+        "critical", "report", _TOLD, "tasks of different owners fail quickly on a node: it is out"
+    ),
     "gpu-failed": Kind("critical", "report", _TOLD, "a GPU is lost, missing, failed or silent"),
     "gpu-process-foreign": Kind(
         "warning", "report", _ANY, "a process holds a GPU and belongs to no task",
@@ -119,10 +129,21 @@ class Drift(msgspec.Struct, frozen=True, omit_defaults=True):
 
 #: What a remedy does: ``tell``, ``evict`` and ``retry`` are the controller's own, the others are
 #: orders that a node carries out.
-RemedyVerb = Literal["tell", "evict", "retry", "end-process"]
+RemedyVerb = Literal[
+    "tell",
+    "evict",
+    "retry",
+    "end-process",
+    "restart-agent",
+    "reset-gpu",
+    "run-command",
+    "reboot",
+]
 RemedyState = Literal["ordered", "done", "failed", "lost"]
-#: Verbs that an agent carries out and tells the end of.
-NODE_VERBS: tuple[RemedyVerb, ...] = ("end-process",)
+#: Verbs that make a node well.
+HEALING_VERBS = ("restart-agent", "reset-gpu", "run-command", "reboot")
+#: Of them those for which nothing may run on the node.
+IDLE_VERBS = ("reset-gpu", "run-command", "reboot")
 
 
 class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,7 +155,8 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
         node: who carries it out; empty for the controller.
         state: ``lost``: the node did not tell in time what became of it.
         pid, started_at: the process to end, by when it began, since numbers come again.
-        uuid: the device that it is about.
+        uuid: the device that it is about; devices: the devices, by number.
+        command, timeout_s: what to run, and how long it may take.
     """
 
     id: str
@@ -149,6 +171,9 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     started_at: float = 0.0
     uuid: str = ""
+    devices: tuple[int, ...] = ()
+    command: tuple[str, ...] = ()
+    timeout_s: float = 0.0
 
     @property
     def open(self) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from reconciler.model import desired, devices, hosts, runs
 from reconciler.model import recollection as recollections
+from reconciler.model.checks import Result
 from reconciler.model.drift import Drift, Remedy
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
@@ -244,6 +245,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
     host: hosts.Host | None = None
     isolation: Isolation | None = None
+    checks: tuple[Result, ...] = ()
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
@@ -257,6 +259,14 @@ class NodeUsage(msgspec.Struct, frozen=True):
     load_1m: float = 0.0
     agent_cpu_s: float = 0.0
     agent_memory_bytes: int = 0
+
+
+class QuickFailure(msgspec.Struct, frozen=True):
+    """A task of this owner failed on a node, so soon after its start."""
+
+    owner: str
+    at: float
+    ran_s: float
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -281,6 +291,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     drain: desired.Drain | None = None
     message: str = ""
     unwanted: tuple[str, ...] = ()
+    failures: tuple[QuickFailure, ...] = ()
+    out_until: float = 0.0
 
 
 OverrideVerb = Literal["cancel", "drain"]

@@ -7,6 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
+from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuUsage
 from reconciler.model.drift import Remedy
 from reconciler.model.records import (
@@ -126,11 +127,13 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything one node has to have, with the templates that its assignments name.
 
     ``remedies`` are to be carried out once each: an id that was is not carried out again.
+    ``checks`` is what the node is to look at; None: nothing.
     """
 
     templates: dict[str, TaskTemplate] = {}
     assignments: tuple[Assignment, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    checks: Plan | None = None
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from agents import tasks
 from reconciler import controller
 from reconciler.core import leaving
 from reconciler.desired import normalise, validate
-from reconciler.model import desired, devices, records, wire
+from reconciler.model import checks, desired, devices, records, wire
 from reconciler.model.documents import kinds
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
@@ -257,6 +257,30 @@ class Case(msgspec.Struct, frozen=True):
 
 
 CLUSTER = (document("Cluster", "c", {}), pool(), job())
+COMMANDS: Json = {"commands": [{"name": "c", "command": ["c"]}]}
+HEALED_BARE = (pool(health={"remedies": [{"check": "clock"}], "remediesAtOnce": 1}),)
+HEALED = (
+    pool(
+        health={
+            "remedies": [{"check": "clock", "action": "run-command", "command": ["r"]}],
+            "remediesAtOnce": 1,
+        }
+    ),
+)
+HOLE = (
+    pool(count=1, health={"blackHole": {"owners": 2}}),
+    document(
+        "Access",
+        "people",
+        {
+            "identities": [
+                {"email": f"{who}@example.org", "unixUser": who} for who in ("ada", "bob")
+            ]
+        },
+    ),
+    job(owner="ada@example.org"),
+    job("k", owner="bob@example.org"),
+)
 KILLED = (
     document("Cluster", "c", {"drift": {"policy": {"task-killed": "remediate"}}}),
     pool(),
@@ -430,6 +454,56 @@ def driver_is(version: str) -> Callable[[Run, Path], Json]:
         run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
         run.cycle()
         return run.memory.nodes[name].state.value
+
+    return look
+
+
+def planned(field: str) -> Callable[[Run, Path], Json]:
+    """What a node is told to look at."""
+
+    def look(run: Run, _: Path) -> Json:
+        sent = run.engine.update("p-0", run.structure, run.memory)
+        plan = msgspec.msgpack.decode(sent.payload or b"", type=wire.AssignmentSet).checks
+        return getattr(plan, field)
+
+    return look
+
+
+def commanded(field: str) -> Callable[[Run, Path], Json]:
+    """What a node is told to run to see how it is."""
+    return lambda run, shared: getattr(planned("commands")(run, shared)[0], field)
+
+
+def healed(field: str, *nodes: str) -> Callable[[Run, Path], Json]:
+    """What is ordered when every check of some nodes has failed."""
+
+    def look(run: Run, _: Path) -> Json:
+        for _turn in range(4):
+            for name in nodes or ("p-0",):
+                told = run.nodes[name].report(run.now)
+                failed = tuple(checks.Result(one, "failed", "x") for one in ("clock", "mounts"))
+                inventory = msgspec.structs.replace(
+                    told.inventory or records.Inventory(), checks=failed
+                )
+                run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
+            run.cycle()
+            run.now += 1
+        return [getattr(one, field) for one in run.memory.remedies]
+
+    return look
+
+
+def hole(ran_s: float, later_s: float = 0) -> Callable[[Run, Path], Json]:
+    """What a node is on which tasks of two owners failed after so long."""
+
+    def look(run: Run, _: Path) -> Json:
+        for name in ("j", "k"):
+            run.advance(ran_s)
+            run.end(name, exit_code=1)
+        run.advance(later_s)
+        run.hear()
+        run.cycle()
+        return run.memory.nodes["p-0"].state.value
 
     return look
 
@@ -651,6 +725,59 @@ TABLE: dict[str, Case] = {
         killed_tries(1),
         (["Failed", 0], ["Running", 1]),
         POOL,
+    ),
+    "NodePool.spec.nodes.mounts": Case(
+        (["/a"], ["/b"]), planned("mounts"), (("/a",), ("/b",)), (pool(health={}), job())
+    ),
+    "NodePool.spec.health.interval": Case(("1m", "2m"), planned("interval_s"), (60, 120), POOL),
+    "NodePool.spec.health.off": Case(([], ["clock"]), planned("off"), ((), ("clock",)), POOL),
+    "NodePool.spec.health.gpuTemperature": Case(
+        (80, 90), planned("gpu_temperature_celsius"), (80, 90), POOL
+    ),
+    "NodePool.spec.health.diskFree": Case((0.1, 0.2), planned("disk_free_ratio"), (0.1, 0.2), POOL),
+    "NodePool.spec.health.inodesFree": Case(
+        (0.1, 0.2), planned("inodes_free_ratio"), (0.1, 0.2), POOL
+    ),
+    "NodePool.spec.health.stuckProcesses": Case((1, 2), planned("stuck_processes"), (1, 2), POOL),
+    "NodePool.spec.health.commands[].name": Case(
+        ("a", "b"), commanded("name"), ("a", "b"), (pool(health=COMMANDS), job())
+    ),
+    "NodePool.spec.health.commands[].command": Case(
+        (["x"], ["y", "z"]),
+        commanded("command"),
+        (("x",), ("y", "z")),
+        (pool(health=COMMANDS), job()),
+    ),
+    "NodePool.spec.health.commands[].timeout": Case(
+        ("1s", "2s"), commanded("timeout_s"), (1, 2), (pool(health=COMMANDS), job())
+    ),
+    "NodePool.spec.health.remedies[].check": Case(
+        ("clock", "mounts"),
+        healed("cause"),
+        (["node-check-failed:p-0/clock"], ["node-check-failed:p-0/mounts"]),
+        HEALED,
+    ),
+    "NodePool.spec.health.remedies[].action": Case(
+        ("restart-agent", "reboot"), healed("verb"), (["restart-agent"], ["reboot"]), HEALED_BARE
+    ),
+    "NodePool.spec.health.remedies[].command": Case(
+        (["x"], ["y"]), healed("command"), ([("x",)], [("y",)]), HEALED
+    ),
+    "NodePool.spec.health.remedies[].timeout": Case(
+        ("1s", "2s"), healed("timeout_s"), ([1], [2]), HEALED
+    ),
+    "NodePool.spec.health.remediesAtOnce": Case(
+        (1, 2), healed("node", "p-0", "p-1"), (["p-0"], ["p-0", "p-1"]), HEALED
+    ),
+    "NodePool.spec.health.blackHole.owners": Case((2, 3), hole(1), ("Unhealthy", "Ready"), HOLE),
+    "NodePool.spec.health.blackHole.quick": Case(
+        ("5s", "60s"), hole(30), ("Ready", "Unhealthy"), HOLE
+    ),
+    "NodePool.spec.health.blackHole.window": Case(
+        ("1s", "10m"), hole(4), ("Ready", "Unhealthy"), HOLE
+    ),
+    "NodePool.spec.health.blackHole.out": Case(
+        ("10s", "1h"), hole(1, 60), ("Ready", "Unhealthy"), HOLE
     ),
     "NodePool.spec.nodes.driver": Case(
         ("550", "535"), driver_is("550.54.15"), ("Ready", "Unhealthy"), POOL

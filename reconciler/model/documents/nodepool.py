@@ -17,6 +17,7 @@ from reconciler.model.documents.fields import (
     WholeGpus,
     doc,
 )
+from reconciler.model.documents.health import HealthSpec
 
 Factor = Annotated[int, msgspec.Meta(ge=1, le=100)] | Annotated[float, msgspec.Meta(ge=1, le=100)]
 
@@ -62,10 +63,6 @@ class GpusSpec(Part, frozen=True):
 class NodeSpec(Part, frozen=True):
     """What each node of the pool must have at the least."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "mounts": "checks of mounts are not built yet",
-    }
-
     cpu: Annotated[Cpu, doc("CPUs that tasks may take.", example="64", unit="CPUs")]
     memory: Annotated[Memory, doc("Memory that tasks may take.", example="512Gi", unit="bytes")]
     gpus: Annotated[GpusSpec | None, doc("GPUs of the node.", example={"count": 8})] = None
@@ -77,6 +74,13 @@ class NodeSpec(Part, frozen=True):
             max_length=32,
         ),
     ] = ""
+    mounts: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern=r"^/[^\x00\n]*$", max_length=4096)]],
+        doc(
+            "Paths that have to be mounted; looked at where the pool has `health`.",
+            example=["/data"],
+        ),
+    ] = []
 
 
 class TaintSpec(Part, frozen=True):
@@ -150,7 +154,6 @@ class NodePoolSpec(Part, frozen=True):
     """Which nodes there are and what they are like."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "health": "health checks and remediation are not built yet",
         "min": "autoscaling is not built yet",
         "max": "autoscaling is not built yet",
     }
@@ -215,6 +218,10 @@ class NodePoolSpec(Part, frozen=True):
             example={"policy": {"gpu-process-foreign": "remediate"}},
         ),
     ] = PoolDriftSpec()
+    health: Annotated[
+        HealthSpec | None,
+        doc("Checks of the nodes; left out: none are made.", example={"interval": "1m"}),
+    ] = None
     overrides: Annotated[
         list[OverrideSpec],
         doc("What people say about single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),

@@ -23,8 +23,20 @@ class Node:
     def __init__(self, *found: devices.GpuProcess) -> None:
         self.found = found
 
+    busy: tuple[str, ...] = ()
+    restarted = False
+
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
         return self.found
+
+    def running(self) -> list[str]:
+        return list(self.busy)
+
+    def uuids(self) -> dict[int, str]:
+        return {0: "GPU-0", 1: "GPU-1"}
+
+    def restart(self) -> None:
+        self.restarted = True
 
 
 def on_device(pid: int) -> Node:
@@ -132,3 +144,49 @@ def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
     made.work()
     (told,) = made.reports()
     assert "does not know how to polish" in told.message
+
+
+def test_a_command_runs_without_a_shell_and_its_status_counts(tmp_path: Path) -> None:
+    mark = tmp_path / "$(touch x)"
+    good = order(verb="run-command", command=("touch", str(mark)), timeout_s=10.0)
+    assert orders.run_command(good, Node()) == "touch has ended with status 0"
+    assert mark.exists()
+    bad = order(verb="run-command", command=("sh", "-c", "echo no disk; exit 3"), timeout_s=10.0)
+    with pytest.raises(orders.OrderError, match="sh: no disk"):
+        orders.run_command(bad, Node())
+    slow = order(verb="run-command", command=("sleep", "60"), timeout_s=0.1)
+    with pytest.raises(orders.OrderError, match=r"not ended after 0\.1 s"):
+        orders.run_command(slow, Node())
+
+
+def test_nothing_is_reset_or_run_where_a_task_runs() -> None:
+    busy = Node()
+    busy.busy = ("train.1.a.0.main.0.1",)
+    for handler in (orders.run_command, orders.reset_gpu, orders.reboot):
+        with pytest.raises(orders.OrderError, match="1 tasks run here, as train"):
+            handler(order(command=("true",), timeout_s=1.0, devices=(0,)), busy)
+
+
+def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    orders.reset_gpu(order(devices=(1, 0)), Node())
+    assert (tmp_path / "asked").read_text() == "--gpu-reset -i GPU-1,GPU-0\n"
+    with pytest.raises(orders.OrderError, match="no real device"):
+        orders.reset_gpu(order(devices=(7,)), Node())
+    with pytest.raises(orders.OrderError, match="end them first"):
+        orders.reset_gpu(order(devices=(0,)), on_device(1))
+
+
+def test_an_agent_that_starts_anew_has_carried_that_out(tmp_path: Path) -> None:
+    node = Node()
+    made = orders.Orders(tmp_path, node, lambda: None)
+    made.take([order(name="restart-agent.1", verb="restart-agent")])
+    made.work()
+    assert node.restarted
+    killed = order(name="reboot.2", verb="reboot")
+    orders.Orders(tmp_path, node, lambda: None, {}).take([killed])
+    (told,) = orders.Orders(tmp_path, node, lambda: None).reports()
+    assert (told.id, told.done) == ("reboot.2", True)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from reconciler.core import limits, memory, remedies
-from reconciler.model import desired, devices, records, wire
+from reconciler.model import checks, desired, devices, records, wire
 from reconciler.model.documents.drift import DriftKind
 from reconciler.model.drift import KINDS, Drift
 from reconciler.model.resources import Resources
@@ -82,6 +82,8 @@ class Site(World):
             gpu_model="H200",
             gpu_driver="550",
             labels={"room": "b2"},
+            checks=checks.Plan(),
+            black_hole=desired.BlackHole(owners=3),
         )
         self.nodes = {name: Node(name, self.pool) for name in names}
         self.queue = desired.Queue(name="default", limit=desired.Amounts(cpu_milli=20_000))
@@ -203,6 +205,39 @@ def failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     name, index = _any(site, chance), chance.randrange(GPUS)
     state = chance.choice([devices.LOST, devices.MISSING, devices.FAILED, devices.UNRESPONSIVE])
     return "gpu-failed", f"{name}/gpu{index}", _with_gpu(site, name, index, state=state)
+
+
+def check_failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
+    result = checks.Result(check, "failed", "it is broken")
+    return "node-check-failed", f"{name}/{check}", _inventory(site, name, checks=(result,))
+
+
+def check_degraded(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
+    result = checks.Result(check, "degraded", "it is not well")
+    return "node-check-degraded", f"{name}/{check}", _inventory(site, name, checks=(result,))
+
+
+def black_hole(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    node = _any(site, chance)
+    others = [name for name in site.pool.nodes if name != node]
+    site.change_pool(drains=dict.fromkeys(others, desired.Drain("away")))
+    for owner in ("ada", "bob", "eve"):
+        name = f"{owner}{chance.randrange(10**6)}"
+        site.structure.unix_users[owner] = owner
+        site.commit(job(name, owner=owner))
+        site.settle()
+        site.now += 1
+        site.end(name, exit_code=1)
+        if site.memory.nodes[node].out_until:
+            break  # an earlier failure there counts as well
+    site.change_pool(drains={})
+
+    def heal() -> None:
+        site.now += HOUR
+
+    return "node-black-hole", node, heal
 
 
 def labels(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
@@ -330,6 +365,9 @@ CAUSES: dict[str, Cause] = {
     "node-mig": split,
     "node-labels": labels,
     "node-drained-by-override": drained,
+    "node-check-failed": check_failed,
+    "node-check-degraded": check_degraded,
+    "node-black-hole": black_hole,
     "gpu-failed": failed,
     "gpu-process-foreign": foreign,
     "task-unwanted": unwanted,

@@ -1,0 +1,105 @@
+"""A live node that falls ill: taken out, told of, made well by its remedy, and back at work."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import beds
+
+Json = Any
+
+POOL = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: virtual}
+spec:
+  provisioner: virtual
+  count: 2
+  terminationGrace: 5s
+  nodes: {cpu: 4, memory: 2Gi, gpus: {count: 2, model: simulated}}
+  health:
+    interval: 1s
+    off: [disk-space, inodes, clock, stuck-processes]
+    commands: [{name: mark, command: [%s, -c, "%s", "%s"], timeout: 30s}]
+    remedies:
+      - {check: gpu-ecc, action: run-command, command: [rm, "%s"]}
+      - {check: mark, action: restart-agent}
+"""
+#: Fails while its file is there.
+SCRIPT = "import os,sys; sys.exit(2 if os.path.exists(sys.argv[1]) else 0)"
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    folder = tmp_path_factory.mktemp("health")
+    made = beds.Bed(folder, gpus=2)
+    try:
+        made.start()
+        ill = _scene(made, "virtual-0")
+        text = POOL % (sys.executable, SCRIPT, folder / "mark", ill)
+        made.git("rm", "--quiet", "cluster.yaml", folder=made.clone)
+        made.commit({"pool.yaml": text})
+        yield made
+    finally:
+        made.stop()
+
+
+def _scene(bed: beds.Bed, node: str) -> Path:
+    assert bed.cluster.nodes is not None
+    return bed.cluster.nodes.root(node) / "devices.json"
+
+
+def _node(bed: beds.Bed, name: str) -> Json:
+    return next(node for node in bed.get("/v1/nodes")["items"] if node["name"] == name)
+
+
+def _events(bed: beds.Bed, kind: str) -> list[str]:
+    return [e["message"] for e in bed.get("/v1/events")["items"] if e["kind"] == kind]
+
+
+def test_a_device_with_errors_takes_its_node_out_until_its_remedy_has_helped(
+    bed: beds.Bed,
+) -> None:
+    path = _scene(bed, "virtual-0")
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({"gpus": {"1": {"ecc_volatile": [0, 2]}}}))
+    os.replace(fresh, path)  # noqa: PTH105 - a replacement is what it is
+    row = bed.until(lambda: bed.get("/v1/drift", kind="node-check-failed")["items"], 120)[0]
+    assert row["subject"] == "virtual-0/gpu-ecc"
+    assert row["message"] == "GPU 1 has uncorrectable ECC errors: it needs a reset"
+    bed.until(lambda: _events(bed, "RemedyEnded"), 120)
+    assert "rm has ended with status 0" in _events(bed, "RemedyEnded")[0]
+    assert not path.exists()
+    bed.until(lambda: _node(bed, "virtual-0")["state"] == "Ready", 120)
+    bed.until(lambda: bed.get("/v1/drift")["items"] == [], 120)
+    states = [e["kind"] for e in bed.get("/v1/events", node="virtual-0")["items"]]
+    assert "NodeUnhealthy" in states
+
+
+def test_an_executable_of_the_site_and_an_agent_that_starts_anew(bed: beds.Bed) -> None:
+    assert bed.cluster.nodes is not None
+    nodes = bed.cluster.nodes
+    mark = bed.folder / "mark"
+    mark.touch()
+    bed.until(lambda: _node(bed, "virtual-1")["state"] == "Unhealthy", 120)
+    assert _node(bed, "virtual-1")["message"].startswith("check mark failed")
+    ended = len(_events(bed, "RemedyEnded"))
+
+    def restarted() -> bool:
+        nodes.poll()
+        return len(_events(bed, "RemedyEnded")) > ended
+
+    bed.until(restarted, 120)
+    assert any("restart-agent done" in message for message in _events(bed, "RemedyEnded"))
+    mark.unlink()
+
+    def well() -> bool:
+        nodes.poll()
+        return bed.all_ready() and bed.get("/v1/drift")["items"] == []
+
+    bed.until(well, 120)

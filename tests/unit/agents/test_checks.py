@@ -1,0 +1,149 @@
+"""Verdicts of the built-in checks, by table, and what executables of the site may do."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import checks
+from reconciler.model import devices, records
+from reconciler.model.checks import BUILT_IN, Command, Plan, Result, worst
+from reconciler.model.documents.health import CheckName
+
+
+def gpu(**more: Any) -> records.Gpu:
+    values = {"index": 0, "uuid": "GPU-0", "model": "H200", "pcie_width_max": 16, **more}
+    return records.Gpu(**values)
+
+
+def usage(**more: Any) -> devices.GpuUsage:
+    return devices.GpuUsage(index=0, uuid="GPU-0", at=1.0, **more)
+
+
+def xid(number: int) -> tuple[devices.Xid, ...]:
+    return (devices.Xid(number, 1, 1.0),)
+
+
+R = checks.Readings
+LINKS = (devices.NvLinkPeer("switch", "0000:c0:00.0", 17),)
+TABLE: list[tuple[str, checks.Readings, str, str]] = [
+    ("gpu-count", R(gpus=(gpu(state=devices.LOST),)), "failed", "0 GPUs of 1 can be used: GPU 0"),
+    ("gpu-count", R(), "failed", "0 GPUs of 1 can be used"),
+    ("gpu-ecc", R(usage=(usage(ecc_volatile=(9, 1)),)), "failed", "uncorrectable"),
+    ("gpu-ecc", R(usage=(usage(ecc_volatile=(9, 0)),)), "healthy", ""),
+    ("gpu-ecc", R(usage=(usage(ecc_volatile=None),)), "healthy", ""),
+    ("gpu-memory", R(usage=(usage(row_remap_failed=True),)), "failed", "replace it"),
+    ("gpu-memory", R(usage=(usage(row_remap_pending=True),)), "degraded", "reset"),
+    ("gpu-memory", R(usage=(usage(retired_pages_pending=True),)), "degraded", "reset"),
+    ("gpu-xid", R(usage=(usage(xids=xid(79)),)), "failed", "XID 79, fallen off the bus"),
+    ("gpu-xid", R(usage=(usage(xids=xid(94)),)), "degraded", "contained"),
+    ("gpu-xid", R(usage=(usage(xids=xid(31)),)), "healthy", ""),
+    ("gpu-temperature", R(usage=(usage(temperature_celsius=90),)), "degraded", "90 °C or above"),
+    ("gpu-temperature", R(usage=(usage(temperature_celsius=89),)), "healthy", ""),
+    (
+        "gpu-temperature",
+        R(usage=(usage(clock_event_reasons=("hardware-thermal-slowdown",)),)),
+        "degraded",
+        "slowed down by heat",
+    ),
+    ("gpu-nvlink", R(gpus=(gpu(nvlinks=LINKS),), links_before={0: 18}), "failed", "17 NVLinks"),
+    ("gpu-nvlink", R(gpus=(gpu(nvlinks=LINKS),), links_before={0: 17}), "healthy", ""),
+    ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=8),)), "degraded", "8 PCIe lanes of 16"),
+    ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=16),)), "healthy", ""),
+    ("mounts", R(mounts={"/data": "is not mounted"}), "failed", "/data is not mounted"),
+    ("mounts", R(mounts={"/data": ""}), "healthy", ""),
+    ("disk-space", R(disk_free_ratio=0.04), "degraded", "less than 5.0% of its space"),
+    ("disk-space", R(disk_free_ratio=0.009), "failed", "less than 1.0% of its space"),
+    ("inodes", R(inodes_free_ratio=0.0), "failed", "inodes"),
+    ("clock", R(clock_synchronised=False), "degraded", "not synchronised"),
+    ("clock", R(clock_synchronised=None), "healthy", ""),
+    ("stuck-processes", R(stuck=10), "failed", "can't be ended"),
+    ("stuck-processes", R(stuck=9), "healthy", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "readings", "verdict", "says"), TABLE)
+def test_a_verdict(name: str, readings: checks.Readings, verdict: str, says: str) -> None:
+    plan = Plan(gpus=1 if name == "gpu-count" else 0)
+    found = {one.name: one for one in checks.judge(readings, plan)}
+    assert found[name].verdict == verdict
+    assert says in found[name].message
+    others = [one for one in found.values() if one.name != name and one.verdict != "healthy"]
+    assert others == []
+    off = checks.judge(readings, Plan(gpus=1, off=(name,)))
+    assert name not in {one.name for one in off}
+
+
+def test_every_check_is_in_the_table_and_in_the_documents() -> None:
+    assert {name for name, *_ in TABLE} == set(BUILT_IN)
+    assert CheckName.__args__ == tuple(BUILT_IN)  # type: ignore[attr-defined]
+
+
+def test_the_worst_counts_and_the_devices_are_named() -> None:
+    two = R(usage=(usage(row_remap_failed=True), usage(row_remap_pending=True)))
+    (found,) = checks.unwell(checks.judge(two, Plan()))
+    assert found == Result(
+        "gpu-memory", "failed", "GPU 0 could not remap a row of its memory: replace it", (0,)
+    )
+    assert worst((found, Result("x", "degraded"))) == "failed"
+    assert worst((Result("x", "degraded"),)) == "degraded"
+    assert worst(()) == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict", "message"),
+    [
+        ("exit 0", "healthy", ""),
+        ("echo meh; echo more; exit 1", "degraded", "meh"),
+        ("exit 7", "failed", "status 7"),
+        ("kill -9 $$", "failed", "status -9"),
+        ("echo broken >&2; exit 2", "failed", "broken"),
+        ("head -c 100000000 /dev/zero | tr '\\0' x; exit 2", "failed", "x" * 300),
+        ("printf '\\377\\376 bad'; exit 2", "failed", "\ufffd\ufffd bad"),
+        ("sleep 600 & exit 0", "healthy", ""),
+    ],
+)
+def test_an_executable(script: str, verdict: str, message: str) -> None:
+    found = checks.run(Command("c", ("sh", "-c", script), 60.0))
+    assert (found.verdict, found.message) == (verdict, message)
+
+
+def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
+    found = checks.run(Command("c", ("sh", "-c", script), 2.0))
+    assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.02)
+    raise AssertionError("the child is still there")
+
+
+def test_one_that_is_not_there_has_failed() -> None:
+    found = checks.run(Command("c", ("/nowhere/check",), 1.0))
+    assert found.message == "it can't be run: No such file or directory"
+
+
+def test_mounts_are_looked_at() -> None:
+    assert checks.mount_problem("/proc") == ""
+    assert checks.mount_problem("/proc/self") == "is not mounted"
+    assert checks.mount_problem("/nowhere") == "is not mounted"
+
+
+def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:
+    command = Command("own", (sys.executable, "-c", "raise SystemExit(1)"), 60.0)
+    plan = Plan(mounts=("/proc", "/nowhere"), commands=(command,))
+    found = checks.unwell(checks.Checker(tmp_path).look(plan, (), ()))
+    by_name = {one.name: one.verdict for one in found}
+    assert by_name["mounts"] == "failed"
+    assert by_name["own"] == "degraded"
+    assert os.getpid() > 0

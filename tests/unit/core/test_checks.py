@@ -1,0 +1,172 @@
+"""What failed checks and black holes do to nodes, and what is done about them, within limits."""
+
+import msgspec
+import pytest
+
+from reconciler.model import checks, desired
+from reconciler.model.drift import HEALING_VERBS
+from reconciler.model.states import NodeState
+from tests.unit.core import test_drift
+from tests.unit.core.world import job
+
+REBOOT = desired.Healing("run-command", ("/opt/repair",), 60.0)
+ECC = checks.Result("gpu-ecc", "failed", "GPU 0 has uncorrectable ECC errors", (0,))
+
+
+class Site(test_drift.Site):
+    """A pool with checks and one remedy; nodes carry out what they are told."""
+
+    def __init__(self, healing: desired.Healing = REBOOT, **changes: object) -> None:
+        super().__init__()
+        said = {"remedies": {"gpu-ecc": healing}, "black_hole": None, **changes}
+        self.change_pool(**said)
+
+    def finds(self, name: str, *results: checks.Result) -> None:
+        """A node's checks find this from now on."""
+        node = self.node(name)
+        node.inventory = msgspec.structs.replace(node.inventory, checks=results)
+
+    def state(self, name: str) -> NodeState:  # type: ignore[override]
+        return self.memory.nodes[name].state
+
+
+def test_a_node_on_which_a_check_failed_takes_no_work_and_is_drift() -> None:
+    site = Site(remedies={})
+    site.finds("n0", ECC)
+    site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    assert site.memory.nodes["n0"].message == f"check gpu-ecc failed: {ECC.message}"
+    row = site.one("node-check-failed")
+    assert (row.subject, row.action, row.found) == ("n0/gpu-ecc", "report", "failed")
+    site.finds("n0")
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    assert site.found() == []
+
+
+def test_a_degraded_node_works_on_and_is_told_of() -> None:
+    site = Site()
+    site.finds("n0", checks.Result("gpu-pcie", "degraded", "8 of 16 lanes"))
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    assert site.found() == [("node-check-degraded", "n0/gpu-pcie")]
+
+
+def test_what_a_pool_no_longer_checks_counts_no_longer() -> None:
+    site = Site()
+    site.finds("n0", ECC)
+    site.round()
+    site.change_pool(checks=None)
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
+def test_a_remedy_is_ordered_with_all_that_it_needs() -> None:
+    site = Site()
+    site.finds("n0", ECC)
+    for _ in range(3):
+        site.round()
+    (remedy,) = site.memory.remedies
+    assert (remedy.verb, remedy.node, remedy.command) == ("run-command", "n0", ("/opt/repair",))
+    assert (remedy.devices, remedy.timeout_s, remedy.state) == ((0,), 60.0, "done")
+
+
+@pytest.mark.parametrize("verb", HEALING_VERBS)
+def test_only_an_agent_may_be_restarted_under_work(verb: str) -> None:
+    site = Site(desired.Healing(verb))
+    for number in range(4):
+        site.commit(job(f"j{number}", cpu=5))
+    site.settle()
+    (attempt,) = site.attempts("j0")
+    site.finds(attempt.node, ECC)
+    for _ in range(5):
+        site.round()
+    assert len(site.memory.remedies) == (1 if verb == "restart-agent" else 0)
+    site.commit(remove=("j0", "j1", "j2", "j3"))
+    for _ in range(5):
+        site.round()
+    assert len(site.memory.remedies) == 1
+
+
+def test_at_most_so_many_nodes_at_once() -> None:
+    site = Site(remedies_at_once=2)
+    for name in site.pool.nodes:
+        site.node(name).deaf = True
+        site.finds(name, ECC)
+    for _ in range(200):
+        site.round()
+    assert sum(one.open for one in site.memory.remedies) == 2
+    for name in site.pool.nodes:
+        site.node(name).deaf = False
+    for _ in range(700):
+        site.round()
+    assert {one.node for one in site.memory.remedies} == set(site.pool.nodes)
+
+
+def test_a_node_that_a_person_drained_is_left_to_that_person() -> None:
+    drain = desired.Drain("fan 3 is noisy", "ops@example.org")
+    site = Site(drains={"n0": drain})
+    site.finds("n0", ECC)
+    for _ in range(100):
+        site.round()
+    assert site.memory.remedies == ()
+    site.finds("n0")
+    site.round()
+    assert site.state("n0") is NodeState.DRAINED
+    assert site.memory.nodes["n0"].drain == drain
+
+
+def _fail(site: Site, name: str, owner: str, *, code: int = 1, after_s: float = 1.0) -> str:
+    """A job of an owner runs, and ends; on which node."""
+    site.commit(job(name, owner=owner, node_selector={}, cpu=1))
+    site.settle()
+    (attempt,) = site.attempts(name)
+    site.now += after_s
+    site.end(name, exit_code=code)
+    return attempt.node
+
+
+def _hole(**more: int) -> Site:
+    """A site whose only usable node is n0."""
+    site = Site(black_hole=desired.BlackHole(**{"out_s": 3600, **more}))
+    drain = desired.Drain("away")
+    site.change_pool(drains=dict.fromkeys(("n1", "n2", "n3"), drain))
+    site.structure.unix_users.update({f"u{n}": "nobody" for n in range(9)})
+    site.round()
+    return site
+
+
+def test_a_black_hole_is_taken_out_for_a_while() -> None:
+    site = _hole()
+    for number in range(3):
+        assert site.state("n0") is NodeState.READY
+        assert _fail(site, f"j{number}", f"u{number}") == "n0"
+    site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    assert "tasks of 3 owners failed here" in site.memory.nodes["n0"].message
+    assert "Muster has taken it out until" in site.memory.nodes["n0"].message
+    assert site.one("node-black-hole").subject == "n0"
+    assert site.events("NodeBlackHole") == ["n0"]
+    wake_at = site.outcomes[-1].wake_at
+    assert wake_at is not None
+    assert wake_at <= site.now + 3600
+    site.now += 3600
+    site.round()
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    assert site.found() == []
+
+
+@pytest.mark.parametrize("why", ["one owner", "slowly", "a success between", "not asked for"])
+def test_what_is_no_black_hole(why: str) -> None:
+    site = _hole()
+    if why == "not asked for":
+        site.change_pool(black_hole=None)
+    for number in range(4):
+        if why == "a success between" and number == 2:
+            _fail(site, "good", "u8", code=0)
+        owner = "u0" if why == "one owner" else f"u{number}"
+        _fail(site, f"j{number}", owner, after_s=60.0 if why == "slowly" else 1.0)
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    assert site.found() == []
