@@ -97,7 +97,9 @@ class Loader:
             if fetch:
                 self._source.fetch()
             attempted = self._source.head()
+            self._applied.now = now
             self._catch_up(attempted)
+            self._applied.expire()
         except _HeldError as held:
             problem = desired.Problem(held.rule, "error", "", str(held))
             return self._update(now, "OutOfSync", attempted, str(held), (problem,))

@@ -43,6 +43,7 @@ KINDS: dict[str, str] = {
     "priority_classes": "PriorityClass",
     "unix_users": "Access",
     "queues": "Queue",
+    "policies": "Policy",
     "quotas": "Quota",
     "reservations": "Reservation",
 }

@@ -195,6 +195,9 @@ def default_base(repository: Path, head: str) -> str:
 
     That is the remote's main branch, else ``main`` or ``master``; where that is the revision
     itself, or there is none, its parent.
+
+    Raises:
+        RevisionError: there is nothing to compare it with.
     """
     folder = Path(_git_folder(repository))
     tip = _commit_of(folder, head)
@@ -204,7 +207,13 @@ def default_base(repository: Path, head: str) -> str:
             return found
         if found == tip:
             break
-    return f"{head}~1"
+    parent = f"{head}~1"
+    if _known_commit(folder, parent) is None:
+        raise RevisionError(
+            f"{head} is the first commit, there is nothing to compare it with; name a revision "
+            "with --base"
+        )
+    return parent
 
 
 def _merge(scratch: Path, base: str, head: str) -> str | None:

@@ -12,13 +12,14 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from reconciler import __version__
 from reconciler.model import desired, records, times
-from reconciler.operations import views
+from reconciler.operations import client, endpoints, views
 from reconciler.store import Reader, StoreError
 
 #: What a file begins with: the form, and its version.
@@ -118,6 +119,36 @@ def read(path: Path) -> Snapshot:
         return unpack(path.read_bytes(), str(path))
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
+
+
+def fetch(api: client.Client) -> bytes:
+    """A snapshot of a running controller.
+
+    Raises:
+        ApiError: it can't be had.
+    """
+    return api.data("/v1/snapshot", form="records")
+
+
+def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]) -> Snapshot:
+    """The snapshot of a file, or of the controller at a URL, or of the one that is known here.
+
+    Args:
+        against: a URL, a file, or None.
+        endpoint: where the controller of a URL is, or the one that is known here.
+
+    Raises:
+        SnapshotError: it can't be had or read.
+    """
+    if against is not None and "://" not in against:
+        return read(Path(against))
+    try:
+        with client.Client(endpoint(against)) as api:
+            return unpack(fetch(api), api.url)
+    except endpoints.EndpointError as error:
+        raise SnapshotError(str(error)) from None
+    except client.ApiError as error:
+        raise SnapshotError(str(error)) from None
 
 
 def age_s(live: Live, now: float) -> float:

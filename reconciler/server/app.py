@@ -19,6 +19,7 @@ from reconciler.server import (
     health,
     logs,
     overrides,
+    plans,
     services,
     sync,
 )
@@ -51,6 +52,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *health.HANDLERS,
             *api.HANDLERS,
             *explanations.HANDLERS,
+            *plans.HANDLERS,
             *changes.HANDLERS,
             *overrides.HANDLERS,
             *logs.HANDLERS,
@@ -63,6 +65,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "services": service,
                 "address": address,
                 "replays": explanations.Replays(service.store_url),
+                "plans": plans.Plans(service.store_url),
             }
         ),
         exception_handlers={
