@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +15,17 @@ from reconciler.cli import context, lazily, terminal
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations import planning, plantext, revisions, snapshots
+    from reconciler.operations import (
+        plancomment,
+        planning,
+        plantext,
+        reports,
+        revisions,
+        snapshots,
+    )
 else:
+    plancomment = lazily.module("reconciler.operations.plancomment")
+    reports = lazily.module("reconciler.operations.reports")
     planning = lazily.module("reconciler.operations.planning")
     plantext = lazily.module("reconciler.operations.plantext")
     revisions = lazily.module("reconciler.operations.revisions")
@@ -28,6 +38,17 @@ class PlanForm(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
+    MARKDOWN = "markdown"
+
+
+class FindingForm(StrEnum):
+    """Forms of problems."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    SARIF = "sarif"
+    GITHUB = "github"
 
 
 def register(app: typer.Typer) -> None:
@@ -40,19 +61,33 @@ def register(app: typer.Typer) -> None:
 def validate(
     folder: Annotated[Path, typer.Argument(help="Folder with the YAML.")] = Path(),
     *,
-    output: context.Form = terminal.Output.TABLE,
+    staged: Annotated[
+        bool, typer.Option("--staged", help="Check what is staged for the next commit instead.")
+    ] = False,
+    output: Annotated[
+        FindingForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    ] = FindingForm.TABLE,
 ) -> None:
     """Check the YAML of a folder; print every problem.
 
-    Example: muster validate .
+    `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
+
+    Example: muster validate cluster-state
     """
     try:
-        found = revisions.read_folder(folder)
+        found = revisions.read_folder(folder, staged=staged)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"problems": msgspec.to_builtins(problems)}, output)
+    prefix = "" if staged else revisions.place_of(folder)
+    if output in (FindingForm.JSON, FindingForm.YAML):
+        value = {"problems": msgspec.to_builtins(problems)}
+        terminal.document(value, terminal.Output(output.value))
+    elif output is FindingForm.SARIF:
+        terminal.document(reports.sarif(problems, prefix), terminal.Output.JSON)
+    elif output is FindingForm.GITHUB:
+        for line in reports.annotations(problems, prefix):
+            terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:
             terminal.out.print(problem.text(), markup=False, soft_wrap=True)
@@ -98,6 +133,9 @@ def plan(
     output: Annotated[
         PlanForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
     ] = PlanForm.TEXT,
+    name: Annotated[
+        str, typer.Option("--name", help="Which cluster a markdown comment is of.")
+    ] = "main",
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -124,7 +162,9 @@ def plan(
         no_snapshot=why or "it was not asked for (--no-forecast)",
         horizon_s=horizon_s,
     )
-    if output is PlanForm.TEXT:
+    if output is PlanForm.MARKDOWN:
+        sys.stdout.write(plancomment.render(made, name))
+    elif output is PlanForm.TEXT:
         for line in plantext.lines(made):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:

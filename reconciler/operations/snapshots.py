@@ -127,7 +127,7 @@ def fetch(api: client.Client) -> bytes:
     Raises:
         ApiError: it can't be had.
     """
-    return api.data("/v1/snapshot", form="records")
+    return api.data("/v1/snapshot/records")
 
 
 def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]) -> Snapshot:

@@ -229,8 +229,10 @@ def git_sync(state: State) -> lists.Sync:
     return lists.Sync(sync=shown, **lists.head(service))
 
 
-def show_snapshot(service: services.Services) -> lists.Snapshot:
-    """Everything that is shown elsewhere."""
+@get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
+def snapshot(state: State) -> lists.Snapshot:
+    """Everything that is shown elsewhere; of jobs those submitted last."""
+    service: services.Services = state.services
     return lists.Snapshot(
         jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), views.ATTEMPTS_IN_LIST),
         nodes=show_nodes(service),
@@ -334,6 +336,7 @@ HANDLERS = [
     pools,
     drift,
     git_sync,
+    snapshot,
     events,
     git_hook,
     adopt,

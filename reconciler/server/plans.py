@@ -7,7 +7,7 @@ end.
 
 import asyncio
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import msgspec
 from litestar import Response, get
@@ -15,7 +15,7 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.operations import planning, snapshots
-from reconciler.server import api, failures, lists, services
+from reconciler.server import failures, services
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
@@ -70,21 +70,13 @@ class Plans:
 
 
 @get(
-    "/v1/snapshot",
+    "/v1/snapshot/records",
+    media_type=SNAPSHOT,
     responses=failures.responses(400, 401, 403, 429, 500, 503),
-    summary="All at once",
+    summary="All that the controller knows, whole and packed: what `muster plan --against` takes",
 )
-async def snapshot(
-    state: State,
-    form: Annotated[
-        Literal["json", "records"],
-        Parameter(description="`records`: what `muster plan --against` takes, whole and packed."),
-    ] = "json",
-) -> lists.Snapshot | Response[Any]:
-    """Everything that is shown elsewhere; of jobs those submitted last."""
-    service: services.Services = state.services
-    if form == "json":
-        return await asyncio.to_thread(api.show_snapshot, service)
+async def snapshot(state: State) -> Response[bytes]:
+    """As of the last commit of the store."""
     plans: Plans = state.plans
     status, body = await plans.make(snapshots.__name__)
     if status:
