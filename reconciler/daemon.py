@@ -24,8 +24,9 @@ import msgspec
 
 from reconciler import controller, metrics
 from reconciler.changes import notes
+from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import desired
+from reconciler.model import desired, records
 from reconciler.operations import logfiles
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
@@ -35,6 +36,8 @@ log = logging.getLogger("muster.controller")
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
+#: The longest time without a look at the clock.
+SLEEP_S_MAX = 600.0
 #: How often the size of the server's log is looked at.
 LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -92,8 +95,17 @@ class RepositoryThread(threading.Thread):
                     log.exception("a defect kept the repository from being read")
                     self._fail(defect)
             else:
-                self._look.wait(self._polling.next_poll_s())
+                self._look.wait(min(self._polling.next_poll_s(), self._judge_again_s()))
         self._loader.close()
+
+    def _judge_again_s(self) -> float:
+        """How many seconds from now something that is held is to be judged again."""
+        again_at = self._loader.judge_again_at
+        if again_at is None:
+            return SLEEP_S_MAX
+        left_s = again_at - time.time()
+        self._due = self._due or left_s <= 0
+        return max(0.0, min(left_s, SLEEP_S_MAX))
 
     def _load(self) -> None:
         began = time.monotonic()
@@ -300,6 +312,15 @@ def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool)
         return False
 
 
+def _records(store: stores.Store) -> records.Observed | None:
+    """The records as of the last commit, None where they can't be read."""
+    try:
+        return store.observed(0.0)
+    except store_errors.StoreError:
+        log.exception("the records can't be read to judge a change")
+        return None
+
+
 def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
@@ -332,7 +353,12 @@ def run(options: argparse.Namespace) -> int:
         inbox = controller.Inbox()
         reading = RepositoryThread(
             repository,
-            loader.Loader(repository, before, accept_revision=options.accept_revision),
+            loader.Loader(
+                repository,
+                before,
+                accept_revision=options.accept_revision,
+                gate=safety.Safety(lambda: _records(store), time.time),
+            ),
             inbox,
             watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
             allow_root=options.allow_root,

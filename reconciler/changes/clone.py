@@ -12,7 +12,7 @@ from typing import Literal
 import git
 import msgspec
 
-from reconciler.changes import edit, pushing
+from reconciler.changes import edit, pushing, requests
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import nearest
@@ -212,6 +212,25 @@ class Clone:
             return Outcome("pushed", path, self._head())
         return Outcome("local", path, self._head())
 
+    def approve(self, subject: str, digest: str, *, push: bool = True) -> Outcome:
+        """Commit, without any file, that a held change is approved, and push.
+
+        Raises:
+            CloneError: git refused, or the push failed.
+        """
+        trailer = f"{requests.APPROVE_TRAILER}: {digest}"
+        try:
+            gitobjects.run(
+                self.root,
+                *("commit", "--quiet", "--allow-empty", "--only", "-m", subject, "-m", trailer),
+            )
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        if push and self._upstream is not None:
+            self._push("")
+            return Outcome("pushed", "", self._head())
+        return Outcome("local", "", self._head())
+
     def _head(self) -> str:
         return gitobjects.run(self.root, "rev-parse", "HEAD").stdout.decode().strip()
 
@@ -253,7 +272,7 @@ class Clone:
     def _check_merged(self, path: str) -> None:
         """Git merges lines; whether the file still says something is another matter."""
         file = self.root / path
-        problems = documents.validate(path, file.read_bytes()) if file.exists() else ()
+        problems = documents.validate(path, file.read_bytes()) if file.is_file() else ()
         if problems:
             raise CloneError(
                 f"committed in {self.root}, and not pushed: together with what others pushed it is "

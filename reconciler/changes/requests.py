@@ -17,11 +17,15 @@ class Person(msgspec.Struct, frozen=True):
     name: str
     email: str
 
+    @property
+    def address(self) -> str:
+        """The e-mail address without what git does not allow in it."""
+        return "".join(c for c in self.email if c not in "<>" and not c.isspace() and c != "\0")
+
     def text(self) -> str:
         """``Name <email>`` without what git does not allow in it."""
         name = "".join(c for c in self.name if c not in "<>\n\r\0").strip() or "unknown"
-        email = "".join(c for c in self.email if c not in "<> \n\r\0") or "unknown"
-        return f"{name} <{email}>"
+        return f"{name} <{self.address or 'unknown'}>"
 
 
 #: The committer of what the controller writes.
@@ -84,7 +88,25 @@ class RemoveObject(msgspec.Struct, frozen=True):
     subject: str = ""
 
 
-Request = AddJob | EditObject | ReviseObject | RemoveObject
+class Approve(msgspec.Struct, frozen=True):
+    """Approve a held change by its digest: a commit that changes no file and says so."""
+
+    digest: str
+    author: Person
+    reason: str = ""
+
+
+Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
+
+#: A line at the end of a commit's message: what it approves.
+APPROVE_TRAILER = "Muster-Approve"
+#: In whose name the controller made a commit.
+SUBMITTER_TRAILER = "Muster-Submitter"
+
+
+def approval_subject(digest: str, reason: str) -> str:
+    """The first line of a commit that approves a change."""
+    return f"Approve {digest}" + (f": {reason}" if reason else "")
 
 
 class Result(msgspec.Struct, frozen=True):

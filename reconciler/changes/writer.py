@@ -9,7 +9,7 @@ acknowledged request is in the branch; each one that is not says why.
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reconciler.changes import edit, index, pushing, requests
 from reconciler.changes.requests import (
@@ -32,6 +32,15 @@ BATCH_MAX = 1_000
 _SUBJECTS_MAX = 50
 
 
+class _Step(NamedTuple):
+    """What one request makes of a commit: files, and what its message says."""
+
+    author: Person
+    subject: str
+    files: dict[str, bytes | None]
+    trailers: tuple[tuple[str, str], ...] = ()
+
+
 class _Batch:
     """Requests judged against one revision, and the files that they change."""
 
@@ -42,8 +51,8 @@ class _Batch:
         self.files: dict[str, bytes | None] = {}
         self._added: dict[tuple[str, str], str | None] = {}
         self.results: list[Result] = []
-        #: Author, subject and the files that one request changed, in order.
-        self.steps: list[tuple[Person, str, dict[str, bytes | None]]] = []
+        #: Of each request that changed something, in order.
+        self.steps: list[_Step] = []
 
     def _path_of(self, kind: str, name: str) -> str | None:
         key = (kind, name)
@@ -60,6 +69,8 @@ class _Batch:
                 result = self._add(request)
             elif isinstance(request, EditObject | ReviseObject):
                 result = self._edit(request)
+            elif isinstance(request, requests.Approve):
+                result = self._approve(request)
             else:
                 result = self._remove(request)
         except requests.MissingError as error:
@@ -70,9 +81,15 @@ class _Batch:
             result = Result("refused", message=str(error))
         self.results.append(result)
 
+    def _approve(self, request: requests.Approve) -> Result:
+        subject = requests.approval_subject(request.digest, request.reason)
+        trailers = ((requests.APPROVE_TRAILER, request.digest),)
+        self.steps.append(_Step(request.author, subject, {}, trailers))
+        return Result("accepted")
+
     def _change(self, path: str, data: bytes | None, author: Person, subject: str) -> Result:
         self.files[path] = data
-        self.steps.append((author, subject, {path: data}))
+        self.steps.append(_Step(author, subject, {path: data}))
         return Result("accepted", path)
 
     def _add(self, request: AddJob) -> Result:
@@ -254,16 +271,17 @@ class Writer:
         """Make the commits, one for each run of requests of one author; the id of the last."""
         reference = f"refs/muster/writing/{os.getpid()}-{id(self)}"
         parts: list[bytes] = [f"reset {reference}\nfrom {head}\n\n".encode()]
-        for author, subjects, files in _by_author(judged.steps):
-            parts.append(self._commit_command(reference, author, subjects, now))
-            for path, data in files.items():
+        groups = _by_author(judged.steps)
+        for group in groups:
+            parts.append(self._commit_command(reference, group, now))
+            for path, data in group.files.items():
                 if data is None:
                     parts.append(f"D {_quoted(path)}\n".encode())
                     continue
                 parts.append(f"M 100644 inline {_quoted(path)}\ndata {len(data)}\n".encode())
                 parts += [data, b"\n"]
         folder = self._source.folder
-        parts.append(f"get-mark :{len(_by_author(judged.steps))}\n".encode())
+        parts.append(f"get-mark :{len(groups)}\n".encode())
         marked = self._marked(parts)
         done = gitobjects.run(
             folder, "fast-import", "--quiet", "--force", "--done", data=marked + b"done\n"
@@ -285,20 +303,21 @@ class Writer:
                 made.append(part)
         return b"".join(made)
 
-    def _commit_command(
-        self, reference: str, author: Person, subjects: Sequence[str], now: int
-    ) -> bytes:
-        subject = subjects[0] if len(subjects) == 1 else f"Apply {len(subjects)} requests"
-        message = subject.replace("\0", "")
+    def _commit_command(self, reference: str, group: "_Group", now: int) -> bytes:
+        # One line each: what people write as a reason is no place for trailers.
+        subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]
+        message = subjects[0] if len(subjects) == 1 else f"Apply {len(subjects)} requests"
         if len(subjects) > 1:
             listed = [f"- {line}" for line in subjects[:_SUBJECTS_MAX]]
             if len(subjects) > _SUBJECTS_MAX:
                 listed.append(f"- and {len(subjects) - _SUBJECTS_MAX} more")
             message += "\n\n" + "\n".join(listed)
+        trailers = [*group.trailers, (requests.SUBMITTER_TRAILER, group.author.address)]
+        message += "\n\n" + "\n".join(f"{key}: {value}" for key, value in trailers)
         data = (message + "\n").encode()
         head = (
             f"commit {reference}\n"
-            f"author {author.text()} {now} +0000\n"
+            f"author {group.author.text()} {now} +0000\n"
             f"committer {self._committer.text()} {now} +0000\n"
             f"data {len(data)}\n"
         )
@@ -372,16 +391,24 @@ class Writer:
         return why
 
 
-def _by_author(
-    steps: Sequence[tuple[Person, str, Mapping[str, bytes | None]]],
-) -> list[tuple[Person, list[str], dict[str, bytes | None]]]:
+class _Group(NamedTuple):
+    """Steps that become one commit."""
+
+    author: Person
+    subjects: list[str]
+    files: dict[str, bytes | None]
+    trailers: list[tuple[str, str]]
+
+
+def _by_author(steps: Sequence[_Step]) -> list[_Group]:
     """Steps that follow each other and have one author, together."""
-    groups: list[tuple[Person, list[str], dict[str, bytes | None]]] = []
-    for author, subject, files in steps:
-        if not groups or groups[-1][0] != author:
-            groups.append((author, [], {}))
-        groups[-1][1].append(subject)
-        groups[-1][2].update(files)
+    groups: list[_Group] = []
+    for step in steps:
+        if not groups or groups[-1].author != step.author:
+            groups.append(_Group(step.author, [], {}, []))
+        groups[-1].subjects.append(step.subject)
+        groups[-1].files.update(step.files)
+        groups[-1].trailers.extend(step.trailers)
     return groups
 
 

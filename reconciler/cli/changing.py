@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
-    for command in (cancel, drain, undrain):
+    for command in (cancel, drain, undrain, approve):
         app.command()(command)
 
 
@@ -248,6 +248,24 @@ def drain(
         overriding.put("drain", nodes, reason, lasts, (server, token_file))
         return
     _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def approve(
+    digest: Annotated[str, typer.Argument(help="Digest that the held change was shown with.")],
+    reason: Reason = "",
+    *,
+    dry_run: DryRun = False,
+    clone: Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Approve a change that safety limits hold; `muster status` tells its digest.
+
+    It is a commit that says so, and covers this change and no other.
+
+    Example: muster approve s4f1c09d2ab3477e0j2h15 --reason "racks 3 and 4 are returned"
+    """
+    _change_jobs("approve", [digest], reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def undrain(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from reconciler.cli import context, nodeview, terminal
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 
 Json = Any
 
@@ -428,9 +428,12 @@ def status(
         return
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
-    if sync.get("message"):
-        terminal.out.print(f"       {sync['message']}", markup=False, soft_wrap=True)
+    held = [one["message"] for one in sync.get("held") or []]
+    for message in held or filter(None, [sync.get("message")]):
+        terminal.out.print(f"       {message}", markup=False, soft_wrap=True)
     for problem in sync.get("problems") or []:
+        if held and problem["rule"] in judgement.RULES:
+            continue  # told above, with what approves it
         terminal.out.print(f"       {problem_text(problem)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)

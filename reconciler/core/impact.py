@@ -35,7 +35,8 @@ class PoolImpact(msgspec.Struct, frozen=True):
 
     A node is in service when its pool manages it and git does not drain it; it counts with the
     GPUs that its pool declares, whether or not it reports. ``pool`` is empty for all pools
-    together, where a node that only changes its pool neither leaves nor enters.
+    together, where a node that only changes its pool neither leaves nor enters; such nodes leave
+    their pool with ``gpus_moving``, which are among those leaving.
     """
 
     pool: str
@@ -46,11 +47,17 @@ class PoolImpact(msgspec.Struct, frozen=True):
     nodes_before: int = 0
     nodes_leaving: tuple[str, ...] = ()
     nodes_entering: tuple[str, ...] = ()
+    gpus_moving: int = 0
 
     @property
-    def share_leaving(self) -> float:
-        """Which part of the GPUs in service leaves: 0 to 1, and 0 where there are none."""
-        return self.gpus_leaving / self.gpus_before if self.gpus_before else 0.0
+    def gpus_lost(self) -> int:
+        """GPUs that leave, and do not stay in service in another pool."""
+        return self.gpus_leaving - self.gpus_moving
+
+    @property
+    def share_lost(self) -> float:
+        """Which part of the GPUs in service is lost: 0 to 1, and 0 where there are none."""
+        return self.gpus_lost / self.gpus_before if self.gpus_before else 0.0
 
 
 class AmountChange(msgspec.Struct, frozen=True):
@@ -105,6 +112,7 @@ class Impact(msgspec.Struct, frozen=True):
         jobs_removed: every job that the change itself takes out of the desired state, running
             or not.
         objects: labels (``Kind/name``) of structural objects that differ, in order.
+        removed: those of them that are not there after the change.
         approval: those of them that always need approval.
         digest: what approving this change names; see :func:`digest`.
     """
@@ -117,6 +125,7 @@ class Impact(msgspec.Struct, frozen=True):
     jobs: tuple[JobImpact, ...] = ()
     jobs_removed: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     approval: tuple[str, ...] = ()
     digest: str = ""
 
@@ -191,6 +200,7 @@ def find(
         jobs=jobs,
         jobs_removed=removed,
         objects=labels,
+        removed=tuple(label for label, (_, right) in differing.items() if right is None),
         approval=tuple(needing_approval(labels, before.structure.settings.safety.approval)),
         digest=named.text() if named.structure or named.removals else "",
     )
@@ -235,6 +245,11 @@ def objects(structure: desired.Structure) -> dict[str, object]:
         ("Quota", structure.quotas),
         ("Reservation", structure.reservations),
         ("Volume", structure.volumes),
+        # where a policy stands changes nothing of what it asks
+        (
+            "Policy",
+            {n: msgspec.structs.replace(one, path="") for n, one in structure.policies.items()},
+        ),
     )
     for kind, table in tables:
         found.update({f"{kind}/{name}": value for name, value in table.items()})
@@ -274,12 +289,15 @@ def _pools(
     """All pools together, and each that is touched."""
     old = {name: in_service(pool) for name, pool in before.pools.items()}
     new = {name: in_service(pool) for name, pool in after.pools.items()}
+    every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
     touched = []
     for name in sorted(old.keys() | new.keys()):
         found = _capacity(name, old.get(name, {}), new.get(name, {}))
         if found.nodes_leaving or found.nodes_entering or found.gpus_before != found.gpus_after:
-            touched.append(found)
-    every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
+            moving = sum(
+                min(old[name][node], every[1].get(node, 0)) for node in found.nodes_leaving
+            )
+            touched.append(msgspec.structs.replace(found, gpus_moving=moving))
     return _capacity("", *every), tuple(touched)
 
 

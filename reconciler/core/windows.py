@@ -17,6 +17,11 @@ from reconciler.scheduling import snapshot as columns
 #: How far the scheduler looks ahead, and the most occurrences of one reservation in it.
 HORIZON_S = 7 * 86_400
 OCCURRENCES_MAX = 64
+#: How far a schedule is looked through for the next time that changes may apply.
+LOOK_S = 400 * 86_400
+SPANS_MAX = 1000
+#: A moment that does not come.
+NEVER = math.inf
 _DAY_S = 86_400
 
 
@@ -48,6 +53,21 @@ def occurrences(one: desired.Reservation, at: float) -> list[tuple[float, float]
         if begin + one.duration_s > at:
             found.append((begin, begin + one.duration_s))
             if len(found) >= OCCURRENCES_MAX:
+                break
+    return found
+
+
+def spans(
+    schedule: tuple[tuple[int, ...] | None, ...], duration_s: int, at: float
+) -> list[tuple[float, float]]:
+    """Begin and end of the next times that a schedule names, from ``at`` on, and no more than
+    ``SPANS_MAX`` of them.
+    """
+    found: list[tuple[float, float]] = []
+    for begin in _starts(schedule, at - duration_s, at + LOOK_S):
+        if begin + duration_s > at:
+            found.append((begin, begin + duration_s))
+            if len(found) >= SPANS_MAX:
                 break
     return found
 

@@ -12,11 +12,11 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import checks, documents, normalise, policies, structure
+from reconciler.desired import checks, documents, holding, normalise, policies, structure
 from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
 from reconciler.desired.structure import Placed
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
@@ -48,7 +48,14 @@ class _Earlier(msgspec.Struct, frozen=True):
 class Applied:
     """The state that revisions are applied to. One thread at a time."""
 
-    def __init__(self, incumbents: Incumbents, read_blob: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        incumbents: Incumbents,
+        read_blob: Callable[[str], bytes],
+        gate: judgement.Gate | None = None,
+    ) -> None:
+        self._gate = gate
+        self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
         self.structure_revision = incumbents.structure_revision
         self.structure_refused = False
@@ -71,7 +78,6 @@ class Applied:
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
         self._structure_waived_until = math.inf
-        self._revision = ""
         self._file_problems: dict[str, Problems] = {}
         self._ignored: dict[str, desired.Problem] = {}
         self._structure_problems: Problems = ()
@@ -88,7 +94,7 @@ class Applied:
 
     def problems(self) -> Problems:
         """Everything that is wrong, in order of place."""
-        found = list(self._structure_problems)
+        found = [*self._structure_problems, *self._holds.problems]
         for group in (self._file_problems, self._job_problems):
             for some in group.values():
                 found.extend(some)
@@ -112,16 +118,28 @@ class Applied:
                 for name in sorted(self._bad)
                 if name in self.jobs and len(self._candidates.get(name, ())) > 1
             },
+            held_jobs=self._holds.jobs,
         )
+
+    @property
+    def held(self) -> tuple[desired.Held, ...]:
+        """What waits for approval or for its time."""
+        return self._holds.shown
+
+    @property
+    def judge_again_at(self) -> float | None:
+        """When what is held may apply although nothing has changed."""
+        return self._holds.until
 
     # --- applying ---------------------------------------------------------------------------
 
-    def expire(self) -> None:
-        """Judge everything again where a waiver that lets something off has ended."""
-        if min(self._rules.until, self._structure_waived_until) <= self.now and self._files:
-            self._rules = policies.Rules(self.basis.structure.policies)
-            self._interrupted = True
-            self.apply(self._revision, (), {})
+    def expire(self) -> bool:
+        """Whether a waiver has ended that lets something off: then all is to be judged again."""
+        if min(self._rules.until, self._structure_waived_until) > self.now:
+            return False
+        self._rules = policies.Rules(self.basis.structure.policies)
+        self._interrupted = True
+        return True
 
     def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
         """Whether the change leaves no document at all where there were some."""
@@ -136,8 +154,12 @@ class Applied:
         revision: str,
         changes: Sequence[FileChange],
         ignored: dict[str, desired.Problem | None],
+        approvals: frozenset[str] = frozenset(),
     ) -> bool:
-        """Apply a revision; False, and nothing has changed, where it would leave nothing."""
+        """Apply a revision; False, and nothing has changed, where it would leave nothing.
+
+        ``approvals``: digests of changes that people approved.
+        """
         files = [
             (change, documents.read(change.data) if change.data is not None else documents.File())
             for change in changes
@@ -151,7 +173,6 @@ class Applied:
             structural = True
             touched.update(self._candidates, self.jobs)
         self._interrupted = True
-        self._revision = revision
         for change, file in files:
             structural |= self._replace(change, file, touched)
         for path, problem in ignored.items():
@@ -171,6 +192,8 @@ class Applied:
         self._apply_jobs(touched)
         if self.basis is not before:
             self._keep_queues_in_use(earlier)
+        if self._gate is not None:
+            self._pass_gate(self._gate, earlier, approvals)
         self._interrupted = False
         return True
 
@@ -277,26 +300,87 @@ class Applied:
         self._queue_users = {name for names in users.values() for name in names}
         if not users:
             return
-        for name in earlier.jobs.keys() | self.jobs.keys():
-            self._link(name, self.jobs.get(name), earlier.jobs.get(name))
-        self.basis, self.jobs = earlier.basis, earlier.jobs
-        self.structure_revision, self._origins = earlier.revision, earlier.origins
-        self._fitting = checks.Fitting(self.basis.structure)
-        self._rules = policies.Rules(self.basis.structure.policies)
-        self.structure_refused = True
-        self._structure_problems = tuple(
+        problems = [
             desired.Problem(
                 rule="queue-in-use",
                 severity="error",
-                path=self._origins.get(f"Queue/{queue}", ""),
+                path=earlier.origins.get(f"Queue/{queue}", ""),
                 message=f"the queue is taken away while {len(names)} jobs are in it "
                 f"({', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}): "
                 "move or remove them first, or in the same commit",
                 object=f"Queue/{queue}",
             )
             for queue, names in sorted(users.items())
-        )
+        ]
+        self._revert_structure(earlier, problems)
+
+    def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
+        """Go on with the structure before, and judge the jobs by it."""
+        self._go_back(earlier)
+        self.structure_refused = True
+        self._structure_problems = tuple(problems)
         self._apply_jobs({*self._candidates, *self.jobs})
+
+    def _go_back(self, earlier: "_Earlier") -> None:
+        """What is in force is what it was before the revision."""
+        for name in earlier.jobs.keys() | self.jobs.keys():
+            self._link(name, self.jobs.get(name), earlier.jobs.get(name))
+        self.basis, self.jobs = earlier.basis, earlier.jobs
+        self.structure_revision, self._origins = earlier.revision, earlier.origins
+        self._fitting = checks.Fitting(self.basis.structure)
+        self._rules = policies.Rules(self.basis.structure.policies)
+
+    # --- holding ----------------------------------------------------------------------------
+
+    def _pass_gate(
+        self, gate: judgement.Gate, earlier: "_Earlier", approvals: frozenset[str]
+    ) -> None:
+        """Let safety judge what this revision changes, and hold what it says no to."""
+        removed = self._removed(earlier)
+        same_structure = self.basis is earlier.basis
+        if not removed and same_structure:
+            self._holds.clear()
+            return
+        try:
+            found = self._holds.judge(
+                gate,
+                before=desired.Desired(structure=earlier.basis.structure, jobs=earlier.jobs),
+                after=desired.Desired(
+                    structure=self.basis.structure, jobs=self.jobs, refused=self.refused
+                ),
+                removed=removed,
+                approvals=approvals,
+            )
+        except Exception:
+            # What nobody has judged does not apply; the next try judges all of it again.
+            self._go_back(earlier)
+            self.structure_refused = True
+            raise
+        if found.holds("structure"):
+            self._revert_structure(earlier, self._holds.structure_problems)
+        self._restore(earlier)
+        if not found.holds("structure") and not same_structure:
+            self._keep_queues_in_use(earlier)
+            self._restore(earlier)
+
+    def _removed(self, earlier: "_Earlier") -> list[str]:
+        """Jobs that were in force and are written nowhere any more."""
+        if earlier.jobs is self.jobs:
+            return []
+        return [name for name in earlier.jobs if name not in self.jobs and name not in self.refused]
+
+    def _restore(self, earlier: "_Earlier") -> None:
+        """Put the jobs back whose removal is held."""
+        back = {
+            name: earlier.jobs[name]
+            for name in self._holds.jobs
+            if name in earlier.jobs and name not in self.jobs
+        }
+        for name, job in back.items():
+            self._link(name, None, job)
+        if back:
+            self.jobs = {**self.jobs, **back}
+        self._bad.update(self._holds.jobs)
 
     # --- jobs -------------------------------------------------------------------------------
 

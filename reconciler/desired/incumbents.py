@@ -21,6 +21,9 @@ class Incumbents(msgspec.Struct, frozen=True):
         origins: the file of each structural object in force, by ``Kind/name``.
         jobs: last good versions of jobs whose newest version is refused or can't be read.
         preferred: the file of the incumbent, by name of a job that is written more than once.
+        held_jobs: jobs that stay though their document has left, with the change that removed
+            them: those of one change are judged together.
+        approvals: digests that people approved since something is held.
     """
 
     head: str | None = None
@@ -30,6 +33,8 @@ class Incumbents(msgspec.Struct, frozen=True):
     origins: dict[str, str] = {}
     jobs: dict[str, desired.Job] = {}
     preferred: dict[str, str] = {}
+    held_jobs: dict[str, str] = {}
+    approvals: tuple[str, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,11 +15,15 @@ import msgspec
 
 from reconciler.desired import applied, gitobjects, source
 from reconciler.desired.incumbents import Incumbents
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 
 #: From how many changed files on the garbage collector is paused while they are read.
 _MANY_FILES = 100
 _PREFIX_CHARACTERS_MIN = 7
+#: The trailer of a commit that approves a held change, by its digest.
+APPROVE = "Muster-Approve"
+#: The most approvals that are remembered while something is held.
+APPROVALS_MAX = 100
 _NONE = Incumbents()
 
 
@@ -41,6 +45,7 @@ class Loader:
         repository: where to read from.
         incumbents: what was in force before a restart.
         accept_revision: a revision to take although it does not follow the last one.
+        gate: judges what a revision changes before it applies; None: all of it applies.
         clock: seconds since the epoch.
     """
 
@@ -50,6 +55,7 @@ class Loader:
         incumbents: Incumbents = _NONE,
         *,
         accept_revision: str | None = None,
+        gate: judgement.Gate | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source = repository
@@ -57,7 +63,8 @@ class Loader:
         self._clock = clock
         self._accepted: set[str] = {accept_revision} if accept_revision else set()
         self._head: str | None = None
-        self._applied = applied.Applied(incumbents, self._blob)
+        self._applied = applied.Applied(incumbents, self._blob, gate)
+        self._approvals: tuple[str, ...] = incumbents.approvals
         self._generation = incumbents.generation
         self._desired = desired.Desired()
 
@@ -70,6 +77,11 @@ class Loader:
         """What :meth:`load` returned last."""
         return self._desired
 
+    @property
+    def judge_again_at(self) -> float | None:
+        """When something that is held may apply although nothing has changed."""
+        return self._applied.judge_again_at
+
     def accept(self, revision: str) -> None:
         """Let the next load take ``revision``, or what begins so, although it is no successor."""
         if len(revision) < _PREFIX_CHARACTERS_MIN:
@@ -81,7 +93,10 @@ class Loader:
         if self._head is None:
             return self._start
         return msgspec.structs.replace(
-            self._applied.incumbents(), head=self._head, generation=self._generation
+            self._applied.incumbents(),
+            head=self._head,
+            generation=self._generation,
+            approvals=self._approvals,
         )
 
     def load(self, *, fetch: bool = True) -> desired.Desired:
@@ -99,7 +114,6 @@ class Loader:
             attempted = self._source.head()
             self._applied.now = now
             self._catch_up(attempted)
-            self._applied.expire()
         except _HeldError as held:
             problem = desired.Problem(held.rule, "error", "", str(held))
             return self._update(now, "OutOfSync", attempted, str(held), (problem,))
@@ -112,6 +126,11 @@ class Loader:
         return self._update(now, "OutOfSync", attempted, self._summary(errors))
 
     def _summary(self, errors: int) -> str:
+        held = self._applied.held
+        if held:
+            others = errors - sum(p.rule in judgement.RULES for p in self._applied.problems())
+            more = f"; and {others} error{'s' if others > 1 else ''} besides" if others > 0 else ""
+            return held[0].message + more
         message = f"{errors} error{'s' if errors > 1 else ''}"
         if self._applied.structure_refused:
             kept = self._applied.structure_revision
@@ -132,6 +151,10 @@ class Loader:
                     f"more, so nothing is known of what changed since: {self._how_to_accept(head)}",
                 )
         if self._head == head:
+            again_at = self._applied.judge_again_at
+            is_due = again_at is not None and again_at <= self._clock()
+            if self._applied.expire() or is_due:
+                self._apply(head)
             return
         if (
             self._head is not None
@@ -143,7 +166,18 @@ class Loader:
                 f"{head} does not follow {self._head}, which is in force: the branch was rewritten "
                 f"or reset. Push a commit that follows it, or {self._how_to_accept(head)}",
             )
+        self._take_approvals(head)
         self._apply(head)
+
+    def _take_approvals(self, head: str) -> None:
+        """Note what people approved since the last head, as trailers of their commits say."""
+        base = self._head
+        if base is not None and self._source.descends(head, base):
+            line = self._source.line(base, head)
+        else:
+            line = [self._source.commit(head)]
+        found = [text for commit in line for text in commit.trailer(APPROVE)]
+        self._approvals = (*self._approvals, *found)[-APPROVALS_MAX:]
 
     @staticmethod
     def _how_to_accept(head: str) -> str:
@@ -171,7 +205,7 @@ class Loader:
                 for change, data in zip(present, blobs, strict=True)
             ]
             files += [applied.FileChange(path, "", None) for path in sorted(gone)]
-            taken = self._applied.apply(head, files, changes.ignored)
+            taken = self._applied.apply(head, files, changes.ignored, frozenset(self._approvals))
         if not taken:
             raise _HeldError(
                 "became-empty",
@@ -179,6 +213,8 @@ class Loader:
                 "Remove the objects but one, or stop the controller",
             )
         self._head = head
+        if not self._applied.held:
+            self._approvals = ()
 
     def _blob(self, blob: str) -> bytes:
         return self._source.blobs([blob])[0]
@@ -201,6 +237,7 @@ class Loader:
             message=message,
             checked_at=now,
             problems=extra + state.problems(),
+            held=state.held,
         )
         if self._head is None:
             self._desired = msgspec.structs.replace(before, status=status)

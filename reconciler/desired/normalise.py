@@ -8,7 +8,7 @@ normalised comes out as faults.
 
 import msgspec
 
-from reconciler.desired import asking
+from reconciler.desired import asking, pruning
 from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault
 from reconciler.desired.yamlreader import Path
@@ -120,6 +120,7 @@ def job(
         grace_s=None if grace is None else faults.duration(grace, "spec", "terminationGrace"),
         lease_s=_lease(spec, basis, faults),
         path=path,
+        prune=pruning.policy(document, faults),
         tolerations=tuple([desired.Toleration(t.key, t.value) for t in spec.tolerations]),
         topology=asking.of_job(spec, faults),
         placement=spec.placement,

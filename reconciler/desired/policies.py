@@ -88,7 +88,7 @@ def _references(value: Any, depth: int) -> Iterator[str]:
 
 
 def view(part: fields.Part, job: desired.Job | None = None) -> dict[str, Any]:
-    """The object that schemas see: as written, defaults applied, what is not said left out."""
+    """The object that schemas see: as written, defaults applied, what says nothing left out."""
     value: dict[str, Any] = _without_none(msgspec.to_builtins(part))
     if job is not None:
         value["effective"] = _effective(job)
@@ -96,8 +96,10 @@ def view(part: fields.Part, job: desired.Job | None = None) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
+    """A value without what says nothing: nulls, and mappings and lists that are empty."""
     if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+        inner = {key: _without_none(one) for key, one in value.items()}
+        return {key: one for key, one in inner.items() if one is not None and one not in ({}, [])}
     if isinstance(value, list):
         return [_without_none(inner) for inner in value]
     return value

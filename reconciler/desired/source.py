@@ -23,6 +23,10 @@ _SYMLINK, _SUBMODULE = "120000", "160000"
 _NO_ID = "0" * 40
 #: The most entries of a tree that are looked at.
 FILES_MAX = 500_000
+#: The most commits that are looked at one by one between two revisions.
+LINE_MAX = 10_000
+_LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
+_LOG_FIELDS = 7
 
 
 class MissingBranchError(GitError):
@@ -34,6 +38,32 @@ class Change(msgspec.Struct, frozen=True):
 
     path: str
     blob: str | None
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit, for whom it answers and what its trailers say.
+
+    Attributes:
+        id: its hash. parent: the commit that it is compared with; empty for one without any.
+        author, committer: addresses, as the commit claims them.
+        at: when it was committed, as it claims.
+        subject: first line of its message.
+        trailers: lines ``Key: value`` at the end of its message, in order.
+        merge: whether it has several parents.
+    """
+
+    id: str
+    parent: str
+    author: str
+    committer: str
+    at: int
+    subject: str
+    trailers: tuple[tuple[str, str], ...] = ()
+    merge: bool = False
+
+    def trailer(self, key: str) -> list[str]:
+        """The values of a trailer, in order; keys don't mind their case."""
+        return [value for name, value in self.trailers if name.casefold() == key.casefold()]
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -81,6 +111,7 @@ class Source:
         self._timeout_s = timeout_s
         self._objects: gitobjects.Objects | None = None
         self._folder: Path | None = None
+        self._parents: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
         """End the git process."""
@@ -214,6 +245,69 @@ class Source:
                 if line.startswith(b"committer ") and len(words) > 2 and words[-2].isdigit():
                     return float(words[-2])
         raise GitError(f"{commit} in {self.address} does not say when it was committed")
+
+    def commit(self, revision: str) -> Commit:
+        """One commit, compared with its first parent."""
+        (found,) = self._log("--max-count=1", revision)
+        return found
+
+    def line(self, base: str, head: str) -> list[Commit]:
+        """The commits that lead from ``base`` to ``head``, the oldest first.
+
+        Of a merge the first parent is followed; where ``base`` is not in its history (somebody
+        pulled, and pushed the merge), the parent that has it. So each commit answers for the
+        whole difference to the one before it in the line, which ends with ``head``.
+
+        Raises:
+            GitError: there are more than ``LINE_MAX``, or git fails.
+        """
+        found = self._log(
+            "--ancestry-path", "--topo-order", f"--max-count={LINE_MAX + 1}", f"{base}..{head}"
+        )
+        if len(found) > LINE_MAX:
+            raise GitError(f"more than {LINE_MAX} commits lead from {base} to {head}")
+        parents = self._parents
+        by_id = {commit.id: commit for commit in found}
+        line: list[Commit] = []
+        at = head
+        while at != base:
+            commit = by_id.get(at)
+            follows = [p for p in parents.get(at, ()) if p == base or p in by_id]
+            if commit is None or not follows:
+                raise GitError(f"{head} does not follow {base}")
+            line.append(msgspec.structs.replace(commit, parent=follows[0]))
+            at = follows[0]
+        return line[::-1]
+
+    def _log(self, *arguments: str) -> list[Commit]:
+        """Commits as ``git log`` tells them."""
+        output = gitobjects.run(
+            self.folder, "log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--"
+        ).stdout.decode("utf-8", "replace")
+        # Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
+        fields = output.split("\0")
+        found = []
+        self._parents = {}
+        for start in range(0, len(fields) - _LOG_FIELDS, _LOG_FIELDS):
+            commit, parents, author, committer, at, subject, trailers = fields[
+                start : start + _LOG_FIELDS
+            ]
+            commit = commit.strip()
+            self._parents[commit] = tuple(parents.split())
+            pairs = [line.partition(":") for line in trailers.splitlines() if ":" in line]
+            found.append(
+                Commit(
+                    id=commit,
+                    parent=parents.split()[0] if parents else "",
+                    author=author,
+                    committer=committer,
+                    at=int(at),
+                    subject=subject,
+                    trailers=tuple((key.strip(), value.strip()) for key, _, value in pairs),
+                    merge=" " in parents,
+                )
+            )
+        return found
 
     def files(self, commit: str) -> Changes:
         """All files of a commit."""

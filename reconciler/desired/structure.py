@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from reconciler.desired import checks, documents, policies, pools, sharing
+from reconciler.desired import checks, cron, documents, policies, pools, pruning, sharing
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
 from reconciler.desired.normalise import Basis, PriorityClass
@@ -53,6 +53,7 @@ class Build:
         self.volumes: dict[str, desired.Volume] = {}
         self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
+        self.prune: dict[str, desired.Prune] = {}
 
     def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
         """Note the faults of one document."""
@@ -71,6 +72,9 @@ def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fa
         if _is_duplicate(made, item):
             continue
         faults = Faults()
+        prune = pruning.policy(part, faults)
+        if prune is not None:
+            made.prune[item.document.label] = prune
         if isinstance(part, cluster.Cluster):
             if cluster_place is not None:
                 faults.add(
@@ -115,6 +119,7 @@ def _basis(made: Build) -> Basis:
         reservations=dict(sorted(made.reservations.items())),
         volumes=dict(sorted(made.volumes.items())),
         policies=dict(sorted(made.policies.items())),
+        prune=dict(sorted(made.prune.items())),
     )
     return Basis(structure, made.classes)
 
@@ -164,6 +169,32 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
         retain_finished_jobs_max=kept.finished_jobs_max,
         retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
         retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
+        safety=_safety(spec.sync, faults),
+    )
+
+
+def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
+    limits = spec.limits
+    windows = []
+    for position, one in enumerate(spec.windows):
+        path = ("spec", "sync", "windows", position)
+        duration_s = faults.duration(one.duration, *path, "duration")
+        try:
+            schedule = cron.parse(one.schedule)
+        except cron.CronError as error:
+            faults.add("bad-schedule", str(error), *path, "schedule", found=one.schedule)
+            continue
+        windows.append(desired.SyncWindow(one.kind == "allow", schedule, duration_s))
+    return desired.Safety(
+        gpu_share=limits.gpu_share,
+        gpus=limits.gpus,
+        gpu_floor=limits.gpu_floor,
+        queues=limits.queues,
+        jobs=limits.jobs,
+        gpu_hours=limits.gpu_hours,
+        approval=tuple(spec.approval),
+        prune={str(kind): policy for kind, policy in spec.prune.items()},
+        windows=tuple(windows),
     )
 
 

@@ -14,6 +14,8 @@ from reconciler.model.resources import Resources
 
 DEFAULT_PRIORITY = 50
 
+#: What becomes of an object whose document leaves the repository.
+Prune = Literal["auto", "confirm", "never"]
 
 #: How to choose among nodes that have room.
 Placement = Literal["least-fragmentation", "pack", "spread"]
@@ -116,7 +118,8 @@ class Job(msgspec.Struct, frozen=True):
     """One job as normalised. ``hash`` is over the execution fields as they were written.
 
     ``lease_s`` None: the work of a silent node is given up only when the node returns or is
-    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands.
+    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands. ``prune``
+    is what its annotation says of its removal, None where it says nothing.
     """
 
     name: str
@@ -153,6 +156,7 @@ class Job(msgspec.Struct, frozen=True):
     exclusive: bool = False
     volumes: tuple[str, ...] = ()
     reservation: str = ""
+    prune: Prune | None = None
 
     def tolerates(self, taint: "Taint") -> bool:
         """Whether it does not mind a taint."""
@@ -395,6 +399,17 @@ class Scheduling(msgspec.Struct, frozen=True):
     stale_gang_s: int = 60
 
 
+class SyncWindow(msgspec.Struct, frozen=True):
+    """When disruptive changes may apply, or may not: five cron fields in UTC, and how long.
+
+    ``schedule`` is as in ``Reservation``.
+    """
+
+    allow: bool
+    schedule: tuple[tuple[int, ...] | None, ...]
+    duration_s: int
+
+
 class Safety(msgspec.Struct, frozen=True):
     """How much a revision may disrupt before somebody has to approve it; None: any amount.
 
@@ -406,6 +421,8 @@ class Safety(msgspec.Struct, frozen=True):
         jobs: running jobs ended, by the structure or by removing their documents.
         gpu_hours: GPU-hours of their work that are lost.
         approval: patterns of labels of structural objects whose every change needs approval.
+        prune: by kind, what becomes of objects whose document leaves; ``auto`` where not named.
+        windows: when disruptive changes of the structure may apply; none: always.
     """
 
     gpu_share: float | None = 0.3
@@ -415,6 +432,8 @@ class Safety(msgspec.Struct, frozen=True):
     jobs: int | None = None
     gpu_hours: float | None = None
     approval: tuple[str, ...] = ()
+    prune: dict[str, Prune] = {}
+    windows: tuple[SyncWindow, ...] = ()
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -446,6 +465,8 @@ class Structure(msgspec.Struct, frozen=True):
     reservations: dict[str, Reservation] = {}
     volumes: dict[str, Volume] = {}
     policies: dict[str, Policy] = {}
+    #: ``Kind/name`` to what its own annotation says of its removal
+    prune: dict[str, Prune] = {}
 
     def levels(self) -> tuple[str, ...]:
         """Topology levels of all pools, the widest first."""
@@ -500,11 +521,29 @@ AWAITS_ADOPTION = (
 )
 
 
+class Held(msgspec.Struct, frozen=True):
+    """A part of a change that waits: for approval, or for its time.
+
+    Attributes:
+        part: ``structure``, all of it; or ``removal``, of the jobs named.
+        message: why, with figures and limits, and the command that approves it.
+        digest: what approves it; empty where nothing does.
+        jobs: those whose documents have left and that stay in force.
+        until: when it may apply by itself; None: it does not.
+    """
+
+    part: Literal["structure", "removal"]
+    message: str
+    digest: str = ""
+    jobs: tuple[str, ...] = ()
+    until: float | None = None
+
+
 class SyncStatus(msgspec.Struct, frozen=True):
     """How the repository stands: what was tried last, what is in force, and what is wrong.
 
-    ``sync`` is ``Synced`` (head is in force), ``OutOfSync`` (head, or part of it, was refused)
-    or ``Unknown`` (the repository can't be read). Times are seconds since the epoch.
+    ``sync`` is ``Synced`` (head is in force), ``OutOfSync`` (head, or part of it, was refused
+    or is held) or ``Unknown`` (the repository can't be read). Times are seconds since the epoch.
     """
 
     sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
@@ -514,6 +553,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     message: str = ""
     checked_at: float | None = None
     problems: tuple[Problem, ...] = ()
+    held: tuple[Held, ...] = ()
 
 
 class Desired(msgspec.Struct, frozen=True):

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.changes import clone as clones
-from reconciler.changes import edit
+from reconciler.changes import edit, requests
 from reconciler.desired import gitobjects, validate, yamlreader
 from reconciler.model import desired, hostlists, nearest, states
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, pusher, revisions, submission
 
-Verb = Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
+Verb = Literal["cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
 
 DONE = {
     "cancel": "removed from the repository",
@@ -26,6 +26,7 @@ DONE = {
     "rerun": "runs once more",
     "drain": "drained",
     "undrain": "back in service",
+    "approve": "approved",
 }
 
 
@@ -59,7 +60,7 @@ class Submit(msgspec.Struct, frozen=True):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something to be done to a job or node that is there."""
+    """Something to be done to a job or node that is there, or to a held change (its digest)."""
 
     verb: Verb
     name: str
@@ -204,6 +205,8 @@ def _in_clone(
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         raise ChangeError(str(error), problems=problems) from error
+    except requests.ConflictError as error:
+        raise ChangeError(str(error)) from error
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
         unreachable = isinstance(error, clones.CloneError) and error.unreachable
         raise ChangeError(str(error), unreachable=unreachable) from error
@@ -239,6 +242,11 @@ def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endp
 def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
+    if change.verb == "approve":
+        pusher.require_digest(name)
+        if dry_run:
+            return clones.Outcome("rehearsed", "")
+        return clone.approve(requests.approval_subject(name, change.reason), name)
     if change.verb == "cancel":
         message = f"Cancel Job/{name}{because}"
         return clone.remove("Job", name, message=message, dry_run=dry_run)

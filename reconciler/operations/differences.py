@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {
     "unix_users": "Access",
     "queues": "Queue",
     "policies": "Policy",
+    "prune": "Removal",
     "quotas": "Quota",
     "reservations": "Reservation",
 }

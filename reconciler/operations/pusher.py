@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from reconciler.changes import edit, requests, writer
+from reconciler.core import impact
 from reconciler.desired import source
 from reconciler.model import hostlists, nearest
 from reconciler.operations.submission import Result, SubmittedDocument
@@ -79,6 +80,9 @@ class GitPusher:
         subject = f"{change.verb.capitalize()} Job/{name}"
         if change.verb == "submit":
             return requests.AddJob(change.text, name, author)
+        if change.verb == "approve":
+            require_digest(name)
+            return requests.Approve(name, author, reason)
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject)
         if change.verb in {"drain", "undrain"}:
@@ -176,6 +180,15 @@ def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
         return tuple(made)
 
     return revise
+
+
+def require_digest(text: str) -> None:
+    """Raise ConflictError where a text is no digest of a change."""
+    if impact.parse_digest(text) is None:
+        raise requests.ConflictError(
+            f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
+            "command that approves it"
+        )
 
 
 def person(identity: str) -> requests.Person:

@@ -20,7 +20,7 @@ from reconciler.model import desired
 
 _LOG = logging.getLogger(__name__)
 
-Verb = Literal["submit", "cancel", "hold", "release", "rerun", "drain", "undrain"]
+Verb = Literal["submit", "cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
 
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03

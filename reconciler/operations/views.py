@@ -312,6 +312,16 @@ class ProblemView(_View, frozen=True):
     expected: str
 
 
+class HeldView(_View, frozen=True):
+    """A part of a change that waits: why, what approves it, and for how long."""
+
+    part: str
+    message: str
+    digest: str
+    jobs: list[str]
+    until: str | None
+
+
 class SyncView(_View, frozen=True):
     """How the repository stands."""
 
@@ -322,6 +332,7 @@ class SyncView(_View, frozen=True):
     message: str
     checked: str | None
     problems: list[ProblemView]
+    held: list[HeldView]
 
 
 def _time(at: float | None) -> str | None:
@@ -571,4 +582,8 @@ def sync_view(of: desired.SyncStatus) -> SyncView:
         message=of.message,
         checked=_time(of.checked_at),
         problems=[problem_view(problem) for problem in of.problems],
+        held=[
+            HeldView(one.part, one.message, one.digest, list(one.jobs), _time(one.until))
+            for one in of.held
+        ],
     )

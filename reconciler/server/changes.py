@@ -36,12 +36,12 @@ class Results(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs (nodes for ``drain`` and ``undrain``) and what is to become of them.
+    """Jobs (nodes for ``drain`` and ``undrain``, digests for ``approve``), and what is asked.
 
     ``dry_run``: nothing is written; the answer is what it would be, without a commit.
     """
 
-    verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain"]
+    verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
     names: list[str]
     reason: str = ""
     dry_run: bool = False

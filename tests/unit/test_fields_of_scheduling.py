@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit import test_fields_honoured as base
 from tests.unit import test_fields_of_policy as policies
+from tests.unit import test_fields_of_safety
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
 NOW = "1970-01-12T13:46:40Z"  # Monday; the second at which the world of the tests begins
@@ -696,7 +697,7 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 
 def test_every_field_has_an_entry() -> None:
     known = base.TABLE.keys() | base.TABLE_OF_PROBLEMS.keys() | base.NOT_READ.keys()
-    known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys()
+    known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys() | test_fields_of_safety.TABLE.keys()
     known |= policies.KNOWN
     found = {field for field in base.fields() if not field.endswith(".metadata.annotations")}
     assert found == known - {"*.metadata.annotations"}

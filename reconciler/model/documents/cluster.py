@@ -144,12 +144,119 @@ class RetentionSpec(Part, frozen=True):
     ] = "7d"
 
 
+class SyncLimitsSpec(Part, frozen=True):
+    """How much a revision may disrupt before somebody has to approve it; null: any amount."""
+
+    gpu_share: Annotated[
+        Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
+        doc(
+            "Which part of the GPUs in service, of a pool or of all, may leave service at once.",
+            example=0.25,
+        ),
+    ] = 0.3
+    gpu_floor: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)],
+        doc(
+            "`gpuShare` holds only where at least so many GPUs are in service: in a small "
+            "cluster one node is a large part.",
+            example=32,
+            unit="GPUs",
+        ),
+    ] = 16
+    gpus: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        doc("How many GPUs may leave service at once.", example=64, unit="GPUs"),
+    ] = None
+    queues: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        doc("How many queues may be removed at once.", example=1),
+    ] = None
+    jobs: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        doc(
+            "How many running jobs may be ended at once, by the structure or by removing their "
+            "documents.",
+            example=20,
+        ),
+    ] = None
+    gpu_hours: Annotated[
+        Annotated[float, msgspec.Meta(ge=0)] | None,
+        doc("How much work of running jobs may be lost.", example=100, unit="GPU-hours"),
+    ] = None
+
+
+class SyncWindowSpec(Part, frozen=True):
+    """A time at which disruptive changes of the structure may apply, or may not."""
+
+    kind: Annotated[
+        Literal["allow", "deny"],
+        doc(
+            "`allow`: they apply only in windows that allow; `deny`: never in this one.",
+            example="deny",
+        ),
+    ]
+    schedule: Annotated[
+        str,
+        doc(
+            "When it begins, as five cron fields in UTC: minute, hour, day of month, month, "
+            "day of week.",
+            example="0 7 * * 1-5",
+        ),
+    ]
+    duration: Annotated[Duration, doc("How long it lasts.", example="12h", unit="duration")]
+
+
+class SyncSpec(Part, frozen=True):
+    """What a revision may do by itself."""
+
+    limits: Annotated[
+        SyncLimitsSpec,
+        doc("How much it may disrupt without approval.", example={"gpus": 64}),
+    ] = SyncLimitsSpec()
+    approval: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]],
+        doc(
+            "Structural objects of which every change needs approval: `Kind` or `Kind/name`, "
+            "`*` stands for any text.",
+            example=["Cluster", "NodePool/h200-*"],
+        ),
+    ] = []
+    prune: Annotated[
+        dict[
+            Literal[
+                "Access",
+                "Job",
+                "NodePool",
+                "PriorityClass",
+                "Queue",
+                "Quota",
+                "Reservation",
+                "Volume",
+            ],
+            Literal["auto", "confirm", "never"],
+        ],
+        doc(
+            "What becomes of objects of a kind whose document leaves the repository: `auto`, they "
+            "go; `confirm`, somebody has to approve it; `never`, they stay. The annotation "
+            "`muster/prune` says it for one object.",
+            example={"NodePool": "confirm"},
+        ),
+    ] = {}
+    windows: Annotated[
+        list[SyncWindowSpec],
+        doc(
+            "When changes may apply that take GPUs out of service, remove queues or end running "
+            "jobs; all others apply at any time. None: always.",
+            example=[{"kind": "deny", "schedule": "0 7 * * 1-5", "duration": "12h"}],
+        ),
+    ] = []
+
+
 class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
 
     not_built: ClassVar[dict[str, str]] = {
         "drift": "drift policies are not built yet",
-        "sync": "safety limits of a sync are not built yet",
         "verification": "verification of commit signatures is not built yet",
         "notifications": "notifications are not built yet",
     }
@@ -181,6 +288,9 @@ class ClusterSpec(Part, frozen=True):
     scheduling: Annotated[
         SchedulingSpec, doc("Policies of the scheduler.", example={"backfill": "conservative"})
     ] = SchedulingSpec()
+    sync: Annotated[
+        SyncSpec, doc("What a revision may do by itself.", example={"limits": {"gpus": 64}})
+    ] = SyncSpec()
     retention: Annotated[
         RetentionSpec, doc("How long what is over is remembered.", example={"events": "30d"})
     ] = RetentionSpec()

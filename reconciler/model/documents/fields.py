@@ -83,7 +83,11 @@ class Metadata(Part, frozen=True):
     ] = {}
     annotations: Annotated[
         dict[Label, str],
-        doc("Notes of people and tools; Muster does not read them.", example={"ticket": "ML-17"}),
+        doc(
+            "Notes of people and tools. Muster reads one: `muster/prune` (auto, confirm, never) "
+            "says what becomes of the object when its document leaves.",
+            example={"ticket": "ML-17"},
+        ),
     ] = {}
 
 

@@ -69,7 +69,7 @@ def test_gpus_that_leave_and_enter_service(
 ) -> None:
     total = found(state(*before), state(*after)).total
     assert (total.gpus_leaving, total.gpus_entering) == (leaving, entering)
-    assert total.share_leaving == pytest.approx(share)
+    assert total.share_lost == pytest.approx(share)
     assert total.gpus_before + entering - leaving == total.gpus_after
 
 
@@ -79,8 +79,8 @@ def test_pools_that_are_touched_are_told_one_by_one() -> None:
     pools = {one.pool: one for one in found(before, after).pools}
     assert sorted(pools) == ["a", "c", "d"]
     assert pools["a"].nodes_leaving == ("a3",)
-    assert pools["a"].share_leaving == pytest.approx(0.25)
-    assert pools["c"].share_leaving == 1.0
+    assert (pools["a"].gpus_leaving, pools["a"].gpus_moving, pools["a"].share_lost) == (8, 8, 0.0)
+    assert pools["c"].share_lost == 1.0
     assert pools["d"].nodes_entering == ("a3",)
 
 

@@ -43,15 +43,24 @@ class Repository:
         parent: str | None = None,
         modes: Mapping[str, str] | None = None,
         root: bool = False,
+        message: str = "test",
+        merge: str | None = None,
     ) -> str:
-        """Commit ``files`` (None removes) on top of the branch, or of ``parent``."""
+        """Commit ``files`` (None removes) on top of the branch, or of ``parent``.
+
+        ``merge``: another parent, of which only what ``files`` has is taken.
+        """
         parts = [f"commit refs/heads/{branch}\n".encode()]
-        parts.append(b"committer Test <test@example.org> 0 +0000\ndata 4\ntest\n")
+        said = message.encode()
+        parts.append(b"committer Test <test@example.org> 0 +0000\n")
+        parts.append(b"data %d\n%s\n" % (len(said), said))
         exists = git(self.path, "for-each-ref", f"refs/heads/{branch}")
         if parent is not None:
             parts.append(f"from {parent}\n".encode())
         elif exists and not root:
             parts.append(f"from refs/heads/{branch}^0\n".encode())
+        if merge is not None:
+            parts.append(f"merge {merge}\n".encode())
         if root:
             parts.append(b"deleteall\n")
         for path, content in files.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ Make = Callable[..., loader.Loader]
 def make(repository: Repository) -> Iterator[Make]:
     made: list[loader.Loader] = []
 
-    def _make(known: incumbents.Incumbents | None = None, **more: str) -> loader.Loader:
+    def _make(known: incumbents.Incumbents | None = None, **more: Any) -> loader.Loader:
         start = known or incumbents.Incumbents()
         one = loader.Loader(source.Source(str(repository.path)), start, clock=lambda: 5.0, **more)
         made.append(one)

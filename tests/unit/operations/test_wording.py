@@ -120,7 +120,7 @@ DERIVED = {
     "NodePool": {"nodes.gpu"},  # nodes.gpus.count
     "Job": {
         *("resources.devices", "leases", "affinity.jobs.jobs", "affinity.jobs.level"),
-        *("affinity.jobs.apart", "affinity.jobs.weight"),
+        *("affinity.jobs.apart", "affinity.jobs.weight", "prune"),
     },
     "Cluster": {"scheduling.depth"},
 }

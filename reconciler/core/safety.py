@@ -1,0 +1,294 @@
+"""Whether a change of desired state may apply by itself, or waits for approval or for its time.
+
+The limits of the state in force, never of the proposed one, are compared with what the change
+does (``impact``). Two parts can be held: the structure as a whole, and the removals of jobs. What
+people approved is a digest: it covers the change that it names, with as much more running work
+ended than at its time as a limit would allow without approval.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from reconciler.core import impact, windows
+from reconciler.model import desired, judgement, records, times
+
+_WHERE = "spec.sync of Cluster"
+_NAMES_MAX = 3
+#: When to look again where the records could not be read.
+LOOK_AGAIN_S = 10.0
+#: When to look again at windows at the latest.
+LOOK_AT_WINDOWS_S = 86_400.0
+
+
+class Safety:
+    """A gate over the records of a cluster.
+
+    Args:
+        observe: gives the records as of now, None where they can't be read; called only where
+            running work counts.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, observe: Callable[[], records.Observed | None], clock: Callable[[], float]
+    ) -> None:
+        self._observe = observe
+        self._clock = clock
+
+    def judge(
+        self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
+    ) -> judgement.Judgement:
+        """Whether ``before`` may become ``after``."""
+        safety = before.structure.settings.safety
+        counts_work = safety.jobs is not None or safety.gpu_hours is not None
+        now = self._clock()
+        observed: records.Observed | None = records.Observed()
+        if counts_work or safety.windows:
+            observed = self._observe()
+            if observed is None:
+                return _blind(now)
+        what = impact.find(before, after, observed or records.Observed(), now)
+        found = judge(before, what, now, approvals)
+        if found.findings and not counts_work:
+            # The figures of running work are for people; they are looked up where one will look.
+            seen = self._observe() or records.Observed()
+            found = judge(before, impact.find(before, after, seen, now), now, approvals)
+        return found
+
+
+def _blind(now: float) -> judgement.Judgement:
+    """Nothing is known of what runs, so that nothing that may end it applies."""
+    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    message = "the records of running work can't be read, and limits depend on them"
+    findings = tuple(judgement.Finding(part, "work-unknown", message) for part in parts)
+    return judgement.Judgement(findings, until=now + LOOK_AGAIN_S)
+
+
+def judge(
+    before: desired.Desired, what: impact.Impact, now: float, approvals: frozenset[str]
+) -> judgement.Judgement:
+    """Whether a change applies.
+
+    Args:
+        before: what is in force; its limits hold.
+        what: what the change does, at ``now``.
+        now: seconds since the epoch.
+        approvals: digests that people approved.
+    """
+    safety = before.structure.settings.safety
+    protected = list(_never(before, what))
+    over = [*_limits(safety, what), *_named(before, what)]
+    until = None
+    if _is_disruptive(what):
+        opens = opens_at(safety.windows, now)
+        if opens is not None:
+            over.append(_outside(opens))
+            until = min(opens, now + LOOK_AT_WINDOWS_S)
+    left = [one for one in over if not _is_approved(one.part, what, safety, approvals)]
+    if not left:
+        until = None
+    digest = what.digest if left and not protected else ""
+    return judgement.Judgement((*protected, *left), what.digest, until, _command(digest))
+
+
+def _command(digest: str) -> str:
+    return f"`muster approve {digest}` approves exactly this change" if digest else ""
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """Every limit that the change exceeds."""
+
+    def over(part: judgement.Part, message: str, field: str) -> judgement.Finding:
+        text = f"{message} without approval (limits.{field} in {_WHERE})"
+        return judgement.Finding(part, "over-limit", text)
+
+    pools = [pool for pool in what.pools if pool.gpus_before < what.total.gpus_before]
+    for one in (what.total, *pools):
+        if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
+            continue
+        if one.share_lost > safety.gpu_share:
+            where = f" of pool {one.pool}" if one.pool else ""
+            yield over(
+                "structure",
+                f"{one.gpus_lost} of {one.gpus_before} GPUs{where} ({one.share_lost:.0%}) leave "
+                f"service, and at most {safety.gpu_share:.0%} may",
+                "gpuShare",
+            )
+    if safety.gpus is not None and what.total.gpus_lost > safety.gpus:
+        yield over(
+            "structure",
+            f"{what.total.gpus_lost} GPUs leave service, and at most {safety.gpus} may",
+            "gpus",
+        )
+    removed = what.queues_removed
+    if safety.queues is not None and len(removed) > safety.queues:
+        yield over(
+            "structure",
+            f"{_counted(len(removed), 'queue')} removed ({_some(removed)}), and at most "
+            f"{safety.queues} may be",
+            "queues",
+        )
+    for part in _parts_over(safety.jobs, what.jobs_ended):
+        ended = what.jobs_ended("structure", "removal")
+        names = [job.job for job in what.jobs if job.ends and job.part != "job"]
+        yield over(
+            part,
+            f"{_counted(ended, 'running job')} ended ({_some(names)}), and at most "
+            f"{safety.jobs} may be",
+            "jobs",
+        )
+    for part in _parts_over(safety.gpu_hours, what.gpu_hours_lost):
+        lost = what.gpu_hours_lost("structure", "removal")
+        yield over(
+            part,
+            f"{lost:.1f} GPU-hours of running work are lost, and at most "
+            f"{safety.gpu_hours:g} may be",
+            "gpuHours",
+        )
+
+
+def _parts_over(limit: float | None, figure: Callable[..., float]) -> Iterator[judgement.Part]:
+    """The parts that exceed a limit; both where only their sum does."""
+    if limit is None or figure("structure", "removal") <= limit:
+        return
+    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    alone = [part for part in parts if figure(part) > limit]
+    yield from alone or [part for part in parts if figure(part) > 0]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun} is" if count == 1 else f"{count} {noun}s are"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_NAMES_MAX]) + (" …" if len(listed) > _NAMES_MAX else "")
+
+
+# --- objects that need a word -----------------------------------------------------------------
+
+
+def _named(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """Objects of which every change, or the removal, needs approval."""
+    if what.approval:
+        yield judgement.Finding(
+            "structure",
+            "needs-approval",
+            f"{_some(what.approval)}: every change of it needs approval (approval in {_WHERE})",
+        )
+    for part, labels in _pruned(before, what, "confirm"):
+        yield judgement.Finding(
+            part, "prune-confirm", f"{_some(labels)}: its removal has to be confirmed (prune)"
+        )
+
+
+def _never(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+    for part, labels in _pruned(before, what, "never"):
+        yield judgement.Finding(
+            part,
+            "prune-never",
+            f"{_some(labels)}: it is never removed (prune: never); to remove it, first commit "
+            "that it may be, then remove it in a commit that comes after",
+        )
+
+
+def _pruned(
+    before: desired.Desired, what: impact.Impact, policy: desired.Prune
+) -> Iterator[tuple[judgement.Part, list[str]]]:
+    """What the change removes of what has a policy, by part."""
+    by_kind = before.structure.settings.safety.prune
+    own = before.structure.prune
+    gone = [
+        label
+        for label in what.removed
+        if own.get(label, by_kind.get(label.split("/", 1)[0], "auto")) == policy
+    ]
+    if gone:
+        yield "structure", gone
+    of_jobs = by_kind.get("Job", "auto")
+    jobs = [name for name in what.jobs_removed if (before.jobs[name].prune or of_jobs) == policy]
+    if jobs:
+        yield "removal", [f"Job/{name}" for name in jobs]
+
+
+# --- windows ----------------------------------------------------------------------------------
+
+
+def _is_disruptive(what: impact.Impact) -> bool:
+    """Whether the structure of a change takes something away that is in use."""
+    return bool(what.total.gpus_lost or what.queues_removed or what.jobs_ended("structure"))
+
+
+def _outside(until: float) -> judgement.Finding:
+    when = "none is near"
+    if until != windows.NEVER:
+        when = f"the next time is {times.format_time(until)}"
+    return judgement.Finding(
+        "structure",
+        "outside-window",
+        f"it takes something out of service, and this is not the time for it, {when} "
+        f"(windows in {_WHERE})",
+    )
+
+
+def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
+    """When disruptive changes may apply next; None: now.
+
+    A window that denies beats one that allows; where none allows, all other time is allowed.
+    """
+    if not found:
+        return None
+    known_until = now + windows.LOOK_S
+    spans: list[tuple[bool, float, float]] = []
+    for one in found:
+        times_of_one = windows.spans(one.schedule, one.duration_s, now)
+        if len(times_of_one) >= windows.SPANS_MAX:
+            known_until = min(known_until, times_of_one[-1][0])
+        spans += [(one.allow, begin, end) for begin, end in times_of_one]
+    only_allowed = any(one.allow for one in found)
+    moments = sorted({now, *(m for _, begin, end in spans for m in (begin, end) if m > now)})
+    for moment in moments:
+        if moment > known_until:
+            break
+        inside = [allow for allow, begin, end in spans if begin <= moment < end]
+        if False not in inside and (True in inside or not only_allowed):
+            return None if moment == now else moment
+    return windows.NEVER
+
+
+# --- approval ---------------------------------------------------------------------------------
+
+
+def _is_approved(
+    part: judgement.Part,
+    what: impact.Impact,
+    safety: desired.Safety,
+    approvals: frozenset[str],
+) -> bool:
+    """Whether somebody approved this part of the change, and no less than it does now."""
+    mine = impact.parse_digest(what.digest)
+    if mine is None:
+        return False
+    for text in approvals:
+        given = impact.parse_digest(text)
+        if given is None:
+            continue
+        same = (
+            given.structure == mine.structure
+            if part == "structure"
+            else given.removals == mine.removals
+        )
+        if same and _within(given, what, safety):
+            return True
+    return False
+
+
+def _within(given: impact.Digest, what: impact.Impact, safety: desired.Safety) -> bool:
+    """Whether the running work that ends is what was approved, give or take a limit."""
+    more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
+    more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
+    return (safety.jobs is None or more_jobs <= safety.jobs) and (
+        safety.gpu_hours is None or more_hours <= safety.gpu_hours
+    )

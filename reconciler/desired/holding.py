@@ -1,0 +1,131 @@
+"""What of a change waits for approval or for its time, from one revision to the next.
+
+The gate's judgements come in; out come the jobs that stay in force although their document has
+left, and what people are told. Removals that came together are judged together, and each group
+by itself for as long as it is held, so that what somebody else removes later does not wait.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.model import desired, judgement
+
+
+class Holds:
+    """What is held.
+
+    Args:
+        jobs: names of jobs that stay, with the change that removed them, from before a restart.
+    """
+
+    def __init__(self, jobs: dict[str, str]) -> None:
+        self.jobs = jobs
+        self.shown: tuple[desired.Held, ...] = ()
+        self.until: float | None = None
+        self._removals: list[desired.Problem] = []
+        self.structure_problems: tuple[desired.Problem, ...] = ()
+
+    @property
+    def problems(self) -> Iterable[desired.Problem]:
+        """Why jobs stay."""
+        return self._removals
+
+    def clear(self) -> None:
+        """Nothing is held."""
+        self.jobs = {}
+        self.shown = ()
+        self.until = None
+        self._removals = []
+        self.structure_problems = ()
+
+    def judge(
+        self,
+        gate: judgement.Gate,
+        *,
+        before: desired.Desired,
+        after: desired.Desired,
+        removed: list[str],
+        approvals: frozenset[str],
+    ) -> judgement.Judgement:
+        """Judge a change, and anew what was held before it.
+
+        Args:
+            gate: what judges.
+            before: what is in force.
+            after: what the change makes of it, without what it removes.
+            removed: names of the jobs that it, or one before it that is held, removes.
+            approvals: digests that people approved.
+
+        Returns:
+            The judgement of the new change: whether its structure is held.
+        """
+        groups: dict[str, list[str]] = {}
+        fresh = []
+        for name in removed:
+            group = self.jobs.get(name)
+            if group is None:
+                fresh.append(name)
+            else:
+                groups.setdefault(group, []).append(name)
+        self.clear()
+        for group, names in groups.items():
+            wanted = _without(before, names)
+            self._note(gate.judge(before, wanted, approvals), names, group)
+        stay = {name: before.jobs[name] for names in groups.values() for name in names}
+        whole = msgspec.structs.replace(after, jobs={**after.jobs, **stay}) if stay else after
+        found = gate.judge(before, whole, approvals)
+        if fresh and found.holds("structure") != found.holds("removal"):
+            # One part applies: the other is judged, and named by its digest, without it.
+            if found.holds("removal"):
+                alone = _without(before, fresh)
+            else:
+                back = {name: before.jobs[name] for name in fresh}
+                alone = msgspec.structs.replace(whole, jobs={**whole.jobs, **back})
+            found = gate.judge(before, alone, approvals)
+        self._note(found, fresh, found.digest)
+        return found
+
+    def _note(self, found: judgement.Judgement, names: list[str], group: str) -> None:
+        """Take up a judgement: what it holds, and what is said of it."""
+        if found.until is not None and found.findings:
+            self.until = found.until if self.until is None else min(self.until, found.until)
+        for part in ("structure", "removal"):
+            findings = [one for one in found.findings if one.part == part]
+            if not findings:
+                continue
+            jobs = tuple(names) if part == "removal" else ()
+            command = [found.command] if found.command else []
+            message = "held: " + "; ".join([one.message for one in findings] + command)
+            self.shown += (
+                desired.Held(
+                    part=findings[0].part,
+                    message=message,
+                    digest=found.digest if found.command else "",
+                    jobs=jobs,
+                    until=found.until,
+                ),
+            )
+            problems = tuple(_problem(one, jobs, found.command) for one in findings)
+            if part == "structure":
+                self.structure_problems = problems
+            else:
+                self._removals += problems
+                self.jobs.update(dict.fromkeys(names, group))
+
+
+def _without(state: desired.Desired, names: list[str]) -> desired.Desired:
+    gone = set(names)
+    kept = {name: job for name, job in state.jobs.items() if name not in gone}
+    return msgspec.structs.replace(state, jobs=kept)
+
+
+def _problem(finding: judgement.Finding, jobs: tuple[str, ...], command: str) -> desired.Problem:
+    label = f"Job/{jobs[0]}" if len(jobs) == 1 else ""
+    return desired.Problem(
+        rule=finding.rule,
+        severity="error",
+        path="",
+        message=f"held: {finding.message}" + (f"; {command}" if command else ""),
+        object=label,
+    )

@@ -1,0 +1,68 @@
+"""What is said of a change before it applies: the words that safety and the loader share."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from reconciler.model import desired
+
+#: The parts of a change that can be held: all of its structure, or the removals of its jobs.
+Part = Literal["structure", "removal"]
+#: The rules of what is held; others tell mistakes.
+RULES = frozenset(
+    {
+        "over-limit",
+        "needs-approval",
+        "prune-confirm",
+        "prune-never",
+        "outside-window",
+        "work-unknown",
+    }
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Why a part of a change does not apply by itself.
+
+    ``rule`` is a stable kebab-case id; ``message`` a sentence with figure and limit.
+    """
+
+    part: Part
+    rule: str
+    message: str
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """Whether a change applies.
+
+    Attributes:
+        findings: why not; none: it applies.
+        digest: what approves it; empty where approval changes nothing.
+        until: when to ask again although nothing has changed; None: never.
+        command: what approves it, as a clause; empty where nothing does.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    digest: str = ""
+    until: float | None = None
+    command: str = ""
+
+    def holds(self, part: Part) -> bool:
+        """Whether a part is held."""
+        return any(finding.part == part for finding in self.findings)
+
+
+class Gate(Protocol):
+    """Judges changes."""
+
+    def judge(
+        self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
+    ) -> Judgement:
+        """Whether ``before``, which is in force, may become ``after``.
+
+        Args:
+            before: what is in force.
+            after: what the change makes of it.
+            approvals: digests that people approved.
+        """
+        ...

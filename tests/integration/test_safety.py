@@ -1,0 +1,180 @@
+"""A bad merge on a live cluster: held, approved by its digest, and no more than was approved."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration import beds
+
+LIMITS = beds.POOL.replace(
+    "spec: {{lease: {lease}, nodeSilence: {silence}}}",
+    "spec:\n  lease: 5s\n  nodeSilence: 3s\n  sync: {{limits: {{gpuFloor: 4, jobs: 1}}}}",
+)
+SLEEPS = "  resources: {gpu: 1}\n  command: [sleep, '600']"
+
+
+def cluster(nodes: int) -> str:
+    return LIMITS.format(nodes=nodes, cpus=4, gpus=2)
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path_factory.mktemp("safety"), nodes=4, gpus=2)
+    try:
+        made.commit({"cluster.yaml": cluster(4)})
+        made.git("branch", "--quiet", "--set-upstream-to=origin/main", folder=made.clone)
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def sync(bed: beds.Bed) -> beds.Json:
+    return bed.get("/v1/sync")["sync"]
+
+
+def held(bed: beds.Bed, revision: str) -> beds.Json:
+    """What is held once a revision was looked at."""
+
+    def look() -> beds.Json:
+        found = sync(bed)
+        return found["attemptedRevision"] == revision and found["held"]
+
+    return bed.until(look)
+
+
+def in_force(bed: beds.Bed, revision: str) -> None:
+    bed.until(lambda: (sync(bed)["sync"], sync(bed)["structureRevision"]) == ("Synced", revision))
+
+
+def nodes_of_pool(bed: beds.Bed) -> int:
+    (pool,) = bed.get("/v1/pools")["items"]
+    return int(pool["nodes"])
+
+
+def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")
+    }
+    environment |= {
+        "MUSTER_SERVER": bed.cluster.url,
+        "MUSTER_TOKEN_FILE": str(bed.cluster.endpoint.token_file),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_AUTHOR_NAME": "tester",
+        "GIT_AUTHOR_EMAIL": "tester@example.org",
+        "GIT_COMMITTER_NAME": "tester",
+        "GIT_COMMITTER_EMAIL": "tester@example.org",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "reconciler.cli.main", *arguments],
+        cwd=bed.clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def begin(bed: beds.Bed) -> None:
+    """All four nodes are in force, whatever a test before has left."""
+    if "count: 4" not in (bed.clone / "cluster.yaml").read_text():
+        bed.commit({"cluster.yaml": cluster(4)})
+    in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+    bed.until(bed.all_ready)
+
+
+def test_half_of_the_nodes(bed: beds.Bed) -> None:
+    begin(bed)
+    revision = bed.commit({"cluster.yaml": cluster(2), "jobs/one.yaml": beds.job("one", SLEEPS)})
+    (found,) = held(bed, revision)
+    assert "4 of 8 GPUs (50%)" in found["message"]
+    assert f"muster approve {found['digest']}" in found["message"]
+    bed.until_state("one", "Running")  # jobs of the same revision apply
+    assert nodes_of_pool(bed) == 4
+    told = muster(bed, "status")
+    assert found["digest"] in told.stdout
+
+    # Jobs come and go, and the digest stays what it is.
+    bed.commit({"jobs/two.yaml": beds.job("two", SLEEPS), "jobs/one.yaml": None})
+    bed.until_state("two", "Running")
+    bed.until_state("one", "Cancelled")
+    assert [one["digest"] for one in sync(bed)["held"]] == [found["digest"]]
+
+    # A revision that removes more is not what was approved.
+    bed.commit({"cluster.yaml": cluster(1)})
+    approved = muster(bed, "approve", found["digest"], "--clone", ".", "-m", "racks go back")
+    assert approved.returncode == 0, approved.stderr
+    revision = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    (other,) = held(bed, revision)
+    assert other["digest"] != found["digest"]
+    assert sync(bed)["sync"] == "OutOfSync"
+
+    # What was approved applies when it is asked for.
+    revision = bed.commit({"cluster.yaml": cluster(2)})
+    in_force(bed, revision)
+    bed.until(lambda: nodes_of_pool(bed) == 2)
+    # The running job goes on: nodes that leave are drained first.
+    assert bed.job("two")["state"] == "Running"
+
+
+def test_removing_many_jobs(bed: beds.Bed) -> None:
+    begin(bed)
+    names = ("many-a", "many-b", "many-c")
+    spec = "  command: [sleep, '600']"
+    bed.commit({f"jobs/{name}.yaml": beds.job(name, spec) for name in (*names, "other")})
+    for name in (*names, "other"):
+        bed.until_state(name, "Running")
+    revision = bed.commit({f"jobs/{name}.yaml": None for name in names})
+    (found,) = held(bed, revision)
+    assert "3 running jobs are ended" in found["message"]
+    assert found["jobs"] == list(names)
+    # Somebody else's cancel does not wait for it.
+    bed.commit({"jobs/other.yaml": None})
+    bed.until_state("other", "Cancelled")
+    assert {bed.job(name)["state"] for name in names} == {"Running"}
+    # Approved through the controller, which commits it.
+    assert bed.api is not None
+    bed.api.post("/v1/changes", {"verb": "approve", "names": [found["digest"]], "reason": "done"})
+    for name in names:
+        bed.until_state(name, "Cancelled")
+    bed.until(lambda: sync(bed)["sync"] == "Synced")
+    bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+    message = bed.git("log", "-1", "--format=%B", folder=bed.clone)
+    assert f"Muster-Approve: {found['digest']}\nMuster-Submitter: tester@example.org" in message
+
+
+def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
+    begin(bed)
+    before = sync(bed)["structureRevision"]
+    revision = bed.commit({"cluster.yaml": cluster(1)})
+    (found,) = held(bed, revision)
+    bed.cluster.kill_controller()
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    (again,) = held(bed, revision)
+    assert again["digest"] == found["digest"]
+    assert sync(bed)["structureRevision"] == before
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
+
+
+def test_a_force_push_is_held(bed: beds.Bed) -> None:
+    begin(bed)
+    before = sync(bed)
+    old = bed.git("rev-parse", "HEAD~1", folder=bed.clone)
+    bed.git("push", "--quiet", "--force", "origin", f"{old}:main", folder=bed.clone)
+    problems = bed.until(lambda: sync(bed)["sync"] == "OutOfSync" and sync(bed)["problems"])
+    assert [problem["rule"] for problem in problems] == ["not-a-fast-forward"]
+    assert "--accept-revision" in problems[0]["message"]
+    assert sync(bed)["structureRevision"] == before["structureRevision"]
+    bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
+    bed.until(lambda: sync(bed)["sync"] == "Synced")
+
+
+def test_what_is_no_digest_is_refused(bed: beds.Bed) -> None:
+    told = muster(bed, "approve", "HEAD")
+    assert told.returncode == 1
+    assert "no digest of a change" in told.stderr

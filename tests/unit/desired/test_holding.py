@@ -1,0 +1,268 @@
+"""What is held over revisions and restarts, on real repositories, behind the real judgement."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from reconciler.core import safety
+from reconciler.desired import incumbents, loader, source
+from reconciler.model import desired, records
+from tests.unit.desired.repositories import Repository, documents, job, queue
+
+Make = Callable[..., loader.Loader]
+
+
+@pytest.fixture
+def make(repository: Repository) -> Iterator[Make]:
+    made: list[loader.Loader] = []
+
+    def _make(
+        known: incumbents.Incumbents | None = None, clock: Callable[[], float] = lambda: 5.0
+    ) -> loader.Loader:
+        one = loader.Loader(
+            source.Source(str(repository.path)),
+            known or incumbents.Incumbents(),
+            gate=safety.Safety(records.Observed, clock),
+            clock=clock,
+        )
+        made.append(one)
+        return one
+
+    yield _make
+    for one in made:
+        one.close()
+
+
+def restarted(make: Make, before: loader.Loader) -> loader.Loader:
+    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+
+
+def pool(count: int, name: str = "a") -> str:
+    return (
+        f"apiVersion: muster/v1\nkind: NodePool\nmetadata: {{name: {name}}}\nspec:\n"
+        f"  hosts: {name}[1-{count}]\n"
+        "  nodes: {cpu: 8, memory: 8Gi, gpus: {count: 8, model: H200}}\n"
+    )
+
+
+def cluster(sync: str) -> str:
+    return f"apiVersion: muster/v1\nkind: Cluster\nmetadata: {{name: c}}\nspec:\n  sync: {sync}\n"
+
+
+BASE = {"pool.yaml": pool(8), "jobs/a.yaml": job("a")}
+
+
+def nodes(value: desired.Desired) -> int:
+    return len(value.structure.pools["a"].nodes)
+
+
+def digest(value: desired.Desired) -> str:
+    return value.status.held[0].digest
+
+
+def test_half_of_the_nodes_are_held_and_jobs_apply(repository: Repository, make: Make) -> None:
+    good = repository.commit(BASE)
+    one = make()
+    one.load()
+    head = repository.commit({"pool.yaml": pool(4), "jobs/b.yaml": job("b"), "jobs/a.yaml": None})
+    for value in (one.load(), one.load(), restarted(make, one).load()):
+        assert nodes(value) == 8
+        assert set(value.jobs) == {"b"}
+        assert value.status.sync == "OutOfSync"
+        assert (value.status.structure_revision, value.status.jobs_revision) == (good, head)
+        assert "32 of 64 GPUs (50%)" in value.status.message
+        assert f"muster approve {digest(value)}" in value.status.message
+    repository.commit({"jobs/c.yaml": job("c")})
+    assert set(one.load().jobs) == {"b", "c"}
+
+
+def test_it_applies_once_it_is_approved(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    held = one.load()
+    one = restarted(make, one)
+    repository.commit({"jobs/b.yaml": job("b")})
+    assert digest(one.load()) == digest(held)
+    head = repository.commit({}, message=f"Yes\n\nMuster-Approve: {digest(held)}")
+    value = one.load()
+    assert nodes(value) == 4
+    assert value.status.sync == "Synced"
+    assert value.status.structure_revision == head
+    # It was for this once.
+    repository.commit({"pool.yaml": pool(8)})
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    assert nodes(one.load()) == 8
+
+
+def test_the_commit_itself_may_carry_the_approval(repository: Repository, make: Make) -> None:
+    first = repository.commit(BASE)
+    one, reviewing = make(), make()
+    one.load()
+    reviewing.load()
+    repository.commit({"pool.yaml": pool(4)})
+    text = digest(reviewing.load())
+    message = f"Return the racks\n\nMuster-Approve: {text}\n"
+    repository.commit({"pool.yaml": pool(4)}, parent=first, message=message)
+    assert nodes(one.load()) == 4
+
+
+def test_an_approval_covers_no_more_than_was_approved(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    text = digest(one.load())
+    repository.commit({"pool.yaml": pool(2)}, message=f"More\n\nMuster-Approve: {text}")
+    value = one.load()
+    assert nodes(value) == 8
+    assert digest(value) != text
+    # What was approved applies when it is what is asked for again.
+    repository.commit({"pool.yaml": pool(4)})
+    assert nodes(one.load()) == 4
+
+
+def test_taking_the_change_back_ends_the_hold(repository: Repository, make: Make) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    one.load()
+    head = repository.commit({"pool.yaml": pool(8)})
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert value.status.structure_revision == head
+    assert value.status.held == ()
+
+
+def test_removals_are_held_by_the_commit_and_later_ones_are_not(
+    repository: Repository, make: Make
+) -> None:
+    many = {f"jobs/{name}.yaml": job(name) for name in "abcd"}
+    confirm = documents(pool(8), cluster("{prune: {Job: confirm}}"))
+    repository.commit({**many, "pool.yaml": confirm})
+    one = make()
+    one.load()
+    repository.commit({"jobs/a.yaml": None, "jobs/b.yaml": None, "jobs/e.yaml": job("e")})
+    held = one.load()
+    assert set(held.jobs) == set("abcde")
+    assert held.status.held[0].jobs == ("a", "b")
+    repository.commit({"jobs/c.yaml": None})
+    for value in (one.load(), restarted(make, one).load()):
+        assert set(value.jobs) == set("abcde")
+        assert {one.jobs for one in value.status.held} == {("a", "b"), ("c",)}
+    one = restarted(make, one)
+    text = next(h.digest for h in one.load().status.held if h.jobs == ("a", "b"))
+    assert text == digest(held)
+    repository.commit({}, message=f"Yes\n\nMuster-Approve: {text}")
+    value = one.load()
+    assert set(value.jobs) == set("cde")
+    repository.commit({"jobs/c.yaml": job("c")})
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == set("cde")
+
+
+def test_jobs_whose_removal_is_held_keep_their_queue(repository: Repository, make: Make) -> None:
+    repository.commit(
+        {
+            "pool.yaml": documents(pool(8), cluster("{prune: {Job: confirm}}")),
+            "q.yaml": queue("q"),
+            "jobs/a.yaml": job("a", queue="q"),
+        }
+    )
+    one = make()
+    one.load()
+    repository.commit({"jobs/a.yaml": None, "q.yaml": None})
+    value = one.load()
+    assert "a" in value.jobs
+    assert "q" in value.structure.queues
+    assert "queue-in-use" in {problem.rule for problem in value.status.problems}
+    repository.commit({}, message=f"Yes\n\nMuster-Approve: {value.status.held[0].digest}")
+    value = one.load()
+    assert "a" not in value.jobs
+
+
+def test_a_job_that_is_never_removed_stays(repository: Repository, make: Make) -> None:
+    kept = job("a").replace(
+        "metadata: {name: a}", "metadata: {name: a, annotations: {muster/prune: never}}"
+    )
+    repository.commit({**BASE, "jobs/a.yaml": kept})
+    one = make()
+    one.load()
+    repository.commit({"jobs/a.yaml": None})
+    value = one.load()
+    assert "a" in value.jobs
+    assert "prune-never" in {problem.rule for problem in value.status.problems}
+    repository.commit({"jobs/a.yaml": kept})
+    assert one.load().status.sync == "Synced"
+
+
+def test_a_wrong_policy_of_removal_is_a_mistake(repository: Repository, make: Make) -> None:
+    wrong = job("a").replace("{name: a}", "{name: a, annotations: {muster/prune: nver}}")
+    repository.commit({"jobs/a.yaml": wrong})
+    value = make().load()
+    assert "a" in value.refused
+    assert [problem.rule for problem in value.status.problems] == ["bad-prune"]
+
+
+def test_a_disruptive_change_waits_for_its_time(repository: Repository, make: Make) -> None:
+    now = [10 * 3600.0]
+    sync = "{windows: [{kind: deny, schedule: '0 9 * * *', duration: 2h}]}"
+    repository.commit({**BASE, "c.yaml": cluster(sync)})
+    one = make(clock=lambda: now[0])
+    one.load()
+    repository.commit({"pool.yaml": pool(7), "q.yaml": queue("q")})
+    value = one.load()
+    assert (nodes(value), value.status.sync) == (8, "OutOfSync")
+    assert one.judge_again_at == value.status.held[0].until == 11 * 3600
+    now[0] = 11 * 3600.0
+    value = one.load()
+    assert (nodes(value), value.status.sync) == (7, "Synced")
+    assert one.judge_again_at is None
+
+
+def test_a_pulled_merge_still_shows_approvals(repository: Repository, make: Make) -> None:
+    """Somebody merged the branch into theirs: the last head is no first parent of the new one."""
+    first = repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    text = digest(one.load())
+    repository.commit(
+        {"jobs/x.yaml": job("x")},
+        branch="mine",
+        parent=first,
+        message=f"Mine\n\nMuster-Approve: {text}",
+    )
+    repository.commit(
+        {"pool.yaml": pool(4), "jobs/x.yaml": job("x")},
+        parent="refs/heads/mine",
+        merge="refs/heads/main^0",
+    )
+    value = one.load()
+    # What was said on a side branch counts for nothing: who merges answers for it.
+    assert nodes(value) == 8
+    assert set(value.jobs) == {"a", "x"}
+
+
+def test_a_broken_gate_lets_nothing_through(repository: Repository) -> None:
+    class Broken:
+        def judge(self, *_: object) -> None:
+            raise RuntimeError("a defect")
+
+    repository.commit(BASE)
+    gates = [safety.Safety(records.Observed, lambda: 5.0)]
+    one = loader.Loader(source.Source(str(repository.path)), gate=gates[0])
+    first = one.load()
+    one._applied._gate = Broken()  # type: ignore[assignment]
+    repository.commit({"pool.yaml": pool(4)})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a defect"):
+            one.load()
+        assert one._applied.basis.structure == first.structure
+    one._applied._gate = gates[0]
+    assert nodes(one.load()) == 8
+    one.close()

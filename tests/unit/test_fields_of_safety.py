@@ -1,0 +1,100 @@
+"""A field that is accepted is honoured, for what a revision may do by itself.
+
+The cases are of the form of ``test_fields_honoured``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reconciler.core import safety
+from reconciler.model import desired
+from tests.unit import test_fields_honoured as base
+from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
+
+#: Monday, 13:46:40 UTC: the second at which the world of the tests begins.
+EIGHT_GPUS = (base.document("Cluster", "c", {}), pool(), queue("q"), job(resources={"gpu": 1}))
+ONE_NODE_LESS = pool(count=1)
+
+
+def held(*left_out: str, less: bool = False) -> Callable[[Run, Path], Json]:
+    """Which rules hold a revision that lacks objects, or a node."""
+
+    def look(run: Run, _: Path) -> Json:
+        run.advance(3600)
+        documents = [
+            ONE_NODE_LESS if less and one["kind"] == "NodePool" else one
+            for one in run.documents
+            if f"{one['kind']}/{one['metadata']['name']}" not in left_out
+        ]
+        after = base.read(tuple(documents))
+        before = desired.Desired(structure=run.structure, jobs=run.jobs)
+        gate = safety.Safety(lambda: run.memory.observed((), {}), lambda: run.now)
+        found = gate.judge(before, after, frozenset())
+        return sorted({one.rule for one in found.findings})
+
+    return look
+
+
+def safe(**sync: Json) -> tuple[Document, ...]:
+    return (base.document("Cluster", "c", {"sync": sync}), *EIGHT_GPUS[1:])
+
+
+OPEN = {"limits": {"gpuShare": None}}
+OVER = ["over-limit"]
+
+TABLE: dict[str, Case] = {
+    "Cluster.spec.sync.limits.gpuShare": Case(
+        (0.4, 0.6), held(less=True), (OVER, []), safe(limits={"gpuFloor": 1})
+    ),
+    "Cluster.spec.sync.limits.gpuFloor": Case((8, 9), held(less=True), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.gpus": Case((3, 4), held(less=True), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.queues": Case((0, 1), held("Queue/q"), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.jobs": Case((0, 1), held("Job/j"), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.gpuHours": Case((0.5, 2), held("Job/j"), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.approval": Case(
+        (["Queue"], ["NodePool/p"]), held("Queue/q"), (["needs-approval"], []), EIGHT_GPUS
+    ),
+    "Cluster.spec.sync.prune": Case(
+        ({"Queue": "confirm"}, {"Queue": "never"}),
+        held("Queue/q"),
+        (["prune-confirm"], ["prune-never"]),
+        EIGHT_GPUS,
+    ),
+    "Cluster.spec.sync.windows[].kind": Case(
+        ("deny", "allow"),
+        held(less=True),
+        (["outside-window"], []),
+        safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
+    ),
+    "Cluster.spec.sync.windows[].schedule": Case(
+        ("0 13 * * 1", "0 13 * * 2"),
+        held(less=True),
+        (["outside-window"], []),
+        safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
+    ),
+    "Cluster.spec.sync.windows[].duration": Case(
+        ("3h", "1h"),
+        held(less=True),
+        (["outside-window"], []),
+        safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", TABLE)
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
+    case = TABLE[field]
+    assert case.values[0] != case.values[1]
+    assert case.seen[0] != case.seen[1]
+    target, *others = case.documents
+    chosen = base.put(target, field.split(".", 1)[1], case.values[which])
+    run = Run((chosen, *others))
+    assert case.look(run, tmp_path) == case.seen[which]
+
+
+def test_a_window_that_is_no_schedule_is_a_mistake() -> None:
+    (cluster, *others) = safe(windows=[{"kind": "deny", "schedule": "0 25 * * *", "duration": 1}])
+    assert base.problems((cluster, *others)) == [("bad-schedule", "Cluster/c")]
