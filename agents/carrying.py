@@ -5,12 +5,13 @@ the supervisor's offers are to be used. The shell calls it under its lock.
 """
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from agents import cores, hosts, images, state, tasks, trash, views
+from agents import cores, hosts, images, state, tasks, trash, vault, views
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -26,6 +27,8 @@ class Carrier:
         self._takes_spares = False
         self._cores: cores.Cores | None = None
         self.images = images.Images(settings.image_timeout_s)
+        self._vault = vault.Vault(settings.secrets, settings.secret_command)
+        self._fetching: set[str] = set()
 
     def supervised(self, hello: Mapping[str, Any]) -> Isolation:
         """A supervisor has said how it holds tasks, and what it has: take that over."""
@@ -67,21 +70,41 @@ class Carrier:
         """The orders that start an attempt. Where its image has to be fetched there are none yet:
         ``later`` is called with one, from another thread."""
         order = self.start_order(step)
-        wanted = order.pop("image", None)
-        if wanted is None:
+        image, secrets = order.pop("image", None), order.pop("wanted", None)
+        if image is None and secrets is None:
             return [order]
         name = step.assignment.attempt
 
         def told(problem: str) -> None:
             later(refusal(name, EndReason.START_FAILED, problem) if problem else order)
 
-        self.images.want(name, wanted, told)
+        def fetch() -> None:
+            try:
+                add_secrets(order, secrets, self._vault)
+            except vault.SecretError as problem:
+                told(str(problem))
+                return
+            if name not in self._fetching:
+                return
+            self._fetching.discard(name)
+            if image is None:
+                told("")
+            else:
+                self.images.want(name, image, told)
+
+        if secrets is None:
+            self.images.want(name, image, told)
+        else:
+            self._fetching.add(name)
+            threading.Thread(target=fetch, daemon=True).start()
         return []
 
     def stop_order(self, step: state.Stop) -> dict[str, Any]:
         """The order to stop an attempt, or to record that it never will start."""
-        if self.images.give_up(step.attempt):
-            return refusal(step.attempt, step.reason, "stopped while its image was fetched")
+        fetching = step.attempt in self._fetching
+        self._fetching.discard(step.attempt)
+        if self.images.give_up(step.attempt) or fetching:
+            return refusal(step.attempt, step.reason, "stopped while what it needs was fetched")
         return {
             "op": "stop", "id": step.attempt, "reason": step.reason.value,
             "signal": step.signal, "grace_s": step.grace_s,
@@ -113,3 +136,14 @@ class Carrier:
 def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
     """The order to record an end of what never started."""
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
+
+
+def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: vault.Vault) -> None:
+    """Put what a task may know into its order: files, and the variables that it asked for."""
+    names = [name for name, _ in wanted["names"]]
+    values = source.fetch(wanted["user"], wanted["uid"], names)
+    order["secrets"] = values
+    for name, variable in wanted["names"]:
+        for key in [key for key in order["env"] if variable and key.endswith(variable)]:
+            if key == variable or key.endswith(f"ENV_{variable}"):
+                order["env"][key] = values[name]

@@ -91,12 +91,16 @@ class Confinement:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
+            spawning.write_secrets(self._root, order)
             return self._spawn_in(order, standard, groups)
+        if order.get("secrets"):
+            view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
         try:
             self.sandbox.enter(view)
         except OSError as problem:
             raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
         try:
+            spawning.write_secrets(self._root, order)
             return self._spawn_in(order, standard, groups)
         finally:
             self.sandbox.leave()

@@ -121,6 +121,7 @@ def _gpu(index: int, device: samples.DeviceReading, numa_node: int | None) -> re
         index=index,
         uuid=device.uuid,
         model=device.name,
+        simulated=device.simulated,
         memory_bytes=device.memory_total_bytes or 0,
         state=device.state,
         message=device.message[:_MESSAGE_CHARACTERS_MAX],

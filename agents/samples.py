@@ -43,6 +43,7 @@ class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int
     state: str
     message: str = ""
+    simulated: bool = False
     errors: dict[str, int] = {}
     uuid: str = ""
     name: str = ""

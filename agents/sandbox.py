@@ -44,6 +44,7 @@ class Sandbox:
         ``binds``: pairs of a folder and where it is to be seen. ``shm_bytes``: an empty
         ``/dev/shm`` of so much, 0 for the kernel's default; missing: the host's.
         ``masks``: files, of devices for the most part, that are to be as ``/dev/null``.
+        ``memory``: a folder that is to be in memory, and gone with the namespace.
         ``own_processes``: whether ``/proc`` shows those of the task's own user only.
 
         Raises:
@@ -57,6 +58,9 @@ class Sandbox:
             if "shm_bytes" in view:
                 size = f",size={view['shm_bytes']}" if view["shm_bytes"] else ""
                 self._mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"mode=1777{size}")  # noqa: S108 - the task's own
+            if "memory" in view:
+                self._mount("tmpfs", view["memory"], "tmpfs", _NOSUID | _NODEV | _NOEXEC,
+                            "mode=0755,size=4m")  # fmt: skip
             for path in view.get("masks", ()):
                 if os.path.exists(path):
                     self._mount("/dev/null", path, "", _BIND, "")

@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True):
     task_pids_max: int = 32_768
     podman: tuple[str, ...] = ("podman",)
     image_timeout_s: float = 1800.0
+    secrets: Path | None = None
+    secret_command: tuple[str, ...] = ()
     boot_id: str = ""
     stop_tasks_on_exit: bool = False
     stop_grace_s: float = 5.0
@@ -103,6 +105,9 @@ def parser(*, required: bool = True) -> Parser:
         "that it needs on this host included")  # fmt: skip
     add("--image-timeout", type=float, default=1800.0, metavar="S", help="how long the pull of an "
         "image may take")  # fmt: skip
+    add("--secrets", type=Path, metavar="DIR", help="folder with secrets of jobs, DIR/USER/NAME")
+    add("--secret-command", default="", metavar="COMMAND", help="what prints a secret that is no "
+        "file, called with user and name")  # fmt: skip
     add("--boot-id", default="", help="present this boot instead of the machine's")
     add("--stop-tasks-on-exit", action="store_true", help="end all tasks when told to leave")
     add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
@@ -160,6 +165,8 @@ def parse(arguments: list[str] | None = None) -> Settings:
             pin_cpus=given.pin_cpus,
             task_pids_max=max(0, given.task_pids),
             podman=tuple(shlex.split(given.podman)),
+            secrets=given.secrets,
+            secret_command=tuple(shlex.split(given.secret_command)),
             image_timeout_s=max(1.0, given.image_timeout),
             boot_id=given.boot_id,
             stop_tasks_on_exit=given.stop_tasks_on_exit,

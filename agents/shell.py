@@ -25,19 +25,22 @@ from agents import (
     carrying,
     confinement,
     crashpoints,
+    fabric,
     gpuwatch,
     inventory,
     keeper,
     logs,
+    orders,
     probe,
     processes,
+    simulated,
     state,
     tasks,
     trash,
 )
 from agents.link import Connection, LinkError, Target, explain
 from agents.settings import Settings
-from reconciler.model.devices import GpuUsage
+from reconciler.model.devices import GpuProcess, GpuUsage
 from reconciler.model.records import AttemptReport, Inventory
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import SyncRequest, SyncResponse
@@ -113,8 +116,14 @@ class Agent:
             gpus=self.inventory.gpus,
             as_root=self.inventory.runs_as_root,
             podman=self.settings.podman,
+            fabric=fabric.settings(
+                self.inventory.host, fabric.interface_of(self.inventory.address)
+            ),
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
+        self.orders = orders.Orders(self.root, self, self.changed.set)
+        if self.orders.reports():
+            self.state.remedies = None
         self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
@@ -127,7 +136,7 @@ class Agent:
         self.prepare()
         self._begin_watching_gpus()
         self._meet_supervisor()
-        for work in (self._poll, self._report, self._tidy):
+        for work in (self._poll, self._report, self._tidy, self.orders.work):
             threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
         self.clean.set()
         self._listen()
@@ -336,6 +345,7 @@ class Agent:
                 inventory=self.inventory if self.state.want_inventory else None,
                 usage=usage,
                 gpu_usage=gpu_usage,
+                remedies=self.orders.reports(),
             )
 
     def _exchange(
@@ -394,6 +404,8 @@ class Agent:
                     self._save_epoch(epoch)
                 case state.Renew(at):
                     orders.append({"op": "renew", "at": at})
+                case state.Remedy(remedies):
+                    self.orders.take(remedies)
                 case state.StreamLog(request):
                     self.followers.add(request)
                 case state.ReportNow():
@@ -450,6 +462,8 @@ class Agent:
 
     def _begin_watching_gpus(self) -> None:
         """Know the GPUs before the first report, unless the driver takes long over them."""
+        if self.settings.gpus:
+            self._begin_simulating_gpus()
         if not self.settings.watch_gpus:
             return
         watcher = gpuwatch.Watcher(
@@ -461,6 +475,32 @@ class Agent:
         )
         threading.Thread(target=self._keep_at, args=(watcher.turn,), daemon=True).start()
         watcher.wait_for_first()
+
+    def _begin_simulating_gpus(self) -> None:
+        """Look at what a file says of simulated GPUs, from when there is one."""
+        source = simulated.Source(self.root / simulated.FILE_NAME, self.settings.gpus)
+        watch = gpuwatch.Watch(self.root, self.boot_id, source, self.settings)
+        watcher = gpuwatch.Watcher(
+            self.settings, watch, tasks=self._pids, take=self._take_gpus, leaving=self.leaving
+        )
+
+        begun = bool(watch.known)
+        watch.known = watch.known or self.settings.gpus
+
+        def turn() -> None:
+            nonlocal begun
+            begun = begun or source.exists()
+            if begun:
+                watcher.turn()
+            else:
+                self.leaving.wait(self.settings.gpu_every_s)
+
+        threading.Thread(target=self._keep_at, args=(turn,), daemon=True).start()
+
+    def foreign(self) -> tuple[GpuProcess, ...]:
+        """Processes on devices that are no task's, as last seen."""
+        with self.lock:
+            return self.inventory.foreign_gpu_processes
 
     def _take_gpus(self, look: gpuwatch.Look) -> None:
         """Take over what a look found; what changed is reported at once."""

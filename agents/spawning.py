@@ -5,7 +5,7 @@ whole process before it spawns.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH102, PTH112, PTH118
+# ruff: noqa: PTH102, PTH108, PTH112, PTH118, PTH208
 
 import ctypes
 import errno
@@ -163,10 +163,40 @@ def make_folder(root: str, order: Record) -> None:
         handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(order["script"])
+    for name, text in (order.get("files") or {}).items():
+        made.append(f"{folder}/{name}")
+        handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    if order.get("secrets"):
+        made.append(f"{folder}/secrets")
+        os.mkdir(made[-1], 0o700)
     user = order.get("user")
     if user is not None:
         for path in made:
             os.chown(path, user["uid"], user["gid"], follow_symlinks=False)
+
+
+def write_secrets(root: str, order: Record) -> None:
+    """The files of a task's secrets, which only its user can read."""
+    user = order.get("user")
+    for name, value in (order.get("secrets") or {}).items():
+        path = f"{root}/attempts/{order['id']}/secrets/{name}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(value)
+            if user is not None:
+                os.fchown(handle, user["uid"], user["gid"])
+
+
+def remove_secrets(root: str, name: str) -> None:
+    """An attempt is over: its secrets are not to lie about until its folder goes."""
+    folder = f"{root}/attempts/{name}/secrets"
+    try:
+        for file in os.listdir(folder):
+            os.unlink(f"{folder}/{file}")
+    except OSError:
+        pass
 
 
 def open_log(root: str, order: Record, stream: str) -> int:

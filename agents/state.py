@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from reconciler.model import drift
 from reconciler.model.records import AttemptReport, StopOrder
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import Assignment, LogRequest, SyncResponse, TaskTemplate
@@ -75,7 +76,15 @@ class Complain(msgspec.Struct, frozen=True):
     message: str
 
 
-Step = Start | Refuse | Stop | Forget | SaveEpoch | Renew | StreamLog | ReportNow | Complain
+class Remedy(msgspec.Struct, frozen=True):
+    """Carry out, once each, what the controller wants made right; nothing else is open."""
+
+    orders: tuple[drift.Remedy, ...]
+
+
+Step = (
+    Remedy | Start | Refuse | Stop | Forget | SaveEpoch | Renew | StreamLog | ReportNow | Complain
+)
 
 
 class NodeState:
@@ -88,6 +97,8 @@ class NodeState:
         self.assignments: dict[str, Assignment] = {}
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
+        #: The orders that were last handed on; None: an earlier agent's are not settled yet.
+        self.remedies: tuple[drift.Remedy, ...] | None = ()
         self.want_inventory = True
         #: What attempts wait for that have not started yet, where that is known.
         self.notes: dict[str, str] = {}
@@ -143,6 +154,9 @@ class NodeState:
             self.assignments = {a.attempt: a for a in response.set.assignments}
             self.templates = response.set.templates
             self._forgotten &= self.assignments.keys()
+            if response.set.remedies != self.remedies:
+                self.remedies = response.set.remedies
+                steps.append(Remedy(response.set.remedies))
             steps += self._reconcile()
         if response.want_inventory and not self.want_inventory:
             self.want_inventory = True

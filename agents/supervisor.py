@@ -248,6 +248,7 @@ class Supervisor:
 
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Make an end durable with the next flush, and have it told after that."""
+        spawning.remove_secrets(self.root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
         ended["message"] = message
         self.records[record["id"]] = self.news[record["id"]] = ended

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agents import images, runtimes, views
+from agents import frameworks, images, runtimes, views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -34,6 +34,7 @@ class Place(msgspec.Struct, frozen=True):
     as_root: bool = False
     holding: views.Holding = views.Holding()
     podman: tuple[str, ...] = ("podman",)
+    fabric: dict[str, str] = {}
 
 
 class User(msgspec.Struct, frozen=True):
@@ -103,8 +104,13 @@ def order_for(
     checkpoints = ""
     if template.checkpoint_path is not None:
         checkpoints = make_folder(place.shared, template.checkpoint_path, user)
-    cwd = template.working_directory or f"{folder}/work"
     environment = environment_of(assignment, template, place, user, checkpoints)
+    files: dict[str, str] = {}
+    if template.framework == "mpi":
+        gang = frameworks.gang_of(assignment, template, place.name)
+        argv, files, more = frameworks.launch(gang, argv, folder, assignment.secret)
+        environment |= more
+    cwd = template.working_directory or f"{folder}/work"
     if template.runtime != "process":
         task = {"argv": argv, "script": script, "cwd": cwd, "env": environment}
         return _contained(assignment, template, place, user, task)
@@ -114,6 +120,8 @@ def order_for(
         "id": name,
         "argv": argv,
         "script": script,
+        "files": files,
+        "wanted": wanted_secrets(template, user),
         "env": environment,
         "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
@@ -182,8 +190,16 @@ def _contained(
         "grace_s": template.grace_s,
         "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
+        "wanted": wanted_secrets(template, user),
         "image": images.Wanted(runtime, template.image, switched, tuple(base.items())),
     }
+
+
+def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
+    """Whose secrets a task is to get, and by which variables; None: it names none."""
+    if not template.secrets:
+        return None
+    return {"user": user.name, "uid": user.uid, "names": list(template.secrets)}
 
 
 def environment_of(
@@ -198,6 +214,8 @@ def environment_of(
         "LANG": os.environ.get("LANG", "C.UTF-8"),
         "TMPDIR": f"{place.root}/attempts/{assignment.attempt}/tmp",  # noqa: S108 - the task's own
     }
+    if template.framework != "none":
+        base |= place.fabric
     chosen = {k: v for k, v in template.environment.items() if not k.startswith(RESERVED_PREFIX)}
     uuids = {gpu.index: gpu.uuid for gpu in place.gpus}
     reserved = {
@@ -223,23 +241,15 @@ def environment_of(
         reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
     if checkpoints:
         reserved["MUSTER_CHECKPOINT_DIR"] = checkpoints
-    if template.framework == "torchrun":
-        reserved |= torchrun_environment(assignment)
+    if template.secrets:
+        folder = f"{place.root}/attempts/{assignment.attempt}/secrets"
+        reserved["MUSTER_SECRETS_DIR"] = folder
+        # the values are filled in where they are known; here it is only which there are
+        chosen |= {variable: "" for _, variable in template.secrets if variable}
+    if template.framework != "none":
+        gang = frameworks.gang_of(assignment, template, place.name)
+        reserved |= frameworks.environment(template.framework, gang)
     return base | chosen | template.told | reserved
-
-
-def torchrun_environment(assignment: Assignment) -> dict[str, str]:
-    """How the processes of one PyTorch job find each other."""
-    rank = assignment.rank
-    return {
-        "MASTER_ADDR": rank.master_address,
-        "MASTER_PORT": str(rank.master_port),
-        "RANK": str(rank.rank),
-        "WORLD_SIZE": str(rank.world_size),
-        "LOCAL_RANK": str(rank.local_rank),
-        "LOCAL_WORLD_SIZE": str(rank.local_world_size),
-        "GROUP_RANK": str(rank.node_rank),
-    }
 
 
 def make_folder(shared: str, relative: str, user: User) -> str:

@@ -21,6 +21,8 @@ BACKOFF_S_MAX = 30.0
 #: An agent that has lived so long has earned a quick restart again.
 STEADY_S = 60.0
 STOP_S = 40.0
+#: How often an agent looks at the file that says what is wrong with its simulated GPUs.
+SIMULATED_EVERY_S = 0.5
 LOG_BYTES_MAX = 2**20
 
 
@@ -139,7 +141,7 @@ class VirtualNodes:
                 made += [option, value]
         if node.gpus:
             made += ["--simulated-gpus", str(node.gpus), "--gpu-model", node.gpu_model]
-            made += ["--gpu-memory", node.gpu_memory]
+            made += ["--gpu-memory", node.gpu_memory, "--gpu-interval", str(SIMULATED_EVERY_S)]
         for key, value in node.labels.items():
             made += ["--label", f"{key}={value}"]
         return made

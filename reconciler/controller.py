@@ -21,7 +21,7 @@ from reconciler import crashpoints, link_server, metrics
 from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
-from reconciler.model import desired, link, outcome, records
+from reconciler.model import desired, link, outcome, records, wire
 from reconciler.operations import views as shown
 from reconciler.store import store as stores
 
@@ -259,6 +259,7 @@ class Loop:
                         sequence=request.sequence,
                         inventory=request.inventory,
                         usage=request.usage,
+                        remedies=request.remedies[: wire.REMEDIES_MAX],
                     )
                 )
                 return True
@@ -377,6 +378,7 @@ class Loop:
             or result.left_jobs
             or result.left_nodes
             or result.drift != self._memory.drift
+            or result.remedies != self._memory.remedies
             or result.overrides != self._memory.overrides
             or result.desired_generation != self._memory.desired_generation
             or self._incumbents is not None

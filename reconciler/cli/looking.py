@@ -1,6 +1,5 @@
-"""Commands that look: jobs, nodes, queues, events, logs, reasons, drift, and how git stands."""
+"""Commands that look: jobs, nodes, queues, events, logs, reasons, and how git stands."""
 
-import string
 import sys
 import time
 from typing import Annotated, Any
@@ -14,14 +13,12 @@ Json = Any
 
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
-#: Of a commit's name in git.
-COMMIT_DIGITS = 40
 FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (jobs, job, nodes, node, queues, events, logs, drift, status):
+    for command in (jobs, job, nodes, node, queues, events, logs, status):
         app.command()(command)
 
 
@@ -363,46 +360,6 @@ def logs(
                 sys.stdout.buffer.flush()
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-
-
-def drift(
-    *,
-    output: context.Form = terminal.Output.TABLE,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """List what is not as git says.
-
-    Exits with 2 when there is any.
-
-    Example: muster drift
-    """
-    with context.controller(server, token_file) as api:
-        page = api.get("/v1/drift")
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
-    else:
-        rows = [
-            [
-                i["kind"],
-                _subject(i["subject"]),
-                i["severity"],
-                terminal.clock(i.get("firstSeen")),
-                i["message"],
-            ]
-            for i in page["items"]
-        ]
-        if rows:
-            terminal.table(["KIND", "SUBJECT", "SEVERITY", "SINCE", "WHAT"], rows)
-        else:
-            terminal.note("no drift: what is observed is what git says")
-    raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
-
-
-def _subject(text: str) -> str:
-    """A subject of drift for a table: of a whole commit its first digits, as elsewhere."""
-    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
-    return text[:12] if whole else text
 
 
 def status(

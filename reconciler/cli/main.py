@@ -13,6 +13,7 @@ import typer.core
 
 from reconciler.cli import (
     changing,
+    drifting,
     explaining,
     keeping,
     looking,
@@ -55,6 +56,7 @@ for group in (
     overriding,
     running,
     looking,
+    drifting,
     explaining,
     reviewing,
     simulating,

@@ -56,7 +56,9 @@ def run(
     priority: Annotated[
         str | None, typer.Option("--priority-class", help="Priority class.")
     ] = None,
-    framework: Annotated[str | None, typer.Option(help="none or torchrun.")] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
+    ] = None,
     clone: changing.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,

@@ -1,21 +1,32 @@
-"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts."""
+"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts.
 
-from collections.abc import Mapping
+Nodes, attempts, queues and the state of the repository come in; typed differences go out, each with
+its evidence, what is done about it by policy, and how that stands. Nothing here acts: ``remedies``
+does, in the cycle after, so that whatever is made right was listed before.
+"""
 
-from reconciler.core import health, overrides
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reconciler.core import health, limits, mismatches, overrides
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired, devices, records, times
-from reconciler.model.drift import Drift
-from reconciler.model.states import NodeState
+from reconciler.model import desired, devices, outcome, quantities, records, resources, times
+from reconciler.model.drift import KINDS, Drift
+from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
 
 #: The most processes that are listed of one node.
 FOREIGN_MAX = 64
+#: A task that its node has not taken up after so long is missing there.
+START_WITHIN_S = 60.0
+#: Signals by which people and other programs end a process; its own faults have others.
+OUTSIDE_SIGNALS = frozenset({1, 2, 9, 15})
 _MESSAGE_CHARACTERS_MAX = 500
 #: A node may say any number; this one is in the year 2100.
 _TIME_MAX = 4.1e9
 #: What such a node last said may be long over.
 _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
 class _Alike(recalls.Part):
@@ -43,62 +54,128 @@ class _Alike(recalls.Part):
         return sorted(self.others)
 
 
-def find(work: desk.Work, known: dict[str, float]) -> tuple[Drift, ...]:
-    """Every difference now; ``known`` maps keys of lasting ones to when they were first seen."""
-    found: list[Drift] = []
-    alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
-    for name in alike.look(work):
-        node = None if name in work.left_nodes else work.node(name)
-        drift = [] if node is None else _of_node(work, node, declared)
-        if not drift and name not in work.nodes:
-            alike.others.discard(name)
-        found += drift
-    found += [
-        _drift(work, "node-missing", name, "declared, and no agent reports")
-        for name in alike.missing
+class Found(NamedTuple):
+    """A difference as it is found, before anybody asks since when and what to do about it."""
+
+    kind: str
+    subject: str
+    message: str
+    wanted: str = ""
+    found: str = ""
+    pool: str = ""
+    node: str = ""
+    job: str = ""
+    attempt: str = ""
+
+
+def find(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> tuple[Drift, ...]:
+    """Every difference now. ``queues`` None: they are as in the cycle before."""
+    known = {one.key: one for one in work.observed.drift}
+    found = [
+        *_of_nodes(work),
+        *_of_attempts(work, known),
+        *_of_queues(work, queues),
+        *_of_overrides(work),
+        *_of_repository(work.desired.status),
     ]
-    for one in work.overrides:
-        kind = "job-cancelled-by-override" if one.verb == "cancel" else "node-drained-by-override"
-        message = f"{overrides.describe(one)}; to commit it: {overrides.commit_command(one)}"
-        found.append(_drift(work, kind, one.subject, message))
-    status = work.desired.status
-    if status.sync == "OutOfSync":
-        subject = status.attempted_revision or "head"
-        found.append(_drift(work, "head-not-applied", subject, status.message))
-    elif status.sync == "Unknown":
-        found.append(_drift(work, "repository-unreadable", "repository", status.message))
-    return tuple(
-        Drift(
-            kind=d.kind,
-            subject=d.subject,
-            message=d.message,
-            severity=d.severity,
-            action=d.action,
-            first_seen=known.get(d.key, work.now),
-        )
-        for d in found
+    return tuple(_row(work, one, known) for one in found)
+
+
+def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
+    """A difference as it is listed."""
+    kind = KINDS[one.kind]
+    key = f"{one.kind}:{one.subject}"
+    before = known.get(key)
+    action = limits.action_of(work.desired.structure, one.kind, one.pool)
+    stand = limits.Stand()
+    if action == "remediate":
+        stand = limits.stand_of(work, one.kind, key, one.pool)
+        if stand.looks_at is not None and one.kind in limits.ACTED_ON:
+            if stand.looks_at > work.now:
+                work.wake(stand.looks_at)
+            elif before is None:  # later nothing was found to do: only news changes that
+                work.wake(work.now + limits.LISTED_S)
+        if stand.given_up and (before is None or not before.given_up):
+            work.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
+    return Drift(
+        kind=one.kind,
+        subject=one.subject,
+        message=one.message,
+        severity=kind.severity,
+        action=action,
+        first_seen=work.now if before is None else before.first_seen,
+        wanted=one.wanted,
+        found=one.found,
+        pool=one.pool,
+        node=one.node,
+        job=one.job,
+        attempt=one.attempt,
+        remedy=stand.text,
+        tries=stand.tries,
+        given_up=stand.given_up,
     )
 
 
-def _of_node(work: desk.Work, node: records.NodeRecord, declared: Mapping[str, str]) -> list[Drift]:
+# --- nodes ----------------------------------------------------------------------------------
+
+
+def _of_nodes(work: desk.Work) -> Iterator[Found]:
+    alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
+    for name in alike.look(work):
+        node = None if name in work.left_nodes else work.node(name)
+        pool = work.desired.structure.pools.get(declared.get(name, ""))
+        found = [] if node is None else list(_of_node(node, pool))
+        if not found and name not in work.nodes:
+            alike.others.discard(name)
+        yield from found
+    for name in alike.missing:
+        message, pool_name = "declared, and no agent reports", declared[name]
+        yield Found("node-missing", name, message, "reporting", "absent", pool=pool_name, node=name)
+
+
+def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Found]:
     """What is other on one node than git says."""
-    found: list[Drift] = []
-    name = node.name
-    if name not in declared and node.state is not NodeState.GONE:
-        found.append(_drift(work, "node-undeclared", name, "no pool declares it"))
-    pool = work.desired.structure.pools.get(declared.get(name, ""))
+    name, heard = node.name, node.state not in _NOT_HEARD
+    if pool is None and node.state is not NodeState.GONE:
+        message = "no pool declares it"
+        yield Found("node-undeclared", name, message, "absent", "reporting", node=name)
     if pool is not None and node.state is NodeState.UNKNOWN:
-        found.append(_drift(work, "node-silent", name, node.message or "not heard of"))
-    elif pool is not None and node.state is not NodeState.GONE:
-        missing = health.lacks(node.inventory, pool)
-        if missing:
-            found.append(_drift(work, "node-inventory", name, missing))
-    if node.state not in _NOT_HEARD:
-        found.extend(
-            _drift(work, "gpu-process-foreign", f"{name}/gpu{one.gpu}/{one.pid}", _who(one))
-            for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]
+        message = node.message or "not heard of"
+        yield Found("node-silent", name, message, "reporting", "silent", pool=pool.name, node=name)
+    elif pool is not None and heard:
+        yield from _of_inventory(node, pool)
+    if heard:
+        where = pool.name if pool else ""
+        yield from _on_devices(node, where)
+        yield from _unwanted(node, where)
+
+
+def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+    """What a node has less or other than its pool declares."""
+    inventory = node.inventory
+    for one in [*mismatches.of(inventory, pool), *mismatches.labels(inventory, pool)]:
+        subject = f"{node.name}/{one.subject}" if one.subject else node.name
+        yield Found(
+            one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name
         )
-    return found
+
+
+def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+    for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]:
+        subject = f"{node.name}/gpu{one.gpu}/{one.pid}"
+        yield Found(
+            "gpu-process-foreign", subject, _who(one), "tasks alone", one.name or "a process",
+            pool=pool, node=node.name,
+        )  # fmt: skip
+
+
+def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+    for attempt in node.unwanted:
+        message = "it runs there and was given up, or is not known; its node is ending it"
+        yield Found(
+            "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
+            pool=pool, node=node.name, attempt=attempt,
+        )  # fmt: skip
 
 
 def _who(process: devices.GpuProcess) -> str:
@@ -115,12 +192,154 @@ def _who(process: devices.GpuProcess) -> str:
     return (" ".join(parts) + " and belongs to no task" + detail)[:_MESSAGE_CHARACTERS_MAX]
 
 
-def _drift(work: desk.Work, kind: str, subject: str, message: str) -> Drift:
-    return Drift(
-        kind=kind,
-        subject=subject,
-        message=message,
-        severity="warning",
-        action="report",
-        first_seen=work.now,
+# --- tasks ----------------------------------------------------------------------------------
+
+
+def task_subject(attempt: records.AttemptRecord, *, is_array: bool) -> str:
+    """How a task is called as a subject: ``JOB/TASK``, in an array ``JOB/ELEMENT/TASK``."""
+    element = f"{attempt.element}/" if is_array else ""
+    return f"{attempt.job}/{element}{attempt.group}-{attempt.index}"
+
+
+def was_killed(attempt: records.AttemptRecord) -> bool:
+    """Whether somebody other than Muster has ended an attempt."""
+    return (
+        attempt.state is AttemptState.ENDED
+        and attempt.end_reason is EndReason.EXITED
+        and attempt.stop is None
+        and attempt.signal in OUTSIDE_SIGNALS
     )
+
+
+def pool_of(work: desk.Work, node: str) -> str:
+    """The pool of a node; empty where none declares it."""
+    record = work.node(node)
+    return record.pool if record else ""
+
+
+def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+    """Tasks that somebody ended, and tasks that do not start where they were given to."""
+    yield from _killed(work, known)
+    listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
+    looked_at = {one.id: one for name in work.nodes for one in work.attempts_of_node(name)}
+    for name in listed:
+        attempt = work.attempt(name)
+        if attempt is not None:
+            looked_at[name] = attempt
+    for _, attempt in sorted(looked_at.items()):
+        if attempt.state is not AttemptState.ASSIGNED or attempt.stop is not None:
+            continue
+        node = work.node(attempt.node)
+        if node is None or node.boot_id != attempt.boot_id:
+            continue
+        if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
+            yield Found(
+                "task-missing", task_subject(attempt, is_array=_is_array(work, attempt.job)),
+                f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
+                "reports and does not have it",
+                "running", "absent",
+                pool=node.pool, node=attempt.node, job=attempt.job, attempt=attempt.id,
+            )  # fmt: skip
+
+
+def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+    """Tasks that somebody ended, until they run again or are wanted no more."""
+    now: dict[str, Found] = {}
+    for attempt in work.attempts.values():
+        before = work.observed.attempts.get(attempt.id)
+        ended_before = before is not None and before.state is AttemptState.ENDED
+        if not was_killed(attempt) or ended_before:
+            continue
+        subject = task_subject(attempt, is_array=_is_array(work, attempt.job))
+        message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
+        now[subject] = Found(
+            "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
+            pool=pool_of(work, attempt.node), node=attempt.node, job=attempt.job,
+            attempt=attempt.id,
+        )  # fmt: skip
+    for row in known.values():
+        if row.kind == "task-killed" and row.subject not in now and _still_missing(work, row):
+            now[row.subject] = Found(
+                row.kind, row.subject, row.message, row.wanted, row.found,
+                pool=row.pool, node=row.node, job=row.job, attempt=row.attempt,
+            )  # fmt: skip
+    yield from now.values()
+
+
+def _still_missing(work: desk.Work, row: Drift) -> bool:
+    """Whether a task that was ended does not run again though git wants its job."""
+    draft = work.drafts.get(row.job)
+    record = work.observed.jobs.get(row.job)
+    spec = draft.spec if draft else record.spec if record else None
+    state = work.job_state(row.job)
+    if spec is None or not row.attempt.startswith(f"{spec.key}."):
+        return False
+    unreadable = work.desired.status.sync == "Unknown"
+    if state in (JobState.FAILED, JobState.HELD):
+        asked = work.desired.jobs.get(row.job)
+        return unreadable or (asked is not None and asked.run == spec.run)
+    if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
+        return False
+    element, group, index, _ = row.attempt.removeprefix(f"{spec.key}.").rsplit(".", 3)
+    return not any(
+        one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
+        for one in work.attempts_of_element(row.job, int(element))
+    )
+
+
+def _runs(attempt: records.AttemptRecord) -> bool:
+    return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
+
+
+def _is_array(work: desk.Work, job: str) -> bool:
+    draft = work.drafts.get(job)
+    record = work.observed.jobs.get(job)
+    spec = draft.spec if draft else record.spec if record else None
+    return spec is not None and spec.array_count is not None
+
+
+# --- queues, overrides, git -----------------------------------------------------------------
+
+
+def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> Iterator[Found]:
+    if queues is None:
+        for row in work.observed.drift:
+            if row.kind == "queue-over-limit":
+                yield Found(row.kind, row.subject, row.message, row.wanted, row.found)
+        return
+    for usage in queues:
+        wanted, found = [], []
+        for position, cap in enumerate(usage.limit):
+            amount = usage.allocated[position]
+            if cap is not None and amount > cap:
+                name, text = resources.RESOURCE_NAMES[position], _FORMATS[position]
+                wanted.append(f"{name} {text(cap)}")
+                found.append(f"{name} {text(amount)}")
+        if wanted:
+            asked, has = ", ".join(wanted), ", ".join(found)
+            message = f"it holds {has}; its limit is {asked}"
+            yield Found("queue-over-limit", usage.name, message, asked, has)
+
+
+def _of_overrides(work: desk.Work) -> Iterator[Found]:
+    for one in work.overrides:
+        described = f"{overrides.describe(one)}; to commit it: {overrides.commit_command(one)}"
+        if one.verb == "cancel":
+            yield Found(
+                "job-cancelled-by-override", one.subject, described, "running", "cancelled",
+                job=one.subject,
+            )  # fmt: skip
+        else:
+            yield Found(
+                "node-drained-by-override", one.subject, described, "in service", "drained",
+                pool=pool_of(work, one.subject), node=one.subject,
+            )  # fmt: skip
+
+
+def _of_repository(status: desired.SyncStatus) -> Iterator[Found]:
+    if status.sync == "OutOfSync":
+        subject = status.attempted_revision or "head"
+        in_force = (status.structure_revision or "none")[:12]
+        yield Found("head-not-applied", subject, status.message, subject[:12], in_force)
+    elif status.sync == "Unknown":
+        yield Found("repository-unreadable", "repository", status.message, "readable", "unreadable")

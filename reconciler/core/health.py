@@ -9,10 +9,10 @@ pool is ``Gone`` only when nothing of its work can be running there any more.
 
 from collections.abc import Mapping
 
-from reconciler.core import ingest
+from reconciler.core import ingest, mismatches
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired, devices, records, times
+from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
@@ -163,56 +163,7 @@ def _undeclared(work: desk.Work, node: records.NodeRecord) -> tuple[NodeState, s
 
 def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     """What a node has less of than its pool declares, in words; empty when nothing."""
-    capacity, declared = inventory.capacity, pool.node_resources
-    parts = []
-    if capacity.cpu_milli < declared.cpu_milli:
-        parts.append(f"{capacity.cpu_milli / 1000:g} CPUs, {declared.cpu_milli / 1000:g} declared")
-    if capacity.memory_bytes < declared.memory_bytes:
-        parts.append(f"{capacity.memory_bytes} bytes of memory, {declared.memory_bytes} declared")
-    short = capacity.gpu_milli < declared.gpu_milli
-    if short:
-        parts.append(f"{capacity.gpu_milli // 1000} GPUs, {declared.gpu_milli // 1000} declared")
-    # devices are given out by number, from 0: one of those may be unusable though others are spare
-    needed = [gpu for gpu in inventory.gpus if 1000 * gpu.index < declared.gpu_milli]
-    if short or not all(gpu.usable for gpu in needed):
-        parts.append(_gpu_trouble(inventory))
-    parts += _unlike(inventory, pool)
-    return "; ".join(part for part in parts if part)
-
-
-def _gpu_trouble(inventory: records.Inventory) -> str:
-    """Why GPUs that are there can't be used, or why there are none."""
-    driver = inventory.gpu_driver
-    if driver is not None and driver.state != devices.OK and not inventory.gpus:
-        return f"NVIDIA driver {driver.state}: {driver.message}"
-    for gpu in inventory.gpus:
-        if gpu.state != devices.OK:
-            return f"GPU {gpu.index} ({gpu.uuid}) is {gpu.state}: {gpu.message}"
-        if gpu.mig_enabled:
-            return f"GPU {gpu.index} ({gpu.uuid}) is split by MIG, which is not scheduled yet"
-    return ""
-
-
-def _unlike(inventory: records.Inventory, pool: desired.Pool) -> list[str]:
-    """GPUs that are other than the pool declares; the first of each kind."""
-    parts = []
-    memory_bytes = pool.gpu_memory_bytes or 0
-    small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
-    if small:
-        parts.append(
-            f"{small[0].memory_bytes} bytes of memory in GPU {small[0].index}, "
-            f"{memory_bytes} declared"
-        )
-    model = _plain_model(pool.gpu_model)
-    other = [gpu for gpu in inventory.gpus if model and _plain_model(gpu.model) != model]
-    if other:
-        parts.append(f"GPU {other[0].index} is a {other[0].model}, {pool.gpu_model} declared")
-    return parts
-
-
-def _plain_model(name: str) -> str:
-    """A model's name without what drivers write now one way, now another."""
-    return name.casefold().removeprefix("nvidia ").strip()
+    return "; ".join(one.message for one in mismatches.of(inventory, pool))
 
 
 def _doubt_attempts(work: desk.Work, node: records.NodeRecord) -> None:

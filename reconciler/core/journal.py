@@ -136,6 +136,7 @@ PARTS = (
     "actions",
     "events",
     "drift",
+    "remedies",
     "overrides",
     "queues",
     "times",
@@ -153,6 +154,7 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
         of.actions,
         of.events,
         of.drift,
+        of.remedies,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
         (of.queues, of.expected) if of.queues or of.expected else (),
         (

@@ -7,7 +7,7 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
-from reconciler.core import resizing
+from reconciler.core import drifts, limits, resizing
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
@@ -227,6 +227,8 @@ def _conclude(
         verdict = None
     if verdict is EndReason.EXITED and any(a.end_reason in resizing.LOSSES for a in attempts):
         verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
+    if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
+        verdict = EndReason.LOST
     tries = desk.try_number_of(attempts, note)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)
@@ -253,6 +255,24 @@ def _conclude(
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
         draft.message = _why(min(attempts, key=_blame))
+
+
+def _is_made_right(
+    work: desk.Work, draft: desk.JobDraft, attempts: list[records.AttemptRecord]
+) -> bool:
+    """Whether a try that somebody else ended starts again by policy, and spends no retry."""
+    first = min(attempts, key=_blame)
+    if draft.removed or not drifts.was_killed(first):
+        return False
+    is_array = draft.spec.array_count is not None
+    cause = f"task-killed:{drifts.task_subject(first, is_array=is_array)}"
+    pool = drifts.pool_of(work, first.node)
+    if not limits.may_begin(work, "task-killed", cause, pool):
+        return False
+    limits.begin(work, "retry", cause, pool)
+    message = f"{cause}: signal {first.signal} ended it; it starts again"
+    work.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
+    return True
 
 
 def _account(

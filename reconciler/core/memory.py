@@ -41,6 +41,7 @@ class Memory:
         self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
         self.overrides = loaded.overrides
         self.drift = loaded.drift
+        self.remedies = loaded.remedies
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
         self.look_at = loaded.look_at
@@ -103,6 +104,7 @@ class Memory:
             asked=asked,
             overrides=self.overrides,
             drift=self.drift,
+            remedies=self.remedies,
             promised=self.promised,
             standing=self.standing,
             look_at=self.look_at,
@@ -140,6 +142,7 @@ class Memory:
             else:
                 self.reasons.pop(key, None)
         self.drift = result.drift
+        self.remedies = result.remedies
         self.overrides = result.overrides
         self.promised = result.promised
         self.standing = result.standing

@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 
+import msgspec
+
 from reconciler.core import lifecycle, snapshots
 from reconciler.core import work as desk
-from reconciler.model import desired, identifiers, records, times
+from reconciler.model import desired, hostlists, identifiers, records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from reconciler.scheduling import decisions
@@ -65,11 +67,11 @@ class _Given:
         self._ports: _Ports | None = None
         self._instances: dict[tuple[str, str], set[int]] | None = None
 
-    def port(self) -> int:
-        """A port for a gang's rendezvous."""
+    def port(self, count: int) -> int:
+        """The first of so many ports for a gang."""
         if self._ports is None:
             self._ports = _Ports(self._work)
-        return self._ports.take()
+        return self._ports.take(count)
 
     def _taken(self) -> dict[tuple[str, str], set[int]]:
         """MIG instances that are in use, by node and profile."""
@@ -155,49 +157,82 @@ def _ranks(
     node_names: tuple[str, ...],
     given: _Given,
 ) -> list[records.RankPlacement]:
-    """Number the tasks: groups in order, indexes in order, nodes by their first rank."""
+    """Number the tasks, so that neighbours by number are neighbours by network.
+
+    The first task has rank 0. Domains of a topology come one after the other, in a domain the
+    nodes, on a node groups and indexes. Nodes are numbered by their first rank.
+    """
     if spec.framework == "none":
         return [records.RankPlacement()] * len(tasks)
+    order = _by_topology(work, tasks, node_names)
+    sizes = Counter(tasks[number].node for number in order)
+    first = work.node(node_names[tasks[order[0]].node])
+    hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
+    base = records.RankPlacement(
+        world_size=len(tasks),
+        master_address=first.inventory.address if first else "127.0.0.1",
+        master_port=given.port(max(sizes.values())),
+        hosts=hosts,
+        tasks_per_host=hostlists.fold_counts(sizes.values()),
+    )
+    node_rank = {node: number for number, node in enumerate(sizes)}
     local: Counter[int] = Counter()
-    node_rank: dict[int, int] = {}
-    sizes = Counter(task.node for task in tasks)
-    first = work.node(node_names[tasks[0].node])
-    address = first.inventory.address if first else "127.0.0.1"
-    port = given.port()
-    ranks = []
-    for number, task in enumerate(tasks):
-        ranks.append(
-            records.RankPlacement(
-                rank=number,
-                world_size=len(tasks),
-                local_rank=local[task.node],
-                local_world_size=sizes[task.node],
-                node_rank=node_rank.setdefault(task.node, len(node_rank)),
-                master_address=address,
-                master_port=port,
-            )
+    ranks = [base] * len(tasks)
+    for rank, number in enumerate(order):
+        node = tasks[number].node
+        ranks[number] = msgspec.structs.replace(
+            base,
+            rank=rank,
+            local_rank=local[node],
+            local_world_size=sizes[node],
+            node_rank=node_rank[node],
         )
-        local[task.node] += 1
+        local[node] += 1
     return ranks
 
 
+def _by_topology(
+    work: desk.Work, tasks: list[decisions.TaskPlacement], node_names: tuple[str, ...]
+) -> list[int]:
+    """Positions of tasks in the order of their ranks; domains stand as they are first met."""
+    met: dict[tuple[str, ...], int] = {}
+    keys: dict[int, tuple[int, ...]] = {}
+    for task in tasks:
+        if task.node not in keys:
+            name = node_names[task.node]
+            node = work.node(name)
+            pool = work.desired.structure.pools.get(node.pool) if node else None
+            path = (*(pool.domains.get(name, ()) if pool else ()), name)
+            parts = [path[: depth + 1] for depth in range(len(path))]
+            keys[task.node] = tuple([met.setdefault(part, len(met)) for part in parts])
+    return sorted(
+        range(len(tasks)), key=lambda n: (keys[tasks[n].node], tasks[n].group, tasks[n].index)
+    )
+
+
 class _Ports:
-    """Rendezvous ports that no gang of this moment has."""
+    """Rendezvous ports that no gang of this moment has, as many in a row as a node has tasks."""
 
     def __init__(self, work: desk.Work) -> None:
-        self._used = {a.rank.master_port for a in work.live_attempts() if a.rank.master_port}
+        self._used: set[int] = set()
+        for attempt in work.live_attempts():
+            port = attempt.rank.master_port
+            if port and port not in self._used:
+                counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
+                self._used.update(range(port, port + max(counts, default=1)))
         self._next = RENDEZVOUS_PORTS.start + work.next_order % len(RENDEZVOUS_PORTS)
 
-    def take(self) -> int:
-        """The next free one; after a whole round the next one, free or not."""
+    def take(self, count: int) -> int:
+        """The first of so many free ones in a row; after a whole round the next, free or not."""
         for _ in range(len(RENDEZVOUS_PORTS)):
-            port = self._next
-            self._next += 1
-            if self._next >= RENDEZVOUS_PORTS.stop:
+            if self._next + count > RENDEZVOUS_PORTS.stop:
                 self._next = RENDEZVOUS_PORTS.start
-            if port not in self._used:
-                self._used.add(port)
-                return port
+            block = range(self._next, self._next + count)
+            self._next += 1
+            if self._used.isdisjoint(block):
+                self._used.update(block)
+                self._next = block.stop
+                return block.start
         return RENDEZVOUS_PORTS.start
 
 

@@ -22,6 +22,7 @@ from reconciler.core import (
     lifecycle,
     overrides,
     placing,
+    remedies,
     snapshots,
     standing,
 )
@@ -71,6 +72,7 @@ def reconcile(
     budgets.enforce(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
+    remedies.apply(work)
     ended("lifecycle")
     leaving.apply(work)
     ended("leave")
@@ -145,7 +147,7 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
         record = draft.record()
         if draft.is_new or record is not draft.base:
             jobs.append(record)
-    known = {drift.key: drift.first_seen for drift in work.observed.drift}
+    found = drifts.find(work, schedule_.queues)
     return outcome.Outcome(
         now=work.now,
         desired_generation=work.desired.generation,
@@ -156,7 +158,8 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
         reasons=work.reasons,
         actions=tuple(work.actions),
         events=tuple(work.events),
-        drift=drifts.find(work, known),
+        drift=found,
+        remedies=tuple(work.remedies),
         overrides=work.overrides,
         answers=work.answers,
         queues=schedule_.queues,

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from reconciler.core import recall as recalls
-from reconciler.model import desired, events, outcome, records, states
+from reconciler.model import desired, drift, events, outcome, records, states
 from reconciler.model.reasons import Reason
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
@@ -155,6 +155,9 @@ class Work:
         #: Elements (``JOB/ELEMENT``) that run with fewer tasks than they need, and since when.
         self.short_since: dict[str, float] = {}
         self.overrides: tuple[records.Override, ...] = observed.overrides
+        #: Tries to make differences right, oldest first; by cause on demand.
+        self.remedies: list[drift.Remedy] = list(observed.remedies)
+        self._by_cause: dict[str, list[drift.Remedy]] | None = None
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.Drain] = {}
@@ -279,6 +282,14 @@ class Work:
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
         return self.recall.nodes.with_drafts(there)
 
+    def remedies_of(self, cause: str) -> list[drift.Remedy]:
+        """Tries at one difference, oldest first."""
+        if self._by_cause is None:
+            self._by_cause = {}
+            for one in self.remedies:
+                self._by_cause.setdefault(one.cause, []).append(one)
+        return self._by_cause.get(cause, [])
+
     # -- writing
 
     def add_job(self, spec: desired.Job) -> JobDraft:
@@ -344,6 +355,32 @@ class Work:
         if renewed != node:
             self.nodes[node.name] = renewed
         return renewed
+
+    def add_remedy(self, remedy: drift.Remedy) -> None:
+        """Remember a try."""
+        self.remedies.append(remedy)
+        self._by_cause = None
+
+    def end_remedy(self, remedy: drift.Remedy, state: drift.RemedyState, message: str) -> None:
+        """An order of a node has come to its end; that is an event."""
+        ended = msgspec.structs.replace(remedy, state=state, ended_at=self.now, message=message)
+        self.remedies = [ended if one.id == remedy.id else one for one in self.remedies]
+        self._by_cause = None
+        detail = f": {message}" if message else ""
+        self.event(
+            "RemedyEnded", f"{remedy.cause}: {remedy.verb} {state}{detail}", node=remedy.node
+        )
+
+    def forget_remedies(self, before: float, most: int) -> None:
+        """Let go of tries that are older, or too many; never of one that is under way."""
+        excess = len(self.remedies) - most
+        kept = [
+            one
+            for position, one in enumerate(self.remedies)
+            if one.open or (one.at >= before and position >= excess)
+        ]
+        if len(kept) < len(self.remedies):
+            self.remedies, self._by_cause = kept, None
 
     def let_node_go(self, name: str) -> None:
         """Know a node no longer."""

@@ -31,6 +31,7 @@ EXECUTION_FIELDS = (
     "framework",
     "runtime",
     "image",
+    "secrets",
     "array",
     "checkpoint",
     "pools",

@@ -22,12 +22,23 @@ _NO_RESOURCES = documents.TaskResourcesSpec()
 #: Environment variables that are Muster's to say: what a job writes in them would not be heard.
 RESERVED_PREFIX = "MUSTER_"
 RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES"})
-RESERVED_TORCHRUN = frozenset(
-    {
-        *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
-        *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    }
-)
+RESERVED = {
+    "torchrun": frozenset(
+        {
+            *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+        }
+    ),
+    "tensorflow": frozenset({"TF_CONFIG"}),
+    "jax": frozenset(
+        {
+            *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"),
+            *("JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        }
+    ),
+    "ray": frozenset({"RAY_ADDRESS"}),
+    "slurm": frozenset({"MASTER_ADDR", "MASTER_PORT"}),
+}
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
@@ -77,7 +88,7 @@ def job(
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
-    if spec.environment or spec.groups:
+    if spec.environment or spec.groups or spec.secrets:
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
@@ -106,6 +117,7 @@ def job(
         framework=spec.framework,
         runtime=spec.runtime,
         image=spec.image or "",
+        secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
         array_count=None if array is None else array.count,
         parallelism=None if array is None else array.parallelism,
         depends_on=tuple(
@@ -255,12 +267,23 @@ def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
     places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
     for index, group in enumerate(spec.groups):
         places.append((("spec", "groups", index, "environment"), group.environment))
+    for index, secret in enumerate(spec.secrets):
+        if secret.environment is not None:
+            name = secret.environment
+            places.append((("spec", "secrets", index), {name: ""}))
+            if name in spec.environment or any(name in g.environment for g in spec.groups):
+                faults.add(
+                    "secret-and-variable",
+                    f"{name} is a secret and a variable: keep one of the two",
+                    "spec", "secrets", index, "environment",
+                )  # fmt: skip
     for place, environment in places:
         for name in environment:
             if (
                 name.startswith(RESERVED_PREFIX)
                 or name in RESERVED_NAMES
-                or (spec.framework == "torchrun" and name in RESERVED_TORCHRUN)
+                or name in RESERVED.get(spec.framework, ())
+                or (spec.framework == "slurm" and name.startswith("SLURM_"))
             ):
                 faults.add(
                     "reserved-environment",
@@ -280,6 +303,13 @@ def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
             "spec",
             "image",
             found=repr(spec.image or ""),
+        )
+    if spec.runtime != "process" and spec.framework == "mpi":
+        faults.add(
+            "mpi-in-containers",
+            "MPI starts from the node, not from a container, as yet: use runtime process",
+            "spec",
+            "framework",
         )
     if spec.runtime == "process" and spec.image is not None:
         faults.add(

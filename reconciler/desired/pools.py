@@ -1,11 +1,12 @@
 """A node pool as written to the pool that the rest of Muster works with."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from reconciler.desired import asking
 from reconciler.desired.collecting import Faults
-from reconciler.model import desired, hostlists, resources
+from reconciler.model import desired, drift, hostlists, resources
 from reconciler.model.documents import nodepool
+from reconciler.model.documents.drift import DriftKind
 
 
 def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool:
@@ -43,7 +44,32 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         shareable=spec.sharing != "none",
         mig=_mig(spec, faults),
         overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
+        gpu_driver=spec.nodes.driver,
+        drift=drift_policy(spec.drift.policy, faults, of_pool=True),
     )
+
+
+def drift_policy(
+    policy: Mapping[DriftKind, drift.Action], faults: Faults, *, of_pool: bool = False
+) -> dict[str, drift.Action]:
+    """What is done about each kind of drift; a fault where that can't be done, or not here."""
+    for kind, action in policy.items():
+        known = drift.KINDS[kind]
+        place = ("spec", "drift", "policy", kind)
+        if of_pool and not known.pooled:
+            message = "this is of no pool: move it to spec.drift.policy of the Cluster"
+            faults.add("drift-kind", message, *place)
+        elif action not in known.actions:
+            faults.add(
+                "drift-action",
+                f"nothing remedies {kind}"
+                if action == "remediate"
+                else f"{known.remedy}, whatever a policy says",
+                *place,
+                found=action,
+                expected=f"one of {', '.join(known.actions)}",
+            )
+    return {str(kind): action for kind, action in policy.items()}
 
 
 def _topology(

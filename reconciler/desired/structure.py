@@ -170,6 +170,14 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
         retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
         retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
         safety=_safety(spec.sync, faults),
+        drift=pools.drift_policy(spec.drift.policy, faults),
+        remediation=desired.Remediation(
+            attempts=spec.drift.remediation.attempts,
+            backoff_s=faults.duration(
+                spec.drift.remediation.backoff, *("spec", "drift", "remediation", "backoff")
+            ),
+            per_hour=spec.drift.remediation.per_hour,
+        ),
     )
 
 

@@ -5,12 +5,14 @@ its whole set of attempts, never a difference, and the ends that it may forget. 
 here once; the server passes the bytes on.
 """
 
+import hmac
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from reconciler.model import desired, identifiers, link, outcome, records, wire
+from reconciler.model import desired, drift, hostlists, identifiers, link, outcome, records, wire
 from reconciler.model.states import AttemptState
 
 
@@ -33,6 +35,10 @@ class Held(Protocol):
     def nodes(self) -> Mapping[str, records.NodeRecord]:
         """Nodes by name."""
 
+    @property
+    def remedies(self) -> tuple[drift.Remedy, ...]:
+        """Tries of the last day to make differences right."""
+
 
 class AgentsEngine:
     """What every node is to have, by epoch and version.
@@ -50,6 +56,7 @@ class AgentsEngine:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
         self._encoder = msgspec.msgpack.Encoder()
+        self._key = secrets.token_bytes(32)
 
     def apply(
         self,
@@ -115,9 +122,20 @@ class AgentsEngine:
                     share_milli=attempt.share_milli or 1000,
                     mig_profile=attempt.mig_profile,
                     instances=attempt.instances,
+                    addresses=_addresses(attempt, memory),
+                    secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
                 )
             )
-        return wire.AssignmentSet(templates=templates, assignments=tuple(assignments))
+        remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
+        return wire.AssignmentSet(
+            templates=templates, assignments=tuple(assignments), remedies=remedies
+        )
+
+    def _secret(self, attempt: records.AttemptRecord) -> str:
+        """What the tasks of a try share. It lasts as long as this leader: a gang that is told half
+        by one and half by the next does not come together, and is tried again."""
+        what = f"{attempt.job_key} {attempt.element} {attempt.try_number}".encode()
+        return hmac.digest(self._key, what, "sha256").hex()
 
     def _template(
         self,
@@ -149,8 +167,17 @@ class AgentsEngine:
             memory_bytes=group.resources.memory_bytes,
             runtime=spec.runtime,
             image=spec.image,
+            secrets=spec.secrets,
             mounts=_mounts(spec, structure),
         )
+
+
+def _addresses(attempt: records.AttemptRecord, memory: Held) -> dict[str, str]:
+    """Where the nodes of a gang are reached."""
+    if not attempt.rank.hosts:
+        return {}
+    nodes = {name: memory.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
+    return {name: node.inventory.address for name, node in nodes.items() if node is not None}
 
 
 def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str, bool], ...]:

@@ -128,7 +128,7 @@ def render_cluster(
             page.put("muster_node_failed_attempts_total", count, node, record.pool)
     for whose, gpu_s in sorted(counters.gpu_seconds.items()):
         page.put("muster_gpu_allocated_seconds_total", gpu_s, *whose)
-    found = Counter((one.kind, one.severity) for one in memory.drift)
+    found = Counter((one.kind, one.severity) for one in memory.drift if one.action != "ignore")
     for (kind, severity), count in sorted(found.items()):
         page.put("muster_drift", count, kind, severity)
     if disk is not None:

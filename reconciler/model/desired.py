@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model.drift import Action
 from reconciler.model.resources import Resources
 
 DEFAULT_PRIORITY = 50
@@ -19,6 +20,10 @@ Prune = Literal["auto", "confirm", "never"]
 
 #: How to choose among nodes that have room.
 Placement = Literal["least-fragmentation", "pack", "spread"]
+
+
+#: By what the tasks of a gang find each other.
+Framework = Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"]
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -118,7 +123,8 @@ class Job(msgspec.Struct, frozen=True):
     """One job as normalised. ``hash`` is over the execution fields as they were written.
 
     ``lease_s`` None: the work of a silent node is given up only when the node returns or is
-    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands. ``prune``
+    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands.
+    ``secrets`` are names with the variable that has the value, empty for none. ``prune``
     is what its annotation says of its removal, None where it says nothing.
     """
 
@@ -133,9 +139,10 @@ class Job(msgspec.Struct, frozen=True):
     priority: int = DEFAULT_PRIORITY
     preemptible: bool = True
     working_directory: str | None = None
-    framework: Literal["none", "torchrun"] = "none"
+    framework: Framework = "none"
     runtime: Literal["process", "podman", "apptainer"] = "process"
     image: str = ""
+    secrets: tuple[tuple[str, str], ...] = ()
     array_count: int | None = None
     parallelism: int | None = None
     depends_on: tuple[Dependency, ...] = ()
@@ -261,7 +268,8 @@ class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
     ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
-    each. ``overcommit`` says how many times CPU and memory may be promised.
+    each. ``overcommit`` says how many times CPU and memory may be promised. ``gpu_driver`` is how
+    the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
     """
 
     name: str
@@ -281,6 +289,8 @@ class Pool(msgspec.Struct, frozen=True):
     shareable: bool = True
     mig: tuple[MigLayout, ...] = ()
     overcommit: tuple[float, float] = (1.0, 1.0)
+    gpu_driver: str = ""
+    drift: dict[str, Action] = {}
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""
@@ -436,8 +446,22 @@ class Safety(msgspec.Struct, frozen=True):
     windows: tuple[SyncWindow, ...] = ()
 
 
+class Remediation(msgspec.Struct, frozen=True):
+    """How often, and how fast, differences of one cause are made right.
+
+    Attributes:
+        attempts: tries at one difference within a day; then it is given up.
+        backoff_s: the wait after the first try, doubled after each.
+        per_hour: tries of all causes in one pool, and those that are of none, within an hour.
+    """
+
+    attempts: int = 3
+    backoff_s: int = 60
+    per_hour: int = 60
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """``Cluster`` as normalised."""
+    """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them."""
 
     suspend: bool = False
     lease_s: int = 900
@@ -450,6 +474,8 @@ class Settings(msgspec.Struct, frozen=True):
     retain_gone_nodes_s: int = 7 * 86_400
     scheduling: Scheduling = Scheduling()
     safety: Safety = Safety()
+    drift: dict[str, Action] = {}
+    remediation: Remediation = Remediation()
 
 
 class Structure(msgspec.Struct, frozen=True):

@@ -1,21 +1,156 @@
-"""Differences between what git says and what is observed."""
+"""Differences between what git says and what is observed, and what may be done about each kind.
+
+``core.drifts`` finds them in every cycle; the store keeps the list, so that a difference has been
+there since it was first seen, whoever leads. ``KINDS`` is the literal table of all of them.
+"""
 
 from typing import Literal
 
 import msgspec
 
+Severity = Literal["info", "warning", "critical"]
+#: ``remediate``: Muster makes it right, within limits. ``ignore``: it is listed on demand only.
+Action = Literal["remediate", "report", "ignore"]
 
-class Drift(msgspec.Struct, frozen=True):
-    """One difference. ``key`` is the same for as long as the difference lasts."""
+_TOLD: tuple[Action, ...] = ("report", "ignore")
+_ANY: tuple[Action, ...] = ("remediate", "report", "ignore")
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of difference: how bad, what is done unless a policy says otherwise, what may be.
+
+    ``remedy`` says what ``remediate`` does, empty where nothing is built or nobody could.
+    ``pooled``: it is of a node of some pool, so that the pool may have a policy of its own.
+    """
+
+    severity: Severity
+    action: Action
+    actions: tuple[Action, ...]
+    meaning: str
+    remedy: str = ""
+    pooled: bool = True
+
+
+KINDS: dict[str, Kind] = {
+    "node-missing": Kind("warning", "report", _TOLD, "a node is declared and has never reported"),
+    "node-undeclared": Kind(
+        "warning", "report", _TOLD, "a node reports and no pool declares it", pooled=False
+    ),
+    "node-silent": Kind("critical", "report", _TOLD, "a node was not heard of for `nodeSilence`"),
+    "node-inventory": Kind(
+        "warning", "report", _TOLD, "a node has less CPU, memory or GPUs than its pool, or others"
+    ),
+    "node-driver": Kind(
+        "warning", "report", _TOLD, "the GPU driver does not work, or is not the one declared"
+    ),
+    "node-mig": Kind("warning", "report", _TOLD, "a GPU is split by MIG and its pool has it whole"),
+    "node-labels": Kind(
+        "info", "report", _TOLD, "an agent was started with another label than its pool declares"
+    ),
+    "node-drained-by-override": Kind(
+        "warning", "report", _TOLD, "a node was drained by hand, behind git"
+    ),
+    "gpu-failed": Kind("critical", "report", _TOLD, "a GPU is lost, missing, failed or silent"),
+    "gpu-process-foreign": Kind(
+        "warning", "report", _ANY, "a process holds a GPU and belongs to no task",
+        "the process is ended",
+    ),
+    "task-unwanted": Kind(
+        "warning", "remediate", ("remediate",), "a task runs that was given up or is not known",
+        "its node ends it; this is so always",
+    ),
+    "task-missing": Kind(
+        "warning", "remediate", _ANY, "a task was given to its node and does not start there",
+        "the node is told again",
+    ),
+    "task-killed": Kind(
+        "warning", "report", _ANY, "somebody other than Muster ended a task by a signal",
+        "it starts again without spending a retry",
+    ),
+    "queue-over-limit": Kind(
+        "warning", "report", _ANY, "what runs in a queue is above its limit, as after lowering it",
+        "preemptible work leaves, the newest first", pooled=False,
+    ),
+    "job-cancelled-by-override": Kind(
+        "warning", "report", _TOLD, "a job was cancelled by hand, behind git", pooled=False
+    ),
+    "head-not-applied": Kind(
+        "warning", "report", _TOLD, "the newest revision, or a part of it, was refused",
+        pooled=False,
+    ),
+    "repository-unreadable": Kind(
+        "critical", "report", _TOLD, "the repository can't be read", pooled=False
+    ),
+}  # fmt: skip
+
+
+class Drift(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One difference. ``key`` is the same for as long as the difference lasts.
+
+    Attributes:
+        wanted, found: the evidence: what git says, and what is there.
+        pool, node, job, attempt: what it is of, where it is of one.
+        remedy: how its remediation stands, for people; empty where there is none.
+        tries: how often it was tried to make it right.
+        given_up: whether that has ended in vain.
+    """
 
     kind: str
     subject: str
     message: str
-    severity: Literal["info", "warning", "critical"]
-    action: Literal["remediate", "report", "ignore"]
+    severity: Severity
+    action: Action
     first_seen: float
+    wanted: str = ""
+    found: str = ""
+    pool: str = ""
+    node: str = ""
+    job: str = ""
+    attempt: str = ""
+    remedy: str = ""
+    tries: int = 0
+    given_up: bool = False
 
     @property
     def key(self) -> str:
         """``kind:subject``."""
         return f"{self.kind}:{self.subject}"
+
+
+#: What a remedy does: ``tell``, ``evict`` and ``retry`` are the controller's own, the others are
+#: orders that a node carries out.
+RemedyVerb = Literal["tell", "evict", "retry", "end-process"]
+RemedyState = Literal["ordered", "done", "failed", "lost"]
+#: Verbs that an agent carries out and tells the end of.
+NODE_VERBS: tuple[RemedyVerb, ...] = ("end-process",)
+
+
+class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One try at making a difference right; remembered for a day, so that tries are counted.
+
+    Attributes:
+        id: unique for ever: the agent carries out no id twice.
+        cause: ``Drift.key`` of what it is for.
+        node: who carries it out; empty for the controller.
+        state: ``lost``: the node did not tell in time what became of it.
+        pid, started_at: the process to end, by when it began, since numbers come again.
+        uuid: the device that it is about.
+    """
+
+    id: str
+    verb: str  # one of RemedyVerb; an older agent has to be able to read a newer one
+    cause: str
+    pool: str
+    at: float
+    node: str = ""
+    state: RemedyState = "ordered"
+    ended_at: float | None = None
+    message: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    uuid: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether it is not known yet what became of it."""
+        return self.state == "ordered"

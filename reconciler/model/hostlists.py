@@ -98,6 +98,47 @@ def expand(text: str) -> list[str]:
     return list(names)
 
 
+def fold_in_order(names: Iterable[str]) -> str:
+    """A host list that :func:`expand` turns into the same names in the same order."""
+    parts: list[list[str]] = []
+    for name in names:
+        after = _following(parts[-1][-1]) if parts else ""
+        if name == after:
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    return ",".join(fold(part) for part in parts)
+
+
+def _following(name: str) -> str:
+    """The name whose number is the next, as long as it has as many digits."""
+    match = _TRAILING_NUMBER.match(name)
+    if not match:
+        return ""
+    text = f"{int(match[2]) + 1:0{len(match[2])}d}"
+    return match[1] + text if len(text) == len(match[2]) else ""
+
+
+def fold_counts(counts: Iterable[int]) -> str:
+    """Numbers as Slurm writes them: ``8(x3),4``."""
+    runs: list[tuple[int, int]] = []
+    for count in counts:
+        if runs and runs[-1][0] == count:
+            runs[-1] = (count, runs[-1][1] + 1)
+        else:
+            runs.append((count, 1))
+    return ",".join(f"{n}(x{times})" if times > 1 else f"{n}" for n, times in runs)
+
+
+def expand_counts(text: str) -> list[int]:
+    """The numbers that :func:`fold_counts` has written."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        count, _, times = part.rstrip(")").partition("(x")
+        found += [int(count)] * int(times or 1)
+    return found
+
+
 def fold(names: Iterable[str]) -> str:
     """The shortest host list for ``names``: runs of numbers with one prefix are folded."""
     groups: dict[tuple[str, int], list[int]] = {}

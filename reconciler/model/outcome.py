@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.model import recollection as recollections
-from reconciler.model.drift import Drift
+from reconciler.model.drift import Drift, Remedy
 from reconciler.model.events import Event
 from reconciler.model.reasons import Reason
 from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord, Override, Standing
@@ -42,7 +42,13 @@ class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
     node: str
 
 
-Action = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge
+class TellRemedies(msgspec.Struct, frozen=True, tag="remedies"):
+    """The remedies that this node is to carry out are others than before."""
+
+    node: str
+
+
+Action = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRemedies
 
 
 class QueueUsage(msgspec.Struct, frozen=True):
@@ -77,12 +83,12 @@ class Outcome(msgspec.Struct, frozen=True):
     ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
     ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
-    list, and so is ``overrides``. ``answers`` says of each of ``Observed.asked``, by its id, why
-    it was refused; empty where it was not. ``promised`` is the room kept for what waits for
-    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``left_jobs``
-    and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when to look for
-    more. ``standing`` is what this cycle's schedule holds for, None where it changed what it was
-    made from.
+    list, and so are ``remedies`` and ``overrides``. ``answers`` says of each of
+    ``Observed.asked``, by its id, why it was refused; empty where it was not. ``promised`` is the
+    room kept for what waits for others to leave, by job. ``queues`` is None where it is as in the
+    cycle before. ``left_jobs`` and ``left_nodes`` are names of those that leave the memory;
+    ``look_at`` is when to look for more. ``standing`` is what this cycle's schedule holds for, None
+    where it changed what it was made from.
     ``recollection`` is what the scheduler remembers; ``expected`` when jobs are expected to start,
     None where that is as in the cycle before. ``wake_at`` is the next moment at which time alone
     changes something.
@@ -98,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     drift: tuple[Drift, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     overrides: tuple[Override, ...] = ()
     answers: dict[str, str] = {}
     queues: tuple[QueueUsage, ...] | None = None

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model import desired, devices, hosts, runs
 from reconciler.model import recollection as recollections
-from reconciler.model.drift import Drift
+from reconciler.model.drift import Drift, Remedy
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
 from reconciler.model.states import (
@@ -94,8 +94,13 @@ class JobRecord(msgspec.Struct, frozen=True):
         return {state: count for state, count in counts.items() if count}
 
 
-class RankPlacement(msgspec.Struct, frozen=True):
-    """How the tasks of one element find each other."""
+class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the tasks of one element find each other.
+
+    ``hosts`` is a host list of its nodes in the order of their ranks, ``tasks_per_host`` how many
+    tasks each has, as ``hostlists.fold_counts`` writes it. From ``master_port`` on, the gang has
+    as many ports of every node as the fullest of them has tasks.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -104,6 +109,8 @@ class RankPlacement(msgspec.Struct, frozen=True):
     node_rank: int = 0
     master_address: str = ""
     master_port: int = 0
+    hosts: str = ""
+    tasks_per_host: str = ""
 
 
 class StopOrder(msgspec.Struct, frozen=True):
@@ -358,6 +365,7 @@ class Observed(msgspec.Struct, frozen=True):
         asked: overrides that people asked for or ended since the last cycle, oldest first.
         overrides: those in force.
         drift: the differences found by the last cycle.
+        remedies: tries of the last day to make differences right, oldest first.
         promised: elements of jobs for which the last cycle kept room while others leave.
         standing: what the last schedule was made from; None: it has to be made anew.
         recollection: what the scheduler remembers besides.
@@ -379,6 +387,7 @@ class Observed(msgspec.Struct, frozen=True):
     asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
     drift: tuple[Drift, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     promised: Mapping[str, int] = {}
     standing: Standing | None = None
     recollection: recollections.Recollection = recollections.NOTHING
@@ -405,6 +414,14 @@ class AttemptReport(msgspec.Struct, frozen=True):
     cpu_s: float = 0.0
 
 
+class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a remedy that a node was to carry out."""
+
+    id: str
+    done: bool
+    message: str = ""
+
+
 class NodeReport(msgspec.Struct, frozen=True):
     """What a node says of itself.
 
@@ -421,3 +438,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     sequence: int = 0
     inventory: Inventory | None = None
     usage: NodeUsage | None = None
+    remedies: tuple[RemedyReport, ...] = ()

@@ -8,11 +8,21 @@ than one already seen is refused by the agent.
 import msgspec
 
 from reconciler.model.devices import GpuUsage
-from reconciler.model.records import AttemptReport, Inventory, NodeUsage, RankPlacement, StopOrder
+from reconciler.model.drift import Remedy
+from reconciler.model.records import (
+    AttemptReport,
+    Inventory,
+    NodeUsage,
+    RankPlacement,
+    RemedyReport,
+    StopOrder,
+)
 
 PROTOCOL_VERSION = 1
 #: The most bytes a sync request may have; larger ones are answered with 413.
 SYNC_BYTES_MAX = 8 * 2**20
+#: The most ends of remedies that one request tells.
+REMEDIES_MAX = 256
 
 
 class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +32,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``wait_s`` is how long the server may wait for news before it answers.
     ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
     every request of an incarnation: of two that cross on their way the older is dropped.
-    ``gpu_usage`` is for the server to show: it goes no further.
+    ``gpu_usage`` is for the server to show: it goes no further. ``remedies`` are those that have
+    come to their end, told until the node is no longer to have them.
     """
 
     node: str
@@ -37,6 +48,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     inventory: Inventory | None = None
     usage: NodeUsage | None = None
     gpu_usage: tuple[GpuUsage, ...] | None = None
+    remedies: tuple[RemedyReport, ...] = ()
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +57,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
     ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
-    container is to see, as (path, read-only).
+    container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
+    value, empty for none; no value ever comes this way.
     """
 
     job: str
@@ -68,13 +81,15 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     runtime: str = "process"
     image: str = ""
     mounts: tuple[tuple[str, bool], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt that the node has to have: running, or stopping where ``stop`` is set.
 
     ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
-    MIG instances of ``mig_profile``, from 0 on the node.
+    MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
+    its gang by name, ``secret`` is what its tasks alone know.
     """
 
     attempt: str
@@ -90,6 +105,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     share_milli: int = 1000
     mig_profile: str = ""
     instances: tuple[int, ...] = ()
+    addresses: dict[str, str] = {}
+    secret: str = ""
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,10 +123,14 @@ class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything one node has to have, with the templates that its assignments name."""
+    """Everything one node has to have, with the templates that its assignments name.
+
+    ``remedies`` are to be carried out once each: an id that was is not carried out again.
+    """
 
     templates: dict[str, TaskTemplate] = {}
     assignments: tuple[Assignment, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

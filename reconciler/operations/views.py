@@ -263,7 +263,12 @@ class PoolView(_View, frozen=True):
 
 
 class DriftView(_View, frozen=True):
-    """One difference between git and what is."""
+    """One difference between git and what is.
+
+    ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
+    ``tries`` tries; ``given_up``: Muster does nothing more about it. What it is of is named where
+    it is of one pool, node, job or attempt.
+    """
 
     kind: str
     subject: str
@@ -271,6 +276,15 @@ class DriftView(_View, frozen=True):
     severity: str
     action: str
     first_seen: str
+    wanted: str
+    found: str
+    remedy: str
+    tries: int
+    given_up: bool
+    pool: str
+    node: str
+    job: str
+    attempt: str
 
 
 class OverrideView(_View, frozen=True):
@@ -543,7 +557,21 @@ def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> Pool
 def drift_view(of: drift.Drift) -> DriftView:
     """A difference."""
     return DriftView(
-        of.kind, of.subject, of.message, of.severity, of.action, format_time(of.first_seen)
+        kind=of.kind,
+        subject=of.subject,
+        message=of.message,
+        severity=of.severity,
+        action=of.action,
+        first_seen=format_time(of.first_seen),
+        wanted=of.wanted,
+        found=of.found,
+        remedy=of.remedy,
+        tries=of.tries,
+        given_up=of.given_up,
+        pool=of.pool,
+        node=of.node,
+        job=of.job,
+        attempt=of.attempt,
     )
 
 

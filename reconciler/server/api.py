@@ -214,10 +214,23 @@ def pools(state: State) -> lists.Pools:
 
 
 @get("/v1/drift", sync_to_thread=True, responses=FAILS, summary="What is other than git says")
-def drift(state: State) -> lists.Drifts:
-    """All differences as of the last cycle."""
+def drift(
+    state: State,
+    kind: Filter = None,
+    node: Filter = None,
+    pool: Filter = None,
+    everything: Annotated[bool, QueryParameter(name="all")] = False,  # noqa: FBT002
+) -> lists.Drifts:
+    """All differences as of the last cycle; ``all``: those that a policy ignores, too."""
     service: services.Services = state.services
-    found = [views.drift_view(one) for one in service.reader.drift()]
+    found = [
+        views.drift_view(one)
+        for one in service.reader.drift()
+        if (everything or one.action != "ignore")
+        and kind in (None, one.kind)
+        and node in (None, one.node)
+        and pool in (None, one.pool)
+    ]
     return lists.Drifts(items=found, **lists.head(service))
 
 

@@ -102,6 +102,7 @@ async def forward(
         or request.attempts
         or request.inventory is not None
         or request.usage is not None
+        or request.remedies
         or session.told != told
         or fresh
     ):

@@ -25,6 +25,7 @@ _decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
 _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
 _decode_drift = msgspec.msgpack.Decoder(drift.Drift).decode
+_decode_remedy = msgspec.msgpack.Decoder(drift.Remedy).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
 _decode_recollection = msgspec.msgpack.Decoder(recollection.Recollection).decode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
@@ -137,6 +138,11 @@ def drift_of(body: bytes) -> drift.Drift:
 def override(body: bytes) -> records.Override:
     """The override of a row of ``schema.OVERRIDES``."""
     return _decode_override(body)
+
+
+def remedy(body: bytes) -> drift.Remedy:
+    """The remedy of a row of ``schema.REMEDIES``."""
+    return _decode_remedy(body)
 
 
 def recollection_of(body: bytes | None) -> recollection.Recollection:

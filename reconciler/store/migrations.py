@@ -65,8 +65,18 @@ def _bounded_history(connection: sa.Connection) -> None:
     connection.execute(sa.text("DROP TABLE runs"))
 
 
+def _remedies(connection: sa.Connection) -> None:
+    """Tries to make differences right are remembered, so that they stay bounded."""
+    sa.Table(
+        "remedies",
+        sa.MetaData(),
+        sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+    ).create(connection)
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history)
+STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies)
 NEWEST = 1 + len(STEPS)
 
 

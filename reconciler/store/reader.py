@@ -11,6 +11,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from reconciler.model import drift, events, records, runs
+from reconciler.model.drift import Remedy
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, database, migrations, schema
 from reconciler.store.errors import StoreError
@@ -105,6 +106,7 @@ class Reader:
                 },
                 overrides=self.overrides(),
                 drift=tuple(self.drift()),
+                remedies=self.remedies(),
                 recollection=codec.recollection_of(self.view(RECOLLECTION)),
                 leader_since=leader_since,
                 next_order=int(
@@ -358,6 +360,13 @@ class Reader:
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.key))
             return [codec.drift_of(row.body) for row in rows]
+
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Tries of the last day to make differences right, oldest first."""
+        table = schema.REMEDIES.c
+        with database.told(self.url):
+            rows = self.rows(sa.select(table.body).order_by(table.position))
+            return tuple(codec.remedy(row.body) for row in rows)
 
     def overrides(self) -> tuple[records.Override, ...]:
         """Cancels and drains that are not committed."""

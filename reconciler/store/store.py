@@ -165,6 +165,7 @@ class Store(Reader):
             last = put.events(connection, outcome.events, self._last_event)
             put.drift(connection, outcome.drift)
             put.overrides(connection, outcome.overrides)
+            put.remedies(connection, outcome.remedies)
             put.views(connection, shown)
             written_as = schema.JOURNAL_FORMAT
             entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)

@@ -82,6 +82,7 @@ class Writer:
         self._notes: dict[str, Notes] = {}
         self._drift: tuple[drift.Drift, ...] | None = None
         self._overrides: tuple[records.Override, ...] | None = None
+        self._remedies: tuple[drift.Remedy, ...] | None = None
         self._views: dict[str, bytes] = {}
 
     def remember(self, jobs: Iterable[records.JobRecord]) -> None:
@@ -123,6 +124,15 @@ class Writer:
         rows = [(position, codec.encode(one)) for position, one in enumerate(in_force)]
         many(connection, UPSERT["overrides"], rows)
         self._overrides = in_force
+
+    def remedies(self, connection: sa.Connection, tried: tuple[drift.Remedy, ...]) -> None:
+        """The whole list, where it is another than the last."""
+        if tried == self._remedies:
+            return
+        connection.exec_driver_sql("DELETE FROM remedies")
+        rows = [(position, codec.encode(one)) for position, one in enumerate(tried)]
+        many(connection, UPSERT["remedies"], rows)
+        self._remedies = tried
 
     def records(
         self,

@@ -18,7 +18,7 @@ from agents import tasks
 from reconciler import controller
 from reconciler.core import leaving
 from reconciler.desired import normalise, validate
-from reconciler.model import desired, records, wire
+from reconciler.model import desired, devices, records, wire
 from reconciler.model.documents import kinds
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
@@ -257,6 +257,11 @@ class Case(msgspec.Struct, frozen=True):
 
 
 CLUSTER = (document("Cluster", "c", {}), pool(), job())
+KILLED = (
+    document("Cluster", "c", {"drift": {"policy": {"task-killed": "remediate"}}}),
+    pool(),
+    job(),
+)
 OVER = (*CLUSTER, job("n"))
 POOL = (pool(), job())
 JOB = (job(), pool())
@@ -398,6 +403,37 @@ def over(seconds: float) -> Callable[[Run, Path], Json]:
     return look
 
 
+def killed_tries(*waits: float) -> Callable[[Run, Path], Json]:
+    """How often a task that somebody keeps killing was started anew, by when it may be."""
+
+    def look(run: Run, _: Path) -> Json:
+        for wait in waits:
+            for attempt in run.live("j"):
+                run.nodes[attempt.node].end(attempt.id, run.now, signal=9)
+            run.settle()
+            run.advance(wait)
+        return [run.state("j").value, len(run.memory.remedies)]
+
+    return look
+
+
+def driver_is(version: str) -> Callable[[Run, Path], Json]:
+    """What state nodes are in that have this driver."""
+
+    def look(run: Run, _: Path) -> Json:
+        driver = devices.GpuDriver(devices.OK, version=version)
+        name = next(iter(run.nodes))
+        told = run.nodes[name].report(run.now)
+        inventory = msgspec.structs.replace(
+            told.inventory or records.Inventory(), gpu_driver=driver
+        )
+        run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
+        run.cycle()
+        return run.memory.nodes[name].state.value
+
+    return look
+
+
 def node_gone(seconds: float) -> Callable[[Run, Path], Json]:
     """Which nodes are listed so long after one was taken away, and a look later."""
 
@@ -521,6 +557,21 @@ TABLE: dict[str, Case] = {
     ),
     "Cluster.spec.retention.events": Case(("1d", "30d"), kept("events"), (False, True), CLUSTER),
     "Cluster.spec.retention.journal": Case(("1d", "30d"), kept("journal"), (False, True), CLUSTER),
+    "Cluster.spec.drift.policy": Case(
+        ({"task-killed": "report"}, {"task-killed": "remediate"}),
+        killed_tries(1),
+        (["Failed", 0], ["Running", 1]),
+        CLUSTER,
+    ),
+    "Cluster.spec.drift.remediation.attempts": Case(
+        (1, 2), killed_tries(600, 600), (["Failed", 1], ["Running", 2]), KILLED
+    ),
+    "Cluster.spec.drift.remediation.backoff": Case(
+        ("1s", "1h"), killed_tries(60, 60), (["Running", 2], ["Failed", 1]), KILLED
+    ),
+    "Cluster.spec.drift.remediation.perHour": Case(
+        (1, 2), killed_tries(600, 600), (["Failed", 1], ["Running", 2]), KILLED
+    ),
     # Access
     "Access.spec.identities[].email": Case(
         ("ada@example.org", "bob@example.org"),
@@ -594,6 +645,15 @@ TABLE: dict[str, Case] = {
         reason(),
         ("Running", "NeverFits"),
         (pool(), job(nodeSelector={"room": "b1"})),
+    ),
+    "NodePool.spec.drift.policy": Case(
+        ({"task-killed": "report"}, {"task-killed": "remediate"}),
+        killed_tries(1),
+        (["Failed", 0], ["Running", 1]),
+        POOL,
+    ),
+    "NodePool.spec.nodes.driver": Case(
+        ("550", "535"), driver_is("550.54.15"), ("Ready", "Unhealthy"), POOL
     ),
     "NodePool.spec.mode": Case(("manage", "observe"), reason(), ("Running", "NeverFits"), POOL),
     "NodePool.spec.allowRoot": Case(
@@ -754,6 +814,15 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.image": Case(
         ("a", "b"), template("image"), ("a", "b"), (job(runtime="podman"), pool())
+    ),
+    "Job.spec.secrets[].name": Case(
+        ("a", "b"), template("secrets"), ((("a", ""),), (("b", ""),)), JOB
+    ),
+    "Job.spec.secrets[].environment": Case(
+        ("A", "B"),
+        template("secrets"),
+        ((("s", "A"),), (("s", "B"),)),
+        (job(secrets=[{"name": "s"}]), pool()),
     ),
     "Job.spec.array.count": Case((2, 3), counted("j"), ([2], [3]), JOB),
     "Job.spec.array.parallelism": Case((1, 2), counted("j"), ([1], [2]), (ARRAY, pool())),

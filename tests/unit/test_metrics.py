@@ -185,6 +185,7 @@ def test_counts_are_true() -> None:
         ("acknowledge",): 0,
         ("start",): 1,
         ("stop",): 1,
+        ("remedies",): 0,
         ("withdraw",): 0,
     }
     assert values(page, "muster_pool_gpus") == {

@@ -411,7 +411,7 @@ def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
     renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
-    renewed |= {"recollection"}
+    renewed |= {"recollection", "remedies"}
     inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
@@ -432,6 +432,7 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "actions": (outcome.StopAttempt("a", "n"),),
         "events": (samples.event("x"),),
         "drift": (drift.Drift("k", "s", "m", "info", "report", 1.0),),
+        "remedies": (drift.Remedy("i", "tell", "c", "p", 1.0),),
         "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
         "answers": {"id": "no"},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),

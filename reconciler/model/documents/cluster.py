@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from reconciler.model.documents.drift import DriftSpec
 from reconciler.model.documents.fields import Duration, Metadata, Part, Weight, doc
 from reconciler.model.documents.job import Placement
 
@@ -256,7 +257,6 @@ class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "drift": "drift policies are not built yet",
         "verification": "verification of commit signatures is not built yet",
         "notifications": "notifications are not built yet",
     }
@@ -294,6 +294,13 @@ class ClusterSpec(Part, frozen=True):
     retention: Annotated[
         RetentionSpec, doc("How long what is over is remembered.", example={"events": "30d"})
     ] = RetentionSpec()
+    drift: Annotated[
+        DriftSpec,
+        doc(
+            "What is done about what is other than git says.",
+            example={"policy": {"gpu-process-foreign": "remediate"}},
+        ),
+    ] = DriftSpec()
 
 
 class Cluster(Part, frozen=True, tag_field="kind", tag="Cluster"):

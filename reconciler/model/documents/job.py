@@ -195,6 +195,19 @@ class CheckpointSpec(Part, frozen=True):
     ] = None
 
 
+class SecretSpec(Part, frozen=True):
+    """A secret of the owner's Unix user that nodes keep or fetch; its value never stands in git."""
+
+    name: Annotated[
+        Name,
+        doc("Name of the secret; a file of that name is in `$MUSTER_SECRETS_DIR`.", example="hf"),
+    ]
+    environment: Annotated[
+        EnvironmentName | None,
+        doc("Environment variable that has the value as well.", example="HF_TOKEN"),
+    ] = None
+
+
 class NodePreferenceSpec(Part, frozen=True):
     """Nodes that are liked better."""
 
@@ -334,10 +347,12 @@ class JobSpec(Part, frozen=True):
         ),
     ] = []
     framework: Annotated[
-        Literal["none", "torchrun"],
+        Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"],
         doc(
             "How ranks find each other: `torchrun` sets MASTER_ADDR, MASTER_PORT, RANK, "
-            "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK.",
+            "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK; `tensorflow` TF_CONFIG; "
+            "`jax` and `ray` their coordinator; `slurm` the names that Slurm has; `mpi` runs the "
+            "command in the first task alone, whose `mpirun` reaches the others.",
             example="torchrun",
         ),
     ] = "none"
@@ -386,6 +401,10 @@ class JobSpec(Part, frozen=True):
             "`MUSTER_VOLUME_NAME`.",
             example=["imagenet"],
         ),
+    ] = []
+    secrets: Annotated[
+        list[SecretSpec],
+        doc("Secrets that its tasks get.", example=[{"name": "hf", "environment": "HF_TOKEN"}]),
     ] = []
     reservation: Annotated[
         Name | None, doc("A Reservation whose nodes it may use in its time.", example="course")

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from reconciler.model.documents.drift import PoolDriftSpec
 from reconciler.model.documents.fields import (
     Cpu,
     Duration,
@@ -62,13 +63,20 @@ class NodeSpec(Part, frozen=True):
     """What each node of the pool must have at the least."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "driver": "checks of the driver version are not built yet",
         "mounts": "checks of mounts are not built yet",
     }
 
     cpu: Annotated[Cpu, doc("CPUs that tasks may take.", example="64", unit="CPUs")]
     memory: Annotated[Memory, doc("Memory that tasks may take.", example="512Gi", unit="bytes")]
     gpus: Annotated[GpusSpec | None, doc("GPUs of the node.", example={"count": 8})] = None
+    driver: Annotated[
+        str,
+        doc(
+            "How the version of the NVIDIA driver has to begin; left out: any will do.",
+            example="550.54",
+            max_length=32,
+        ),
+    ] = ""
 
 
 class TaintSpec(Part, frozen=True):
@@ -200,6 +208,13 @@ class NodePoolSpec(Part, frozen=True):
     allow_root: Annotated[
         bool, doc("Whether tasks may run as root on these nodes.", example=True)
     ] = False
+    drift: Annotated[
+        PoolDriftSpec,
+        doc(
+            "What is done about drift on these nodes.",
+            example={"policy": {"gpu-process-foreign": "remediate"}},
+        ),
+    ] = PoolDriftSpec()
     overrides: Annotated[
         list[OverrideSpec],
         doc("What people say about single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),

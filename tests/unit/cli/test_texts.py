@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.cli import explaining, looking
+from reconciler.cli import drifting, explaining
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,4 +28,4 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
     [("0123456789abcdef" * 2 + "01234567", "0123456789ab"), ("gpu001", "gpu001"), ("x" * 40,) * 2],
 )
 def test_commits_are_short_in_tables(subject: str, expected: str) -> None:
-    assert looking._subject(subject) == expected
+    assert drifting._short(subject) == expected

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, outcome, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
 from tests.unit.core.world import World, job
@@ -39,7 +39,7 @@ def test_it_takes_what_there_is_and_gives_way_with_what_it_can_spare() -> None:
     told = [a.id for result in world.outcomes for a in result.attempts if not a.concluded]
     started = {a for a in told if a.startswith("train.")}
     placed = [
-        a.attempt for r in world.outcomes for a in r.actions if type(a).__name__ == "StartAttempt"
+        a.attempt for r in world.outcomes for a in r.actions if isinstance(a, outcome.StartAttempt)
     ]
     assert len(placed) == len(set(placed)), "no attempt is started twice"
     assert started

@@ -1,9 +1,11 @@
 """The life of jobs: success, failure, retries, limits, holds, cancels, arrays, dependencies."""
 
+import itertools
+
 import msgspec
 import pytest
 
-from reconciler.model import desired, records, states
+from reconciler.model import desired, hostlists, records, states
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit.core.world import World, job
 
@@ -266,6 +268,31 @@ def test_torchrun_ranks_find_each_other() -> None:
     assert [rank.local_rank for rank in ranks] == [0, 1, 0, 1]
     assert [rank.node_rank for rank in ranks] == [0, 0, 1, 1]
     assert len({(rank.master_address, rank.master_port) for rank in ranks}) == 1
+
+
+def test_ranks_follow_the_topology_and_ports_are_nobody_elses() -> None:
+    world = World(nodes=4, cpu=2, gpu=2)
+    (name,) = world.structure.pools
+    pool = world.structure.pools[name]
+    racks = dict(zip(pool.nodes, [("r1",), ("r2",), ("r1",), ("r2",)], strict=True))
+    pool = msgspec.structs.replace(pool, levels=("rack",), domains=racks)
+    world.structure = msgspec.structs.replace(world.structure, pools={name: pool})
+    world.commit(job("t", count=6, gpu=1, framework="jax"), job("u", gpu=1, framework="jax"))
+    world.settle()
+    by_rank = sorted(world.attempts("t"), key=lambda attempt: attempt.rank.rank)
+    assert by_rank[0].index == 0
+    nodes = list(dict.fromkeys(attempt.node for attempt in by_rank))
+    assert hostlists.expand(by_rank[0].rank.hosts) == nodes
+    met = [racks[node] for node in nodes]
+    assert len([a for a, b in itertools.pairwise(met) if a != b]) == len(set(met)) - 1
+    counts = hostlists.expand_counts(by_rank[0].rank.tasks_per_host)
+    assert counts == [sum(a.node == node for a in by_rank) for node in nodes]
+    blocks = [
+        range(a.rank.master_port, a.rank.master_port + max(counts)) if a.job == "t"
+        else range(a.rank.master_port, a.rank.master_port + 1)
+        for a in (by_rank[0], *world.attempts("u"))
+    ]  # fmt: skip
+    assert set(blocks[0]).isdisjoint(blocks[1])
 
 
 def test_nothing_moves_when_nothing_changes() -> None:

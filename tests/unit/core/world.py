@@ -137,6 +137,7 @@ class World:
         self.generation = 0
         self.refused: dict[str, str] = {}
         self.sync: Literal["Synced", "Unknown"] = "Synced"
+        self.status: desired.SyncStatus | None = None
         self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
         self.engine = agents_engine.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
@@ -169,7 +170,7 @@ class World:
             structure=self.structure,
             jobs=dict(self.jobs),
             refused=dict(self.refused),
-            status=desired.SyncStatus(sync=self.sync),
+            status=self.status or desired.SyncStatus(sync=self.sync),
         )
         reports, answered = self.memory.take_input()
         observed = self.memory.observed(reports, answered, self.memory.take_asked())

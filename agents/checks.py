@@ -1,0 +1,356 @@
+"""Checks of this node's health: from what was read of devices and machine to verdicts.
+
+The built-in ones are pure functions of readings; ``Checker`` reads, runs the executables of the
+site, each with a deadline and without a shell, and remembers what one look can't tell.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from agents import processes
+from reconciler.model import devices, records
+from reconciler.model.checks import BUILT_IN, Command, Plan, Result, Verdict
+
+OUTPUT_BYTES_MAX = 4096
+MESSAGE_CHARACTERS_MAX = 300
+#: How long a file system may take to tell of itself.
+MOUNT_S = 5.0
+#: A process that can't be ended for so long is stuck.
+STUCK_S = 60.0
+#: XIDs that tell of the device, not of the program: NVIDIA's catalogue, by what has to be done.
+XIDS_FAILED = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row could not be remapped or page not retired",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+XIDS_DEGRADED = {
+    63: "row remapped or page retired",
+    92: "many single-bit ECC errors",
+    94: "contained memory error",
+}
+HEAT_REASONS = {"hardware-thermal-slowdown", "software-thermal-slowdown"}
+
+#: A verdict, why, and the number of the device that it is about.
+Finding = tuple[Verdict, str] | tuple[Verdict, str, int]
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """What the built-in checks judge.
+
+    ``links_before`` is the most NVLinks each device had since the agent began, by number; ratios
+    are of what is free; ``clock_synchronised`` None: the kernel does not tell. ``stuck`` is how
+    many processes have been unkillable for long; ``mounts`` what is wrong with each path.
+    """
+
+    gpus: tuple[records.Gpu, ...] = ()
+    usage: tuple[devices.GpuUsage, ...] = ()
+    links_before: dict[int, int] = {}
+    disk_free_ratio: float = 1.0
+    inodes_free_ratio: float = 1.0
+    clock_synchronised: bool | None = None
+    stuck: int = 0
+    mounts: dict[str, str] = {}
+
+
+def judge(readings: Readings, plan: Plan) -> tuple[Result, ...]:
+    """The result of every built-in check that is on, in their order."""
+    found = []
+    for name in BUILT_IN:
+        if name not in plan.off:
+            findings = list(_CHECKS[name](readings, plan))
+            found.append(_result(name, findings))
+    return tuple(found)
+
+
+def _result(name: str, findings: list[Finding]) -> Result:
+    if not findings:
+        return Result(name)
+    failed = [one for one in findings if one[0] == "failed"]
+    told = failed or findings
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    text = f"{told[0][1]}{more}"[:MESSAGE_CHARACTERS_MAX]
+    numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
+    return Result(name, "failed" if failed else "degraded", text, numbers)
+
+
+def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    usable = sum(gpu.state == devices.OK for gpu in readings.gpus)
+    if usable < plan.gpus:
+        bad = [gpu for gpu in readings.gpus if gpu.state != devices.OK]
+        why = f": GPU {bad[0].index} is {bad[0].state}" if bad else ""
+        yield "failed", f"{usable} GPUs of {plan.gpus} can be used{why}"
+
+
+def _gpu_ecc(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        if one.ecc_volatile is not None and one.ecc_volatile[1]:
+            yield (
+                "failed",
+                f"GPU {one.index} has uncorrectable ECC errors: it needs a reset",
+                one.index,
+            )
+
+
+def _gpu_memory(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        if one.row_remap_failed:
+            yield (
+                "failed",
+                f"GPU {one.index} could not remap a row of its memory: replace it",
+                one.index,
+            )
+        elif one.row_remap_pending or one.retired_pages_pending:
+            yield (
+                "degraded",
+                f"GPU {one.index} has memory to remap or retire: it needs a reset",
+                one.index,
+            )
+
+
+def _gpu_xid(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        for xid in one.xids:
+            if xid.number in XIDS_FAILED:
+                yield (
+                    "failed",
+                    f"GPU {one.index}: XID {xid.number}, {XIDS_FAILED[xid.number]}",
+                    one.index,
+                )
+            elif xid.number in XIDS_DEGRADED:
+                yield (
+                    "degraded",
+                    f"GPU {one.index}: XID {xid.number}, {XIDS_DEGRADED[xid.number]}",
+                    one.index,
+                )
+
+
+def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    most = plan.gpu_temperature_celsius
+    for one in readings.usage:
+        if one.temperature_celsius is not None and one.temperature_celsius >= most:
+            yield "degraded", f"GPU {one.index} is at {most:g} °C or above", one.index
+        elif HEAT_REASONS.intersection(one.clock_event_reasons or ()):
+            yield "degraded", f"GPU {one.index} is slowed down by heat", one.index
+
+
+def _gpu_nvlink(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for gpu in readings.gpus:
+        before, now = readings.links_before.get(gpu.index, 0), links_of(gpu)
+        if gpu.state == devices.OK and now < before:
+            yield "failed", f"GPU {gpu.index} has {now} NVLinks, it had {before}", gpu.index
+
+
+def links_of(gpu: records.Gpu) -> int:
+    """How many NVLinks of a device are active."""
+    return sum(peer.links for peer in gpu.nvlinks)
+
+
+def _gpu_pcie(readings: Readings, _: Plan) -> Iterator[Finding]:
+    made_for = {gpu.index: gpu.pcie_width_max for gpu in readings.gpus}
+    for one in readings.usage:
+        most = made_for.get(one.index)
+        if most and one.pcie_width and one.pcie_width < most:
+            yield (
+                "degraded",
+                f"GPU {one.index} has {one.pcie_width} PCIe lanes of {most}",
+                one.index,
+            )
+
+
+def _mounts(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for path, problem in sorted(readings.mounts.items()):
+        if problem:
+            yield "failed", f"{path} {problem}"
+
+
+def _disk_space(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    yield from _scarce("space", readings.disk_free_ratio, plan.disk_free_ratio)
+
+
+def _inodes(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    yield from _scarce("inodes", readings.inodes_free_ratio, plan.inodes_free_ratio)
+
+
+def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
+    if free < least / 5:
+        yield "failed", f"less than {least / 5:.1%} of its {what} is free"
+    elif free < least:
+        yield "degraded", f"less than {least:.1%} of its {what} is free"
+
+
+def _clock(readings: Readings, _: Plan) -> Iterator[Finding]:
+    if readings.clock_synchronised is False:
+        yield "degraded", "the kernel says that the clock is not synchronised"
+
+
+def _stuck(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    if readings.stuck >= plan.stuck_processes:
+        yield "failed", f"{plan.stuck_processes} or more processes can't be ended"
+
+
+_CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
+    "gpu-count": _gpu_count,
+    "gpu-ecc": _gpu_ecc,
+    "gpu-memory": _gpu_memory,
+    "gpu-xid": _gpu_xid,
+    "gpu-temperature": _gpu_temperature,
+    "gpu-nvlink": _gpu_nvlink,
+    "gpu-pcie": _gpu_pcie,
+    "mounts": _mounts,
+    "disk-space": _disk_space,
+    "inodes": _inodes,
+    "clock": _clock,
+    "stuck-processes": _stuck,
+}
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def run(check: Command) -> Result:
+    """Run an executable of the site; what it prints first is why, the rest is thrown away."""
+    try:
+        process = subprocess.Popen(
+            list(check.command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as problem:
+        return Result(check.name, "failed", f"it can't be run: {problem.strerror}")
+    try:
+        text = _output(process, time.monotonic() + check.timeout_s)
+        code = process.poll()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    if code is None:
+        return Result(check.name, "failed", f"it has not ended after {check.timeout_s:g} s")
+    if code == 0:
+        return Result(check.name)
+    lines = text.decode("utf-8", "replace").strip().splitlines()
+    first = lines[0][:MESSAGE_CHARACTERS_MAX] if lines else f"status {code}"
+    return Result(check.name, "degraded" if code == 1 else "failed", first)
+
+
+def _output(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """The beginning of what a process prints until it ends, or until its time is up."""
+    text, stream = b"", process.stdout
+    assert stream is not None  # noqa: S101 - for the type checker
+    poller = select.poll()
+    poller.register(stream, select.POLLIN)
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        if poller.poll(0 if ended else 20):
+            more = os.read(stream.fileno(), 65_536)
+            text = (text + more)[:OUTPUT_BYTES_MAX]
+            if not more and not ended:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+            if not more:
+                break
+        elif ended:
+            break
+    return text
+
+
+def mount_problem(path: str) -> str:
+    """What is wrong with a mount; it is asked by a child, since a dead server hangs who asks."""
+    text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
+    points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
+    if path.replace(" ", "\\040") not in points:
+        return "is not mounted"
+    process = subprocess.Popen(
+        ["stat", "-f", path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return "" if process.wait(MOUNT_S) == 0 else "can't be read"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        return f"does not answer in {MOUNT_S:g} s"
+
+
+def clock_synchronised() -> bool | None:
+    """Whether the kernel's clock is disciplined; None where nobody disciplines it here."""
+    marker = Path("/run/systemd/timesync/synchronized")
+    if marker.parent.exists():
+        return marker.exists()
+    return None
+
+
+class Checker:
+    """One node's checks. Not for two threads at once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._links: dict[int, int] = {}
+        self._unkillable: dict[tuple[int, int], float] = {}
+
+    def look(
+        self,
+        plan: Plan,
+        gpus: tuple[records.Gpu, ...],
+        usage: tuple[devices.GpuUsage, ...],
+    ) -> tuple[Result, ...]:
+        """Read, judge, and run what the site has; healthy checks say nothing."""
+        for gpu in gpus:
+            self._links[gpu.index] = max(self._links.get(gpu.index, 0), links_of(gpu))
+        space = os.statvfs(self._root)
+        readings = Readings(
+            gpus=gpus,
+            usage=usage,
+            links_before=dict(self._links),
+            disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
+            inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
+            clock_synchronised=clock_synchronised(),
+            stuck=self._stuck(),
+            mounts={path: mount_problem(path) for path in plan.mounts if "mounts" not in plan.off},
+        )
+        return (*judge(readings, plan), *(run(check) for check in plan.commands))
+
+    def _stuck(self) -> int:
+        """Processes that have waited in the kernel, unkillable, for long."""
+        now = time.monotonic()
+        seen = {key: self._unkillable.get(key, now) for key in _unkillable()}
+        self._unkillable = seen
+        return sum(since + STUCK_S <= now for since in seen.values())
+
+
+def _unkillable() -> Iterator[tuple[int, int]]:
+    """Pid and start of processes in uninterruptible sleep, kernel threads left out."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, and no paths needed
+        if not name.isdigit():
+            continue
+        fields = processes.read_file(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        if len(fields) > 19 and fields[0] == b"D" and fields[1] not in (b"0", b"2"):
+            yield int(name), int(fields[19])
+
+
+def unwell(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Those that have something to say, in the order of their checks."""
+    return tuple(one for one in results if one.verdict != "healthy")

@@ -1,0 +1,130 @@
+"""Devices that are not there, as a file says that they are: trying things out without a GPU.
+
+A virtual node offers simulated GPUs. The file ``devices.json`` in its root says what is other than
+healthy about them, and which processes are on them; the agent reads it with every look and treats
+what comes out as it treats what a driver says. Without the file all is well.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents import samples
+from reconciler.model import devices, records
+
+FILE_NAME = "devices.json"
+FILE_BYTES_MAX = 2**20
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process that holds a device."""
+
+    pid: int
+    gpu: int = 0
+    memory_bytes: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An XID; it is told once for each ``sequence``."""
+
+    gpu: int
+    number: int
+    sequence: int = 1
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file may say.
+
+    ``gpus`` maps numbers of devices to what is other of them, by the names of
+    ``samples.DeviceReading``; None: the driver does not list it. ``driver`` is as in
+    ``samples.Sample``.
+    """
+
+    driver: str = devices.OK
+    message: str = ""
+    driver_version: str = "550.54.15"
+    gpus: dict[int, dict[str, Any] | None] = {}
+    processes: tuple[Process, ...] = ()
+    xids: tuple[Event, ...] = ()
+
+
+class Source:
+    """Samples of simulated devices, as ``agents.gpuwatch.Watch`` takes them."""
+
+    def __init__(self, path: Path, gpus: tuple[records.Gpu, ...]) -> None:
+        self._path = path
+        self._gpus = gpus
+        self._told: set[tuple[int, int, int]] = set()
+
+    @property
+    def pid(self) -> int:
+        """There is no process to ask."""
+        return 0
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._path.exists()
+
+    def sample(self, *, usage: bool) -> samples.Sample:  # noqa: ARG002 - there is nothing to use
+        """The devices as the file says now; a file that makes no sense is a driver that fails."""
+        try:
+            scene = self._read()
+            readings = tuple(self._readings(scene))
+        except (OSError, ValueError) as problem:
+            return samples.Sample(time.time(), devices.FAILED, f"{self._path}: {problem}")
+        if scene.driver != devices.OK:
+            return samples.Sample(time.time(), scene.driver, scene.message)
+        return samples.Sample(
+            time.time(),
+            devices.OK,
+            driver_version=scene.driver_version,
+            devices=readings,
+            events=tuple(self._events(scene)),
+        )
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _read(self) -> Scene:
+        try:
+            with self._path.open("rb") as stream:
+                text = stream.read(FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return Scene()
+        return msgspec.json.decode(text, type=Scene)
+
+    def _readings(self, scene: Scene) -> "list[samples.DeviceReading]":
+        found = []
+        for gpu in self._gpus:
+            changes = scene.gpus.get(gpu.index, {})
+            if changes is None:
+                continue
+            on_it = tuple(
+                samples.ProcessReading(one.pid, one.memory_bytes)
+                for one in scene.processes
+                if one.gpu == gpu.index
+            )
+            values = {
+                "index": gpu.index,
+                "state": devices.OK,
+                "uuid": gpu.uuid,
+                "name": gpu.model,
+                "memory_total_bytes": gpu.memory_bytes,
+                "simulated": True,
+                **changes,
+            }
+            reading = msgspec.convert(values, samples.DeviceReading)
+            found.append(msgspec.structs.replace(reading, processes=on_it))
+        return found
+
+    def _events(self, scene: Scene) -> "list[samples.EventReading]":
+        uuids = {gpu.index: gpu.uuid for gpu in self._gpus}
+        found = []
+        for one in scene.xids[: samples.EVENTS_MAX]:
+            key = (one.gpu, one.number, one.sequence)
+            if key not in self._told and one.gpu in uuids:
+                self._told.add(key)
+                found.append(samples.EventReading(uuids[one.gpu], one.number, time.time()))
+        return found

@@ -1,0 +1,164 @@
+"""``muster drift``: what is other than git says, once or as it changes."""
+
+import string
+import sys
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.operations import adopting
+
+Json = Any
+
+#: Of a commit's name in git.
+COMMIT_DIGITS = 40
+#: How often --watch looks.
+LOOK_S = 2.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(drift)
+    app.command()(export)
+
+
+def drift(
+    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
+    node: Annotated[str | None, typer.Option("--node", help="Only of this node.")] = None,
+    pool: Annotated[str | None, typer.Option("--pool", help="Only of this pool.")] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also what a policy says to ignore.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, and tell what comes and goes.")
+    ] = False,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List what is not as git says, and what is done about it.
+
+    Exits with 2 when there is any.
+
+    Example: muster drift
+
+    Example: muster drift --node gpu007 -o wide
+    """
+    query = {"kind": kind, "node": node, "pool": pool, "all": "true" if everything else None}
+    given = {name: value for name, value in query.items() if value is not None}
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/drift", **given)
+        _show(page, output, following=watch)
+        if watch:
+            _follow(api, given, page["items"], output)
+    raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
+
+
+def export(
+    *,
+    declared: Annotated[
+        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares already.")
+    ] = False,
+    manage: Annotated[
+        bool, typer.Option("--manage", help="Pools that take work, instead of `mode: observe`.")
+    ] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Write YAML of pools for the nodes that report and that no pool declares.
+
+    Alike nodes make one pool. Nothing is committed: look at it, rename, commit.
+
+    Example: muster export > pools.yaml
+    """
+    with context.controller(server, token_file) as api:
+        items = api.get("/v1/nodes")["items"]
+    found = adopting.pools(adopting.seen(items, declared=declared))
+    if not found:
+        which = "reports" if declared else "reports that no pool declares"
+        terminal.note(f"no node {which}: there is nothing to write")
+        return
+    sys.stdout.write(adopting.text(found, observe=not manage))
+    count = sum(len(pool.nodes) for pool in found)
+    terminal.note(f"{count} nodes in {len(found)} pools; check with `muster validate`, then commit")
+
+
+def _show(page: Json, output: terminal.Output, *, following: bool) -> None:
+    items = page["items"]
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        if following:
+            for item in items:
+                _line("found", item)
+        else:
+            terminal.document(page, output)
+    elif items:
+        _table(items, wide=output is terminal.Output.WIDE)
+    else:
+        terminal.note("no drift: what is observed is what git says")
+
+
+def _table(items: list[Json], *, wide: bool) -> None:
+    headings = ["KIND", "SUBJECT", "SEVERITY", "ACTION", "SINCE", "WHAT"]
+    if wide:
+        headings = [*headings[:5], "WANTED", "FOUND", "REMEDY", "WHAT"]
+    rows = []
+    for item in items:
+        row = [
+            item["kind"],
+            _short(item["subject"]),
+            item["severity"],
+            item["action"],
+            terminal.clock(item.get("firstSeen")),
+        ]
+        if wide:
+            row += [item["wanted"] or "-", item["found"] or "-", item["remedy"] or "-"]
+        rows.append([*row, item["message"]])
+    terminal.table(headings, rows)
+    for item in items:
+        if item["givenUp"] and not wide:
+            terminal.note(f"{item['kind']} {item['subject']}: {item['remedy']}")
+
+
+def _follow(api: Json, given: dict[str, str], items: list[Json], output: terminal.Output) -> None:
+    """Tell what comes and goes until somebody has seen enough."""
+    as_lines = output in (terminal.Output.JSON, terminal.Output.YAML)
+    known = {_key(item): item for item in items}
+    try:
+        while True:
+            time.sleep(LOOK_S)
+            now = {_key(item): item for item in api.get("/v1/drift", **given)["items"]}
+            for sign, change, some in (
+                ("+", "found", [now[key] for key in now.keys() - known.keys()]),
+                ("-", "gone", [known[key] for key in known.keys() - now.keys()]),
+            ):
+                for item in sorted(some, key=_key):
+                    if as_lines:
+                        _line(change, item)
+                    else:
+                        subject = _short(item["subject"])
+                        text = f"{sign} {item['kind']}  {subject}  {item['message']}"
+                        terminal.out.print(text, markup=False, soft_wrap=True)
+            sys.stdout.flush()
+            known = now
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _line(change: str, item: Json) -> None:
+    """One change as a line of JSON, for programs that read along."""
+    sys.stdout.write(msgspec.json.encode({"change": change, **item}).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _key(item: Json) -> str:
+    return f"{item['kind']}:{item['subject']}"
+
+
+def _short(text: str) -> str:
+    """A subject for a table: of a whole commit its first digits, as elsewhere."""
+    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
+    return text[:12] if whole else text

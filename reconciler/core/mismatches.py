@@ -1,0 +1,109 @@
+"""What a node has compared with what its pool declares: typed differences with their evidence.
+
+The health of nodes goes by it, since a node that has less or other takes no work, and drift lists
+it. Only what the pool says is compared: more than is declared is no difference.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from reconciler.model import desired, devices, records
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """One difference: ``kind`` of ``drift.KINDS``, ``subject`` within the node, empty for all."""
+
+    kind: str
+    message: str
+    wanted: str
+    found: str
+    subject: str = ""
+
+
+def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
+    """Every difference that keeps work away from the node."""
+    return [*_amounts(inventory, pool), *_devices(inventory, pool), *_driver(inventory, pool)]
+
+
+def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    """Labels that an agent was started with and that its pool has with another value.
+
+    The pool's holds, so that it keeps no work away.
+    """
+    for name, found in sorted(inventory.labels.items()):
+        wanted = pool.labels.get(name, found)
+        if wanted != found:
+            yield Mismatch(
+                "node-labels",
+                f"its agent was started with --label {name}={found}, the pool says {wanted}",
+                f"{name}={wanted}",
+                f"{name}={found}",
+                name,
+            )
+
+
+def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    capacity, declared = inventory.capacity, pool.node_resources
+    if capacity.cpu_milli < declared.cpu_milli:
+        found, wanted = f"{capacity.cpu_milli / 1000:g} CPUs", f"{declared.cpu_milli / 1000:g}"
+        yield _inventory("cpu", found, wanted)
+    if capacity.memory_bytes < declared.memory_bytes:
+        found, wanted = f"{capacity.memory_bytes} bytes of memory", str(declared.memory_bytes)
+        yield _inventory("memory", found, wanted)
+    if capacity.gpu_milli < declared.gpu_milli:
+        found, wanted = f"{capacity.gpu_milli // 1000} GPUs", str(declared.gpu_milli // 1000)
+        yield _inventory("gpus", found, wanted)
+
+
+def _inventory(subject: str, found: str, wanted: str) -> Mismatch:
+    return Mismatch("node-inventory", f"{found}, {wanted} declared", wanted, found, subject)
+
+
+def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    """Devices that can't be used, as far as the pool needs them, and those of another make."""
+    declared = pool.node_resources.gpu_milli
+    short = inventory.capacity.gpu_milli < declared
+    # devices are given out by number, from 0: one of those may be unusable though others are spare
+    needed = [gpu for gpu in inventory.gpus if 1000 * gpu.index < declared]
+    for gpu in inventory.gpus if short else needed:
+        name = f"GPU {gpu.index} ({gpu.uuid})"
+        if gpu.state != devices.OK:
+            message = f"{name} is {gpu.state}: {gpu.message}"
+            yield Mismatch("gpu-failed", message, devices.OK, gpu.state, f"gpu{gpu.index}")
+        elif gpu.mig_enabled:
+            message = f"{name} is split by MIG, which is not scheduled yet"
+            yield Mismatch("node-mig", message, "whole", "MIG", f"gpu{gpu.index}")
+    memory_bytes = pool.gpu_memory_bytes or 0
+    small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
+    if small:
+        found = f"{small[0].memory_bytes} bytes of memory in GPU {small[0].index}"
+        yield _inventory("gpu-memory", found, str(memory_bytes))
+    model = _plain_model(pool.gpu_model)
+    other = [gpu for gpu in inventory.gpus if model and _plain_model(gpu.model) != model]
+    if other:
+        found = f"GPU {other[0].index} is a {other[0].model}"
+        yield _inventory("gpu-model", found, pool.gpu_model)
+
+
+def _driver(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    driver = inventory.gpu_driver
+    if driver is None:
+        return
+    short = inventory.capacity.gpu_milli < pool.node_resources.gpu_milli
+    if driver.state != devices.OK and not inventory.gpus and short:
+        message = f"NVIDIA driver {driver.state}: {driver.message}"
+        yield Mismatch("node-driver", message, devices.OK, driver.state)
+    elif pool.gpu_driver and driver.version and not _begins(driver.version, pool.gpu_driver):
+        message = f"NVIDIA driver {driver.version}, {pool.gpu_driver} declared"
+        yield Mismatch("node-driver", message, pool.gpu_driver, driver.version)
+
+
+def _begins(version: str, with_: str) -> bool:
+    """Whether a version is the other one, or a finer one of it."""
+    return f"{version}.".startswith(f"{with_.rstrip('.')}.")
+
+
+def _plain_model(name: str) -> str:
+    """A model's name without what drivers write now one way, now another."""
+    return name.casefold().removeprefix("nvidia ").strip()

@@ -1,0 +1,172 @@
+"""Makes differences right where policy says so: what the last cycle listed is acted on in this one.
+
+A difference is therefore always listed before anything is done about it. What a node has to do
+goes to it as an order that it carries out once; what became of it comes back with its reports.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from reconciler.core import lifecycle, limits
+from reconciler.core import work as desk
+from reconciler.model import desired, outcome, records
+from reconciler.model.drift import Drift, Remedy, RemedyState
+from reconciler.model.states import AttemptState, EndReason
+
+#: A node that has not told of an order after so long never got it, or is away.
+LOST_AFTER_S = 300.0
+#: The most elements that leave an overfull queue at once.
+EVICT_MAX = 200
+
+
+def apply(work: desk.Work) -> None:
+    """Take up what nodes tell of their orders, and order what is due."""
+    before = work.observed.remedies
+    if not before and not any(row.action == "remediate" for row in work.observed.drift):
+        return
+    _take_reports(work)
+    for one in list(work.remedies):
+        if one.open and one.at + LOST_AFTER_S <= work.now:
+            work.end_remedy(one, "lost", f"{one.node} has not told what became of it")
+        elif one.open:
+            work.wake(one.at + LOST_AFTER_S)
+    work.forget_remedies(work.now - limits.REMEMBER_S, limits.REMEDIES_MAX)
+    for row in work.observed.drift:
+        remedy = _REMEDIES.get(row.kind)
+        if remedy is not None and limits.may_begin(work, row.kind, row.key, row.pool):
+            remedy(work, row)
+    was_open = {one.id: one.node for one in before if one.open}
+    is_open = {one.id: one.node for one in work.remedies if one.open}
+    changed = was_open.items() ^ is_open.items()
+    for node in sorted({node for _, node in changed}):
+        work.actions.append(outcome.TellRemedies(node))
+
+
+def _take_reports(work: desk.Work) -> None:
+    known = {one.id: one for one in work.remedies if one.open}
+    for report in work.observed.reports:
+        for told in report.remedies:
+            one = known.pop(told.id, None)
+            if one is None or one.node != report.node:
+                continue
+            state: RemedyState = "done" if told.done else "failed"
+            work.end_remedy(one, state, limits.shorten(told.message))
+
+
+def _end_process(work: desk.Work, row: Drift) -> None:
+    """Have the node end a process that holds a device of its and is no task's."""
+    node = work.node(row.node)
+    if node is None:
+        return
+    for one in node.inventory.foreign_gpu_processes:
+        if row.subject == f"{row.node}/gpu{one.gpu}/{one.pid}":
+            _order(
+                work,
+                row,
+                limits.begin(
+                    work,
+                    "end-process",
+                    row.key,
+                    row.pool,
+                    node=row.node,
+                    pid=one.pid,
+                    started_at=one.started_at or 0.0,
+                    uuid=one.uuid,
+                ),
+            )
+            return
+
+
+def _tell(work: desk.Work, row: Drift) -> None:
+    """Tell a node its whole set again, where it has not taken up an attempt."""
+    attempt = work.attempt(row.attempt)
+    if attempt is not None and attempt.state is AttemptState.ASSIGNED:
+        _order(work, row, limits.begin(work, "tell", row.key, row.pool))
+        work.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+
+
+def _evict(work: desk.Work, row: Drift) -> None:
+    """Tell preemptible work of an overfull queue to leave, the newest first."""
+    queue = work.desired.structure.queues.get(row.subject)
+    if queue is None:
+        return
+    over, elements = _excess(work, queue)
+    if all(amount <= 0 for amount in over):
+        return  # what has to leave is leaving already
+    chosen: list[_Element] = []
+    for element in sorted(elements, key=lambda one: (-one.began_at, one.job, one.element)):
+        if len(chosen) >= EVICT_MAX or all(amount <= 0 for amount in over):
+            break
+        if any(have > 0 and amount > 0 for have, amount in zip(element.has, over, strict=True)):
+            chosen.append(element)
+            over = [amount - have for amount, have in zip(over, element.has, strict=True)]
+    message = "" if chosen else "nothing of what runs there may be made to leave"
+    _order(work, row, limits.begin(work, "evict", row.key, row.pool, message=message))
+    for element in chosen:
+        draft = work.draft(element.job)
+        if draft is not None and draft.note(element.element).verdict is None:
+            lifecycle.give_verdict(work, draft, element.element, EndReason.PREEMPTED)
+            message = f"element {element.element} leaves: queue {queue.name} is above its limit"
+            work.event("JobEvicted", message, job=element.job)
+            lifecycle.settle(work, draft)
+
+
+class _Element(msgspec.Struct):
+    """A preemptible element in a queue or below it, and what it holds."""
+
+    job: str
+    element: int
+    began_at: float
+    has: list[int]
+
+
+def _excess(work: desk.Work, queue: desired.Queue) -> tuple[list[int], list[_Element]]:
+    """By how much a queue is above its limit once all has left that was told to, and what may."""
+    below = _below(work.desired.structure.queues, queue.name)
+    total = [0, 0, 0]
+    found: dict[tuple[str, int], _Element] = {}
+    for attempt in work.live_attempts():
+        spec = _spec(work, attempt)
+        if spec is None or spec.queue not in below or attempt.stop is not None:
+            continue
+        vector = attempt.resources.as_vector()
+        total = [sum(pair) for pair in zip(total, vector, strict=True)]
+        if not spec.preemptible:
+            continue
+        key = (attempt.job, attempt.element)
+        one = found.setdefault(key, _Element(*key, attempt.assigned_at, [0, 0, 0]))
+        one.has = [sum(pair) for pair in zip(one.has, vector, strict=True)]
+    caps = queue.limit.as_vector()
+    over = [0 if cap is None else amount - cap for amount, cap in zip(total, caps, strict=True)]
+    return over, list(found.values())
+
+
+def _spec(work: desk.Work, attempt: records.AttemptRecord) -> desired.Job | None:
+    draft = work.drafts.get(attempt.job)
+    if draft is not None:
+        return draft.spec
+    record = work.observed.jobs.get(attempt.job)
+    return record.spec if record else None
+
+
+def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:
+    """A queue and those below it; parents stand before their children."""
+    found = {name}
+    for queue in queues.values():
+        if queue.parent in found:
+            found.add(queue.name)
+    return found
+
+
+def _order(work: desk.Work, row: Drift, remedy: Remedy) -> None:
+    message = f"{row.key}: {remedy.verb}"
+    work.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
+
+
+#: What is done by this module, by kind of difference; the life cycle does others.
+_REMEDIES: dict[str, Callable[[desk.Work, Drift], None]] = {
+    "gpu-process-foreign": _end_process,
+    "task-missing": _tell,
+    "queue-over-limit": _evict,
+}

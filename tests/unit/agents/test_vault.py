@@ -1,0 +1,100 @@
+"""Where secrets come from, and what keeps one from being given."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agents import carrying, vault
+
+
+def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> vault.Vault:
+    (folder / "ada").mkdir()
+    path = folder / "ada" / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    return vault.Vault(folder)
+
+
+def fetch(source: vault.Vault) -> str:
+    return source.fetch("ada", os.geteuid(), ["token"])["token"]
+
+
+def test_a_file(tmp_path: Path) -> None:
+    assert fetch(kept(tmp_path)) == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("x", 0o640, "mode 0640.*chmod 600"),
+        ("x", 0o604, "mode 0604"),
+        ("x" * (vault.BYTES_MAX + 1), 0o600, "larger than"),
+        ("a\0b", 0o600, "not text"),
+    ],
+)
+def test_a_file_that_is_not_kept_as_it_has_to_be(
+    tmp_path: Path, text: str, mode: int, says: str
+) -> None:
+    with pytest.raises(vault.SecretError, match=says) as caught:
+        fetch(kept(tmp_path, text, mode))
+    assert "x" * 50 not in str(caught.value)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    source = kept(tmp_path)
+    (tmp_path / "ada/token").rename(tmp_path / "elsewhere")
+    (tmp_path / "ada/token").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(vault.SecretError, match="symbolic links"):
+        fetch(source)
+
+
+def test_a_pipe_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
+    source = kept(tmp_path)
+    (tmp_path / "ada/token").unlink()
+    os.mkfifo(tmp_path / "ada/token", 0o600)
+    with pytest.raises(vault.SecretError, match="is not a file"):
+        fetch(source)
+
+
+def test_a_folder_that_others_write_to(tmp_path: Path) -> None:
+    source = kept(tmp_path)
+    (tmp_path / "ada").chmod(0o777)
+    with pytest.raises(vault.SecretError, match="chmod go-w"):
+        fetch(source)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_somebody_else(tmp_path: Path) -> None:
+    source = kept(tmp_path)
+    os.chown(tmp_path / "ada/token", 12345, 12345)
+    with pytest.raises(vault.SecretError, match="belongs to user 12345"):
+        fetch(source)
+    assert source.fetch("ada", 12345, ["token"]) == {"token": "s3cret"}
+
+
+def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
+    program = tmp_path / "ask"
+    program.write_text("#!/bin/sh\necho $1/$2\n[ $2 != none ]\n")
+    program.chmod(0o755)
+    source = vault.Vault(tmp_path / "nowhere", (str(program),))
+    assert source.fetch("ada", 0, ["key"]) == {"key": "ada/key"}
+    with pytest.raises(vault.SecretError, match="the command ended 1") as caught:
+        source.fetch("ada", 0, ["none"])
+    assert "ada/none" not in str(caught.value)
+
+
+def test_without_either() -> None:
+    with pytest.raises(vault.SecretError, match="neither --secrets nor --secret-command"):
+        fetch(vault.Vault())
+
+
+def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
+    source = kept(tmp_path)
+    order = {"env": {"TOKEN": "", "APPTAINERENV_TOKEN": "", "MY_TOKEN": "mine", "X": "y"}}
+    wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "TOKEN")]}
+    carrying.add_secrets(order, wanted, source)
+    assert order["secrets"] == {"token": "s3cret"}
+    assert order["env"] == {
+        "TOKEN": "s3cret", "APPTAINERENV_TOKEN": "s3cret", "MY_TOKEN": "mine", "X": "y",
+    }  # fmt: skip
