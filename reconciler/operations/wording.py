@@ -79,7 +79,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "node_resources"): ("nodes", None),
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
     (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
-    (desired.Pool, "gpu_driver"): ("nodes.gpus.driver", None),
+    (desired.Pool, "gpu_driver"): ("nodes.driver", None),
     (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
     (desired.Pool, "drains"): ("overrides", _drains),
     (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
