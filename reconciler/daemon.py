@@ -256,6 +256,12 @@ def parser() -> argparse.ArgumentParser:
         "--allow-root", action="store_true", help="tasks may run as root in every pool"
     )
     options.add_argument(
+        "--signing-key",
+        type=Path,
+        metavar="FILE",
+        help="SSH key that signs what the controller commits for people",
+    )
+    options.add_argument(
         "--accept-revision",
         metavar="COMMIT",
         help="take this revision although it does not follow the last one (a rewritten history)",
@@ -296,6 +302,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         "--parent",
         str(os.getpid()),
     ]
+    if options.signing_key is not None:
+        command += ["--signing-key", str(options.signing_key.resolve())]
     if options.token_file is not None:
         command += ["--token-file", str(options.token_file)]
     return command

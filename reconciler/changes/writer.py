@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reconciler.changes import edit, index, pushing, requests
+from reconciler.changes import edit, index, pushing, requests, signing
 from reconciler.changes.requests import (
     MUSTER,
     AddJob,
@@ -174,6 +174,7 @@ class Writer:
         repository: where to write; a local one is written in place, others by push.
         committer: whom commits name as committer; authors are those of the requests.
         attempts_max: how often to build on top of what others pushed.
+        signing_key: file with the SSH key that signs commits; None: they are not signed.
     """
 
     def __init__(
@@ -182,7 +183,9 @@ class Writer:
         *,
         committer: Person = MUSTER,
         attempts_max: int = ATTEMPTS_MAX,
+        signing_key: Path | None = None,
     ) -> None:
+        self._signing_key = signing_key
         self._source = repository
         self._committer = committer
         self._attempts_max = attempts_max
@@ -287,6 +290,8 @@ class Writer:
             folder, "fast-import", "--quiet", "--force", "--done", data=marked + b"done\n"
         )
         commit = done.stdout.decode().split()[-1]
+        if self._signing_key is not None:
+            commit = signing.sign(self._source, head, commit, self._signing_key)
         gitobjects.run(folder, "update-ref", "-d", reference)
         return commit
 

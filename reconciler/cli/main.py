@@ -18,6 +18,7 @@ from reconciler.cli import (
     keeping,
     looking,
     overriding,
+    permitting,
     reviewing,
     running,
     serving,
@@ -61,6 +62,7 @@ for group in (
     reviewing,
     simulating,
     keeping,
+    permitting,
 ):
     group.register(app)
 

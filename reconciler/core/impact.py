@@ -241,7 +241,7 @@ def objects(structure: desired.Structure) -> dict[str, object]:
         ("NodePool", structure.pools),
         ("Queue", structure.queues),
         ("PriorityClass", structure.priority_classes),
-        ("Access", structure.unix_users),
+        ("Access", _people(structure)),
         ("Quota", structure.quotas),
         ("Reservation", structure.reservations),
         ("Volume", structure.volumes),
@@ -253,6 +253,18 @@ def objects(structure: desired.Structure) -> dict[str, object]:
     )
     for kind, table in tables:
         found.update({f"{kind}/{name}": value for name, value in table.items()})
+    return found
+
+
+def _people(structure: desired.Structure) -> dict[str, object]:
+    """What is said of each identity, and the roles."""
+    known = structure.access.identities
+    found: dict[str, object] = {
+        email: (structure.unix_users.get(email), known.get(email))
+        for email in sorted(structure.unix_users.keys() | known.keys())
+    }
+    if structure.access.roles:
+        found["roles"] = structure.access.roles
     return found
 
 

@@ -7,7 +7,7 @@ only what it touches, what depends on that, and what was wrong before is judged 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -17,10 +17,16 @@ from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
 from reconciler.desired.structure import Placed
 from reconciler.model import desired, judgement
+from reconciler.model.documents import fields
 from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
 _Noted = tuple[Placed, Fault]
+_NOTHING_DENIED: Mapping[str, desired.Problem] = {}
+
+
+def _is_job(label: str) -> bool:
+    return label.startswith("Job/")
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -55,6 +61,7 @@ class Applied:
         gate: judgement.Gate | None = None,
     ) -> None:
         self._gate = gate
+        self._denied: dict[str, desired.Problem] = {}
         self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
         self.structure_revision = incumbents.structure_revision
@@ -95,6 +102,11 @@ class Applied:
     def problems(self) -> Problems:
         """Everything that is wrong, in order of place."""
         found = [*self._structure_problems, *self._holds.problems]
+        found += [
+            problem
+            for label, problem in self._denied.items()
+            if _is_job(label) or problem.severity == "warning"
+        ]
         for group in (self._file_problems, self._job_problems):
             for some in group.values():
                 found.extend(some)
@@ -131,6 +143,15 @@ class Applied:
         """When what is held may apply although nothing has changed."""
         return self._holds.until
 
+    def written(self, kinds: Sequence[str]) -> dict[str, fields.Part]:
+        """The structural objects of some kinds as written in the last revision, by label."""
+        return {
+            document.label: document.part
+            for path in sorted(self._structural)
+            for document in documents.structural(self._files[path].file)
+            if document.part is not None and document.kind in kinds
+        }
+
     # --- applying ---------------------------------------------------------------------------
 
     def expire(self) -> bool:
@@ -154,11 +175,14 @@ class Applied:
         revision: str,
         changes: Sequence[FileChange],
         ignored: dict[str, desired.Problem | None],
+        *,
         approvals: frozenset[str] = frozenset(),
+        denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
     ) -> bool:
         """Apply a revision; False, and nothing has changed, where it would leave nothing.
 
-        ``approvals``: digests of changes that people approved.
+        ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
+        stay as they are in force since nobody answers for them who may, and why.
         """
         files = [
             (change, documents.read(change.data) if change.data is not None else documents.File())
@@ -173,6 +197,10 @@ class Applied:
             structural = True
             touched.update(self._candidates, self.jobs)
         self._interrupted = True
+        of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
+        touched |= of_jobs
+        structural |= len({*denied, *self._denied}) > len(of_jobs)
+        self._denied = dict(denied)
         for change, file in files:
             structural |= self._replace(change, file, touched)
         for path, problem in ignored.items():
@@ -265,6 +293,11 @@ class Applied:
             violated = structure.violations(placed, rules, self.now)
             found += [self._problem(item) for item in violated]
             self._structure_waived_until = rules.until
+        found += [
+            problem
+            for label, problem in self._denied.items()
+            if problem.severity == "error" and not _is_job(label)
+        ]
         if basis is None or any(problem.severity == "error" for problem in found):
             self.structure_refused = True
         else:
@@ -450,6 +483,8 @@ class Applied:
         self, name: str, proposed: dict[str, desired.Job], notes: dict[str, list[_Noted]]
     ) -> bool:
         """Propose what a name stands for now; True where something is wrong with it."""
+        if self._is_denied(name):
+            return True
         winner, noted = self._choose(name)
         wrong = bool(noted)
         if winner is None:
@@ -533,6 +568,8 @@ class Applied:
                 return
 
     def _why_refused(self, name: str, noted: Sequence[_Noted]) -> str:
+        if self._is_denied(name):
+            return self._denied[f"Job/{name}"].message
         for _, fault in noted:
             if fault.severity == "error":
                 return fault.message
@@ -540,6 +577,11 @@ class Applied:
         if winner is not None and winner.document.faults:
             return winner.document.faults[0].message
         return "the job can't be read"
+
+    def _is_denied(self, name: str) -> bool:
+        """Whether nobody answers for how a job is written who may."""
+        problem = self._denied.get(f"Job/{name}")
+        return problem is not None and problem.severity == "error"
 
     def _link(self, name: str, before: desired.Job | None, after: desired.Job | None) -> None:
         """Keep who depends on whom."""

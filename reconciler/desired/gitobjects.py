@@ -75,6 +75,37 @@ def run(
     return done
 
 
+def run_program(
+    command: Sequence[str],
+    *,
+    data: bytes = b"",
+    timeout_s: float = LOCAL_TIMEOUT_S,
+    check: bool = False,
+) -> str:
+    """Run a helper such as gpg; what it prints.
+
+    Raises:
+        GitError: there is no such program, it took too long, or, with ``check``, it failed.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            input=data,
+            capture_output=True,
+            timeout=timeout_s,
+            env=environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"`{command[0]}` took longer than {timeout_s:g} s") from None
+    except OSError as error:
+        raise GitError(f"{command[0]} can't be run: {error}") from error
+    if check and done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()[-_MESSAGE_CHARACTERS_MAX:]
+        raise GitError(f"{command[0]} failed: {said}")
+    return done.stdout.decode("utf-8", "replace")
+
+
 def git_folder(path: Path) -> Path:
     """The git folder of the repository at ``path``, bare or not.
 

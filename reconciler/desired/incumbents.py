@@ -7,6 +7,7 @@ version is refused, and which of two objects of one name was first.
 
 import msgspec
 
+from reconciler.desired import provenance
 from reconciler.desired.normalise import Basis
 from reconciler.model import desired
 
@@ -24,6 +25,7 @@ class Incumbents(msgspec.Struct, frozen=True):
         held_jobs: jobs that stay though their document has left, with the change that removed
             them: those of one change are judged together.
         approvals: digests that people approved since something is held.
+        trust: what commits are measured by; None: that of the revision read next.
     """
 
     head: str | None = None
@@ -35,6 +37,7 @@ class Incumbents(msgspec.Struct, frozen=True):
     preferred: dict[str, str] = {}
     held_jobs: dict[str, str] = {}
     approvals: tuple[str, ...] = ()
+    trust: provenance.Trust | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

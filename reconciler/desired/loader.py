@@ -13,15 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import applied, gitobjects, source
+from reconciler.desired import applied, gitobjects, provenance, source
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
 
 #: From how many changed files on the garbage collector is paused while they are read.
 _MANY_FILES = 100
 _PREFIX_CHARACTERS_MIN = 7
-#: The trailer of a commit that approves a held change, by its digest.
-APPROVE = "Muster-Approve"
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
 _NONE = Incumbents()
@@ -65,11 +63,14 @@ class Loader:
         self._head: str | None = None
         self._applied = applied.Applied(incumbents, self._blob, gate)
         self._approvals: tuple[str, ...] = incumbents.approvals
+        self._trust = incumbents.trust or provenance.Trust()
+        self._provenance = provenance.Provenance(repository, clock)
         self._generation = incumbents.generation
         self._desired = desired.Desired()
 
     def close(self) -> None:
         """End the processes that it holds."""
+        self._provenance.close()
         self._source.close()
 
     @property
@@ -97,6 +98,7 @@ class Loader:
             head=self._head,
             generation=self._generation,
             approvals=self._approvals,
+            trust=self._trust,
         )
 
     def load(self, *, fetch: bool = True) -> desired.Desired:
@@ -166,18 +168,21 @@ class Loader:
                 f"{head} does not follow {self._head}, which is in force: the branch was rewritten "
                 f"or reset. Push a commit that follows it, or {self._how_to_accept(head)}",
             )
-        self._take_approvals(head)
-        self._apply(head)
+        walk = self._walk(head)
+        self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
+        self._apply(head, walk.trust)
 
-    def _take_approvals(self, head: str) -> None:
-        """Note what people approved since the last head, as trailers of their commits say."""
+    def _walk(self, head: str) -> provenance.Walk:
+        """Who answers for what leads to ``head``.
+
+        The first revision, and one that was accepted from outside, are taken as they are: what
+        they say of people and keys is what later ones are measured by.
+        """
         base = self._head
-        if base is not None and self._source.descends(head, base):
-            line = self._source.line(base, head)
-        else:
-            line = [self._source.commit(head)]
-        found = [text for commit in line for text in commit.trailer(APPROVE)]
-        self._approvals = (*self._approvals, *found)[-APPROVALS_MAX:]
+        if base is None or not self._source.descends(head, base):
+            return provenance.Walk(provenance.Trust())
+        parents = {name: q.parent for name, q in self._applied.basis.structure.queues.items()}
+        return self._provenance.walk(self._source.line(base, head), self._trust, parents)
 
     @staticmethod
     def _how_to_accept(head: str) -> str:
@@ -189,7 +194,9 @@ class Loader:
             for prefix in self._accepted
         )
 
-    def _apply(self, head: str) -> None:
+    def _apply(self, head: str, trust: provenance.Trust | None = None) -> None:
+        """Bring what is in force to ``head``; ``trust``: as the walk there has left it."""
+        trust = trust or self._trust
         if self._head is not None and self._source.has(self._head):
             changes = self._source.changes(self._head, head)
             gone: set[str] = set()
@@ -205,7 +212,13 @@ class Loader:
                 for change, data in zip(present, blobs, strict=True)
             ]
             files += [applied.FileChange(path, "", None) for path in sorted(gone)]
-            taken = self._applied.apply(head, files, changes.ignored, frozenset(self._approvals))
+            taken = self._applied.apply(
+                head,
+                files,
+                changes.ignored,
+                approvals=frozenset(self._approvals),
+                denied={label: one.problem for label, one in trust.denied.items()},
+            )
         if not taken:
             raise _HeldError(
                 "became-empty",
@@ -213,6 +226,9 @@ class Loader:
                 "Remove the objects but one, or stop the controller",
             )
         self._head = head
+        if trust.mode == "off":
+            trust = provenance.trusted(self._applied.written(provenance.TRUSTED_KINDS))
+        self._trust = trust
         if not self._applied.held:
             self._approvals = ()
 

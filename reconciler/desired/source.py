@@ -327,6 +327,28 @@ class Source:
         output = gitobjects.run(self.folder, *arguments).stdout
         return self._sorted_out(self._diff_entries(output))
 
+    def differences(self, before: str, after: str) -> list[tuple[str, str | None, str | None]]:
+        """The YAML files that differ between two commits: path, and the blobs before and after."""
+        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
+        if self.sub_path:
+            arguments += ["--", f"{self.sub_path}/"]
+        output = gitobjects.run(self.folder, *arguments).stdout
+        parts = output.split(b"\0")[:-1]
+        skipped = len(self.sub_path) + 1 if self.sub_path else 0
+        found = []
+        for head, raw_path in zip(parts[::2], parts[1::2], strict=True):
+            path = raw_path.decode("utf-8", "replace")
+            if not _is_read(path[skipped:]):
+                continue
+            old_mode, mode, old, new, _ = head.decode("ascii").removeprefix(":").split(" ")
+            sides = ((old_mode, old), (mode, new))
+            pair = [
+                None if blob == _NO_ID or kind in {_SYMLINK, _SUBMODULE} else blob
+                for kind, blob in sides
+            ]
+            found.append((path, pair[0], pair[1]))
+        return found
+
     @staticmethod
     def _tree_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
         for entry in output.split(b"\0")[:-1]:
@@ -349,7 +371,7 @@ class Source:
             if count >= FILES_MAX:
                 raise GitError(f"more than {FILES_MAX} files below {self.sub_path or 'the root'}")
             below = path[skipped:]
-            if below.startswith(".") or "/." in below:
+            if _is_hidden(below):
                 continue
             if mode in {_SYMLINK, _SUBMODULE}:
                 ignored[path] = _ignored(path, "symlink" if mode == _SYMLINK else "submodule")
@@ -372,6 +394,15 @@ class Source:
         if missing:
             raise GitError(f"the blob {missing[0]} is not in {self.address}")
         return [item[2] for item in found if item is not None]
+
+
+def _is_hidden(below: str) -> bool:
+    return below.startswith(".") or "/." in below
+
+
+def _is_read(below: str) -> bool:
+    """Whether a file, by its path below the folder, can hold desired state."""
+    return below.endswith(_SUFFIXES) and not _is_hidden(below)
 
 
 def _ignored(path: str, what: Literal["symlink", "submodule"]) -> desired.Problem:

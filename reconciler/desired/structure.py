@@ -9,10 +9,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from reconciler.desired import checks, cron, documents, policies, pools, pruning, sharing
+from reconciler.desired import (
+    checks,
+    cron,
+    documents,
+    people,
+    policies,
+    pools,
+    pruning,
+    sharing,
+)
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
 from reconciler.desired.normalise import Basis, PriorityClass
+from reconciler.model import access as access_model
 from reconciler.model import desired, hostlists
 from reconciler.model.documents import (
     access,
@@ -54,6 +64,7 @@ class Build:
         self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
         self.prune: dict[str, desired.Prune] = {}
+        self.access = access_model.Access()
 
     def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
         """Note the faults of one document."""
@@ -120,6 +131,7 @@ def _basis(made: Build) -> Basis:
         volumes=dict(sorted(made.volumes.items())),
         policies=dict(sorted(made.policies.items())),
         prune=dict(sorted(made.prune.items())),
+        access=made.access,
     )
     return Basis(structure, made.classes)
 
@@ -143,6 +155,13 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
         made.classes[name] = PriorityClass(part.spec.value, part.spec.preemptible)
     elif isinstance(part, access.Access):
         _add_users(made.users, part.spec, faults)
+        made.access = made.access.merged(people.access_of(part.spec, faults))
+        for first, second in people.shared_keys(made.access):
+            faults.add(
+                "one-key-of-two",
+                f"{first} and {second} have the same key: nobody could tell who signed",
+                *("spec", "identities"),
+            )
     elif isinstance(part, quota.Quota):
         made.quotas[name] = sharing.quota(name, part.spec, faults)
     elif isinstance(part, reservation.Reservation):
@@ -178,6 +197,7 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
             ),
             per_hour=spec.drift.remediation.per_hour,
         ),
+        verification=spec.verification.mode,
     )
 
 

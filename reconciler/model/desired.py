@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model.access import Access
 from reconciler.model.drift import Action
 from reconciler.model.resources import Resources
 
@@ -476,6 +477,7 @@ class Settings(msgspec.Struct, frozen=True):
     safety: Safety = Safety()
     drift: dict[str, Action] = {}
     remediation: Remediation = Remediation()
+    verification: Literal["off", "warn", "required"] = "off"
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -491,6 +493,7 @@ class Structure(msgspec.Struct, frozen=True):
     reservations: dict[str, Reservation] = {}
     volumes: dict[str, Volume] = {}
     policies: dict[str, Policy] = {}
+    access: Access = Access()
     #: ``Kind/name`` to what its own annotation says of its removal
     prune: dict[str, Prune] = {}
 

@@ -61,6 +61,9 @@ def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
     for field, kind in KINDS.items():
         named: Mapping[str, Any] = getattr(structure, field)
         found.update({(kind, name): value for name, value in named.items()})
+    people = structure.access
+    found.update({("Person", email): one for email, one in people.identities.items()})
+    found.update({("Role", role.name): role for role in people.roles})
     found.update({("Job", name): job for name, job in state.jobs.items()})
     return found
 

@@ -66,7 +66,9 @@ class LocalCluster:
         listen: str = "127.0.0.1:7420",
         identity: str = "local",
         nodes: int | None = None,
+        signing_key: Path | None = None,
     ) -> None:
+        self.signing_key = signing_key
         self.folder = folder.resolve()
         self.state = self.folder / ".muster"
         self.repository = repository
@@ -139,6 +141,8 @@ class LocalCluster:
             *("--token-file", str(self.state / "tokens"), "--allow-root"),
             *("--die-with-parent", str(os.getpid())),
         ]
+        if self.signing_key is not None:
+            command += ["--signing-key", str(self.signing_key)]
         with (self.state / "controller.log").open("ab") as output:
             self._controller = subprocess.Popen(
                 command,

@@ -8,6 +8,7 @@ commit is made upon, again each time that somebody else was faster.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -41,12 +42,18 @@ class GitPusher:
         repository: where to push.
         pools: called when a node's pool has to be known.
         last_runs: called when it has to be known whether a job can still be held.
+        signing_key: file with the SSH key that signs the commits; None: they are not signed.
     """
 
     def __init__(
-        self, repository: source.Source, pools: PoolNames, last_runs: LastRuns = lambda _: None
+        self,
+        repository: source.Source,
+        pools: PoolNames,
+        last_runs: LastRuns = lambda _: None,
+        *,
+        signing_key: Path | None = None,
     ) -> None:
-        self._writer = writer.Writer(repository)
+        self._writer = writer.Writer(repository, signing_key=signing_key)
         self._pools = pools
         self._last_runs = last_runs
 

@@ -44,6 +44,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--repository", metavar="URL", help="where submissions are pushed")
     parser.add_argument("--branch", default="main")
     parser.add_argument("--path", default="", help="folder in the repository")
+    parser.add_argument(
+        "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
+    )
     options = parser.parse_args(arguments)
     host, colon, port = options.listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535 or not host:
@@ -122,9 +125,14 @@ def main(arguments: list[str]) -> int:
         )
         service.submitter = submission.Batcher(
             pusher.GitPusher(
-                repository, lambda: _pool_names(service), lambda name: _last_run(service, name)
+                repository,
+                lambda: _pool_names(service),
+                lambda name: _last_run(service, name),
+                signing_key=options.signing_key,
             )
         )
+        service.signs = options.signing_key is not None
+        service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
         if source.is_local(options.repository):
             service.repository = (pathlib.Path(options.repository), options.path)
     config = uvicorn.Config(

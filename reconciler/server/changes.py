@@ -9,7 +9,7 @@ from litestar.datastructures import State
 from litestar.params import JSONBody
 
 from reconciler.operations import submission, views
-from reconciler.server import access, api, failures, services
+from reconciler.server import access, api, failures, permissions, services
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
@@ -76,12 +76,35 @@ def _submitter(state: State) -> submission.Submitter:
     return service.submitter
 
 
-async def _push(state: State, changes: list[submission.SubmittedDocument]) -> Results:
-    """Have changes pushed, and the loop look at once."""
-    found = await _submitter(state).submit(changes)
+def _refused(
+    service: services.Services,
+    caller: access.Identity,
+    changes: list[submission.SubmittedDocument],
+) -> dict[int, str]:
+    """Positions of changes that may not be made, or not by this controller, and why."""
+    found = permissions.uncommittable(
+        service.reader, changes, signs=service.signs, jobs_folder=service.jobs_folder
+    )
+    return found | permissions.refusals(service.reader, caller, changes)
+
+
+async def _push(
+    state: State, caller: access.Identity, changes: list[submission.SubmittedDocument]
+) -> Results:
+    """Have those changes pushed that the caller may make, and the loop look at once."""
     service: services.Services = state.services
+    refused = await asyncio.to_thread(_refused, service, caller, changes)
+    wanted = [one for position, one in enumerate(changes) if position not in refused]
+    made = iter(await _submitter(state).submit(wanted) if wanted else [])
     service.pushed()
-    return _results(found)
+    return _results(
+        [
+            submission.Result(one.name, 403, refused[position])
+            if position in refused
+            else next(made)
+            for position, one in enumerate(changes)
+        ]
+    )
 
 
 def _read(
@@ -102,16 +125,16 @@ def _read(
 async def submit(request: Request[Any, Any, State], state: State) -> Results:
     """Answered when they are pushed; the same document again is no error."""
     _submitter(state)
-    identity = access.identity_of(request).name
+    caller = access.identity_of(request)
     try:
         text = (await request.body()).decode()
-        documents = await asyncio.to_thread(_read, state.services, text, identity)
+        documents = await asyncio.to_thread(_read, state.services, text, caller.name)
     except UnicodeDecodeError as error:
         raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
     except submission.InvalidError as error:
         problems = [views.problem_view(problem) for problem in error.problems]
         raise failures.Failure(400, str(error), problems=problems) from None
-    return await _push(state, documents)
+    return await _push(state, caller, documents)
 
 
 @post(
@@ -125,16 +148,16 @@ async def change(
 ) -> Results:
     """Answered when it is pushed."""
     _submitter(state)
-    identity = access.identity_of(request).name
+    caller = access.identity_of(request)
     if not 1 <= len(data.names) <= SUBJECTS_MAX:
         raise failures.Failure(400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}")
     changes = [
         submission.SubmittedDocument(
-            data.verb, identity, name, reason=data.reason, dry_run=data.dry_run
+            data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run
         )
         for name in data.names
     ]
-    results = await _push(state, changes)
+    results = await _push(state, caller, changes)
     if data.verb in {"drain", "undrain"} and not data.dry_run:
         service: services.Services = state.services
         if await asyncio.to_thread(api.is_structure_refused, service):

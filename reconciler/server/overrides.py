@@ -17,7 +17,7 @@ from litestar.params import JSONBody, Parameter
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model import records
 from reconciler.operations import submission, views
-from reconciler.server import access, api, failures, lists, services
+from reconciler.server import access, api, failures, lists, permissions, services
 
 #: How long an override lasts where nothing is said, and at the most.
 FOR_S_DEFAULT = 4 * 3600
@@ -73,9 +73,23 @@ async def put_overrides(
 ) -> OverrideResults:
     """Committed where git can be reached after all, else an override that expires."""
     service: services.Services = state.services
-    owner = access.identity_of(request).name
+    caller = access.identity_of(request)
+    owner = caller.name
     _check(data)
-    commits = await _commit(service, data, owner)
+    asked_for = [submission.SubmittedDocument(data.verb, owner, name) for name in data.names]
+    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, asked_for)
+    if denied:
+        told = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
+        raise failures.Failure(403, f"{told}; nothing was done")
+    in_vain = await asyncio.to_thread(
+        permissions.uncommittable,
+        service.reader,
+        asked_for,
+        signs=service.signs,
+        jobs_folder=service.jobs_folder,
+    )
+    # what no commit of the controller's could do is an override until a person commits it
+    commits = {} if in_vain else await _commit(service, data, owner)
     # a drain is structure: committed, it waits with all of that until it is mended
     pending = data.verb == "drain" and await asyncio.to_thread(api.is_structure_refused, service)
     now = time.time()

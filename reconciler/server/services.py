@@ -46,6 +46,9 @@ class Services:
         self._asked: dict[str, asyncio.Future[str]] = {}
         #: The repository in force, where it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
+        #: Whether commits for users are signed, and the folder below which such commits count.
+        self.signs = False
+        self.jobs_folder = "jobs/"
         self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S

@@ -10,6 +10,7 @@ import pytest
 
 from reconciler.core import safety
 from reconciler.model import desired
+from reconciler.operations import permissions
 from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
 
@@ -81,6 +82,100 @@ TABLE: dict[str, Case] = {
         safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
     ),
 }
+
+BOB = "bob@example.org"
+RULE: Json = {"verbs": ["submit"], "queues": ["default"], "objects": ["Queue"]}
+ROLE: Json = {"name": "role", "members": ["group:g"], "allow": [RULE]}
+ONE: Json = {"email": BOB, "groups": ["g"], "keys": [{"ssh": "ssh-ed25519 AAAA"}]}
+PEOPLE = (
+    base.document("Access", "people", {"identities": [ONE], "roles": [ROLE]}),
+    pool(),
+    queue("q"),
+)
+
+
+def put_verb(whole: Document, verb: str) -> Document:
+    """The documents with another verb allowed."""
+    return base.put(whole, "spec.roles[].allow[].verbs", [verb])
+
+
+def may(verb: str, subject: str) -> Callable[[Run, Path], Json]:
+    """What ``muster access can`` answers for one person."""
+    return lambda run, _: permissions.can(run.structure, BOB, verb, subject).allowed
+
+
+def key(field: str) -> Callable[[Run, Path], Json]:
+    """The first key; which commits it signs is told by ``test_provenance``."""
+    return lambda run, _: getattr(run.structure.access.identities[BOB].keys[0], field)
+
+
+GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
+IDENTITY = "Access.spec.identities[]"
+TABLE |= {
+    "Cluster.spec.verification.mode": Case(
+        ("off", "required"),
+        lambda run, _: run.structure.settings.verification,
+        ("off", "required"),
+        EIGHT_GPUS,
+    ),
+    f"{IDENTITY}.groups": Case(
+        (["g"], ["h"]), may("submit", "Queue/default"), (True, False), PEOPLE
+    ),
+    f"{IDENTITY}.keys[].ssh": Case(
+        ("ssh-ed25519 AAAA", "ssh-rsa BBBB"),
+        key("text"),
+        ("ssh-ed25519 AAAA", "ssh-rsa BBBB"),
+        PEOPLE,
+    ),
+    f"{IDENTITY}.keys[].validBefore": Case(
+        ("1970-01-01T00:00:01Z", "1970-01-01T00:00:02Z"), key("valid_before"), (1, 2), PEOPLE
+    ),
+    f"{IDENTITY}.acts": Case(
+        ("self", "author"),
+        lambda run, _: run.structure.access.identities[BOB].acts,
+        ("self", "author"),
+        PEOPLE,
+    ),
+    "Access.spec.roles[].name": Case(
+        ("one", "other"),
+        lambda run, _: permissions.can(run.structure, BOB, "submit", "Queue/default").why,
+        (
+            "the role one allows submit on Queue/default",
+            "the role other allows submit on Queue/default",
+        ),
+        PEOPLE,
+    ),
+    "Access.spec.roles[].members": Case(
+        ([BOB], ["eve"]), may("submit", "Queue/default"), (True, False), PEOPLE
+    ),
+    "Access.spec.roles[].allow[].verbs": Case(
+        (["submit"], ["drain"]), may("submit", "Queue/default"), (True, False), PEOPLE
+    ),
+    "Access.spec.roles[].allow[].queues": Case(
+        (["def*"], ["q"]), may("submit", "Queue/default"), (True, False), PEOPLE
+    ),
+    "Access.spec.roles[].allow[].objects": Case(
+        (["NodePool"], ["Queue"]),
+        may("change", "NodePool/p"),
+        (True, False),
+        (put_verb(PEOPLE[0], "change"), *PEOPLE[1:]),
+    ),
+}
+TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[Document, ...]]] = {
+    f"{IDENTITY}.keys[].gpg": (
+        (GPG, "x"),
+        ([], [("bad-key", "Access/people")]),
+        (base.document("Access", "people", {"identities": [{"email": BOB, "keys": [{}]}]}),),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)
+def test_two_values_are_judged_differently(field: str) -> None:
+    values, seen, (target, *others) = TABLE_OF_PROBLEMS[field]
+    for value, expected in zip(values, seen, strict=True):
+        chosen = base.put(target, field.split(".", 1)[1], value)
+        assert base.problems((chosen, *others)) == expected
 
 
 @pytest.mark.parametrize("field", TABLE)

@@ -253,11 +253,23 @@ class SyncSpec(Part, frozen=True):
     ] = []
 
 
+class VerificationSpec(Part, frozen=True):
+    """Whether commits have to be signed."""
+
+    mode: Annotated[
+        Literal["required", "warn", "off"],
+        doc(
+            "`required`: what nobody has signed who may change it does not count, object by "
+            "object; `warn`: it counts and is told; `off`: nobody looks.",
+            example="required",
+        ),
+    ] = "off"
+
+
 class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "verification": "verification of commit signatures is not built yet",
         "notifications": "notifications are not built yet",
     }
 
@@ -288,6 +300,10 @@ class ClusterSpec(Part, frozen=True):
     scheduling: Annotated[
         SchedulingSpec, doc("Policies of the scheduler.", example={"backfill": "conservative"})
     ] = SchedulingSpec()
+    verification: Annotated[
+        VerificationSpec,
+        doc("Whether commits have to be signed.", example={"mode": "required"}),
+    ] = VerificationSpec()
     sync: Annotated[
         SyncSpec, doc("What a revision may do by itself.", example={"limits": {"gpus": 64}})
     ] = SyncSpec()

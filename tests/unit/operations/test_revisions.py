@@ -45,7 +45,7 @@ def test_what_is_added_is_told(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_part_of_the_structure_is_compared() -> None:
     """A new kind can't be forgotten: its field makes this fail until it is compared."""
-    compared = {"settings", *differences.KINDS}
+    compared = {"settings", "access", *differences.KINDS}
     assert {field.name for field in msgspec.structs.fields(desired.Structure)} == compared
     assert set(differences.KINDS.values()) - {"Removal"} <= set(kinds.KINDS)
 

@@ -1,0 +1,55 @@
+"""``muster access``: who may do what, by the documents of a clone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reconciler.cli import context, lazily, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import permissions, revisions
+else:
+    permissions = lazily.module("reconciler.operations.permissions")
+    revisions = lazily.module("reconciler.operations.revisions")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who may do what.")
+    group.command()(can)
+    app.add_typer(group, name="access")
+
+
+def can(
+    email: Annotated[str, typer.Argument(help="Address of the person.")],
+    verb: Annotated[str, typer.Argument(help="submit, manage, change, drain or approve.")],
+    subject: Annotated[
+        str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")
+    ] = "",
+    *,
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Folder with the YAML; else where you stand.")
+    ] = Path(),
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """Tell whether somebody may do something, and which role says so.
+
+    Exits with 3 where not.
+
+    Example: muster access can alice@example.org submit Queue/research
+    Example: muster access can alice@example.org change NodePool/h200
+    """
+    try:
+        structure = revisions.read_folder(folder).structure
+        decision = permissions.can(structure, email, verb, subject)
+    except (revisions.RevisionError, permissions.QuestionError) as error:
+        terminal.fail(str(error))
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document({"allowed": decision.allowed, "why": decision.why}, output)
+    else:
+        answer = "yes" if decision.allowed else "no"
+        terminal.out.print(f"{answer}: {decision.why}", markup=False, soft_wrap=True)
+    raise typer.Exit(terminal.DONE if decision.allowed else terminal.REFUSED)

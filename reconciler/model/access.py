@@ -1,0 +1,196 @@
+"""Who there is, whose key is whose, and who may do what: decided the same way everywhere.
+
+The loader asks for each object that a commit changes, the server for each call, and
+``muster access can`` for people. An Access without roles allows everything to everybody who is
+known; with roles what no rule allows is not allowed.
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+#: ``submit``: add, change and remove one's own jobs in a queue. ``manage``: those of everybody.
+#: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
+#: ``approve``: let changes apply that safety holds.
+Verb = Literal["submit", "manage", "change", "drain", "approve"]
+#: Whom a commit counts as that is signed with a key: its holder; the person that its
+#: ``Muster-Submitter`` line names (the controller's own key); its author (a forge's key).
+Acts = Literal["self", "submitter", "author"]
+#: A member that everybody is who is known.
+EVERYBODY = "*"
+GROUP = "group:"
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A public key: one line for SSH, armoured text for GPG."""
+
+    kind: Literal["ssh", "gpg"]
+    text: str
+    valid_before: float | None = None
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """One person or robot."""
+
+    email: str
+    groups: tuple[str, ...] = ()
+    keys: tuple[Key, ...] = ()
+    acts: Acts = "self"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Verbs, and what they may be done to: queues for jobs, labels for structural objects."""
+
+    verbs: tuple[Verb, ...]
+    queues: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+
+
+class Role(msgspec.Struct, frozen=True):
+    """Who has it, and what it allows."""
+
+    name: str
+    members: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+
+class Access(msgspec.Struct, frozen=True):
+    """All documents of the kind together."""
+
+    identities: dict[str, Identity] = {}
+    roles: tuple[Role, ...] = ()
+
+    def merged(self, other: "Access") -> "Access":
+        """Both; of an identity in both, everything that either says."""
+        identities = dict(self.identities)
+        for email, one in other.identities.items():
+            known = identities.get(email)
+            if known is not None:
+                one = Identity(  # noqa: PLW2901 - what is put in is meant
+                    email,
+                    tuple(dict.fromkeys((*known.groups, *one.groups))),
+                    (*known.keys, *one.keys),
+                    known.acts if one.acts == "self" else one.acts,
+                )
+            identities[email] = one
+        return Access(identities, self.roles + other.roles)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Yes or no, and by which rule or for want of which."""
+
+    allowed: bool
+    why: str
+
+
+def of_queue(
+    access: Access, who: str, verb: Verb, queue: str, above: Sequence[str] = ()
+) -> Decision:
+    """Whether somebody may submit to, or manage the jobs of, a queue.
+
+    Args:
+        access: who may what.
+        who: an address.
+        verb: ``submit`` or ``manage``; who may manage may submit.
+        queue: its name.
+        above: the queues above it: a rule for one of them holds for it too.
+    """
+    verbs = ("submit", "manage") if verb == "submit" else (verb,)
+    names = (queue, *above)
+    asked = _Asked(who, verb, f"Queue/{queue}", verbs)
+    return _decide(access, asked, lambda rule: _any(rule.queues, names))
+
+
+def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
+    """Whether somebody may change a structural object, or drain nodes of a pool.
+
+    Args:
+        access: who may what.
+        who: an address.
+        verb: ``change`` or ``drain``; who may change a pool may drain its nodes.
+        label: ``Kind/name``.
+    """
+    verbs = ("drain", "change") if verb == "drain" else (verb,)
+    names = (label, label.split("/", 1)[0])
+    asked = _Asked(who, verb, label, verbs)
+    return _decide(access, asked, lambda rule: _any(rule.objects, names))
+
+
+def of_approval(access: Access, who: str) -> Decision:
+    """Whether somebody may approve what safety holds."""
+    asked = _Asked(who, "approve", "held changes", ("approve",))
+    return _decide(access, asked, lambda _rule: True)
+
+
+def of_job(
+    access: Access,
+    who: str,
+    queues: Iterable[str],
+    owners: Iterable[str],
+    parents: Mapping[str, str | None],
+) -> Decision:
+    """Whether somebody may add, change or remove a job.
+
+    Args:
+        access: who may what.
+        who: an address.
+        queues: those that it is in before and after, one or two.
+        owners: whom it belongs to before and after; empty ones are nobody.
+        parents: each queue's parent.
+    """
+    verb: Verb = "submit" if all(owner in {"", who} for owner in owners) else "manage"
+    decision = Decision(True, "nothing is asked")
+    for queue in dict.fromkeys(queues):
+        decision = of_queue(access, who, verb, queue, ancestors(queue, parents))
+        if not decision.allowed:
+            return decision
+    return decision
+
+
+def ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The queues above one, the nearest first."""
+    found: list[str] = []
+    at = parents.get(queue)
+    while at is not None and at not in found:
+        found.append(at)
+        at = parents.get(at)
+    return found
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """Who asks for what; a rule with any of ``verbs`` says yes."""
+
+    who: str
+    verb: Verb
+    what: str
+    verbs: tuple[str, ...]
+
+
+def _decide(access: Access, asked: _Asked, matches: Callable[[Rule], bool]) -> Decision:
+    who, verb, what = asked.who, asked.verb, asked.what
+    identity = access.identities.get(who)
+    if not access.roles:
+        return Decision(True, "Access has no roles, and so everybody may do everything")
+    if identity is None:
+        return Decision(False, f"{who} is nobody that Access knows")
+    mine = [role for role in access.roles if _is_member(role, identity)]
+    for role in mine:
+        if any(set(rule.verbs) & set(asked.verbs) and matches(rule) for rule in role.rules):
+            return Decision(True, f"the role {role.name} allows {verb} on {what}")
+    names = ", ".join(role.name for role in mine) or "none"
+    return Decision(False, f"no role of {who} allows {verb} on {what} (roles of {who}: {names})")
+
+
+def _is_member(role: Role, identity: Identity) -> bool:
+    return any(
+        member in {EVERYBODY, identity.email}
+        or (member.startswith(GROUP) and member.removeprefix(GROUP) in identity.groups)
+        for member in role.members
+    )
+
+
+def _any(patterns: Iterable[str], names: Iterable[str]) -> bool:
+    """Whether a pattern, ``*`` standing for any text, matches a name."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,0 +1,43 @@
+"""What ``muster access can`` answers: the decision that loader and server would come to."""
+
+from typing import get_args
+
+from reconciler.model import access, desired, nearest
+
+
+class QuestionError(ValueError):
+    """There is no such verb or object; says which there are."""
+
+
+def can(structure: desired.Structure, who: str, verb: str, subject: str) -> access.Decision:
+    """Whether somebody may do something.
+
+    Args:
+        structure: with access and queues.
+        who: an address.
+        verb: one of ``access.Verb``.
+        subject: ``Queue/name`` for jobs, ``Kind/name`` for structural objects.
+
+    Raises:
+        QuestionError: the verb is none, or is of no use for the subject.
+    """
+    verbs: dict[str, access.Verb] = {one: one for one in get_args(access.Verb)}
+    known = verbs.get(verb)
+    if known is None:
+        raise QuestionError(f"there is no verb {verb}{nearest.hint(verb, verbs)}")
+    if known == "approve":
+        return access.of_approval(structure.access, who)
+    kind, slash, name = subject.partition("/")
+    if not slash or not name:
+        raise QuestionError(f"{verb} what? give Kind/name, such as Queue/default")
+    if known in {"submit", "manage"}:
+        if kind != "Queue":
+            raise QuestionError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
+        if name not in structure.queues:
+            raise QuestionError(f"there is no queue {name}{nearest.hint(name, structure.queues)}")
+        parents = {queue.name: queue.parent for queue in structure.queues.values()}
+        above = access.ancestors(name, parents)
+        return access.of_queue(structure.access, who, known, name, above)
+    if known == "drain" and kind != "NodePool":
+        raise QuestionError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
+    return access.of_object(structure.access, who, known, subject)

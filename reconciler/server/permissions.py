@@ -1,0 +1,105 @@
+"""Whether a caller may do what it asks for: the rules of ``Access``, by the token's identity.
+
+The same rules decide on signed commits (``desired.provenance``). A token with the role ``admin`` is
+above them, as is everybody where there is no token file: it is for who runs the controller.
+"""
+
+from collections.abc import Sequence
+
+from reconciler.desired import documents
+from reconciler.model import access as rules
+from reconciler.model import desired
+from reconciler.model.documents import job
+from reconciler.operations import submission, views
+from reconciler.server import access
+from reconciler.store import Reader
+
+ADMIN = "admin"
+
+
+def uncommittable(
+    reader: Reader,
+    changes: Sequence[submission.SubmittedDocument],
+    *,
+    signs: bool,
+    jobs_folder: str,
+) -> dict[int, str]:
+    """Positions of the changes that count for nothing when the controller commits them, and why.
+
+    Where signatures are required, its key counts for jobs below one folder only.
+
+    Args:
+        reader: of the store.
+        changes: what is asked for.
+        signs: whether the controller has a key.
+        jobs_folder: below which its key counts, with a slash at the end.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return {}
+    yourself = "commit it yourself, signed, in a clone (--clone)"
+    if not signs:
+        why = f"commits have to be signed, and this controller has no --signing-key: {yourself}"
+        return dict.fromkeys(range(len(changes)), why)
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        if change.verb in {"drain", "undrain"}:
+            found[position] = f"commits have to be signed, and pools are for people: {yourself}"
+        elif change.verb not in {"submit", "approve"}:
+            record = reader.job(change.name)
+            if record is not None and not record.spec.path.startswith(jobs_folder):
+                found[position] = (
+                    f"commits have to be signed, and it stands in {record.spec.path}, not below "
+                    f"{jobs_folder}: {yourself}"
+                )
+    return found
+
+
+def refusals(
+    reader: Reader, caller: access.Identity, changes: Sequence[submission.SubmittedDocument]
+) -> dict[int, str]:
+    """Positions of the changes that the caller may not make, and the rule that says so.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    if caller.role == ADMIN:
+        return {}
+    structure = views.stored_structure(reader.view(views.STRUCTURE)) or desired.Structure()
+    if not structure.access.roles:
+        return {}
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        decision = _decision(reader, structure, caller.name, change)
+        if decision is not None and not decision.allowed:
+            found[position] = decision.why
+    return found
+
+
+def _decision(
+    reader: Reader, structure: desired.Structure, who: str, change: submission.SubmittedDocument
+) -> rules.Decision | None:
+    """Whether somebody may make a change; None where there is nothing that it changes."""
+    known = structure.access
+    if change.verb == "approve":
+        return rules.of_approval(known, who)
+    if change.verb in {"drain", "undrain"}:
+        pool = structure.pool_of_node().get(change.name)
+        return rules.of_object(known, who, "drain", f"NodePool/{pool}") if pool else None
+    if change.verb == "submit":
+        wanted = [
+            (one.part.spec.queue, one.part.spec.owner or "")
+            for one in documents.read(change.text.encode()).documents
+            if isinstance(one.part, job.Job)
+        ]
+    else:
+        record = reader.job(change.name)
+        wanted = [(record.spec.queue, record.spec.owner)] if record is not None else []
+    if not wanted:
+        return None
+    parents = {name: queue.parent for name, queue in structure.queues.items()}
+    queues, owners = zip(*wanted, strict=True)
+    return rules.of_job(known, who, queues, owners, parents)

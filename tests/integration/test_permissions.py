@@ -1,0 +1,184 @@
+"""Signed commits on a live cluster, with real keys: what is refused says why, the rest runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints
+from tests.integration import beds
+from tests.unit.desired import signing
+
+pytestmark = pytest.mark.needs("ssh-keygen")
+
+ACCESS = """\
+apiVersion: muster/v1
+kind: Access
+metadata: {{name: people}}
+spec:
+  identities:
+    - {{email: ada@x.org, keys: [{ada}]}}
+    - {{email: bob@x.org, groups: [research], keys: [{bob}]}}
+    - {{email: old@x.org, groups: [research], keys: [{old}]}}
+    - {{email: muster@x.org, acts: submitter, keys: [{muster}]}}
+{more}
+  roles:
+    - name: admins
+      members: [ada@x.org]
+      allow:
+        - {{verbs: [change, approve], objects: ["*"]}}
+        - {{verbs: [manage], queues: ["*"]}}
+    - name: researchers
+      members: ["group:research"]
+      allow: [{{verbs: [submit], queues: [research]}}]
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {{name: research}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {{name: ops}}
+"""
+TRUE = "  queue: {queue}\n  command: ['true']"
+
+
+class Signed:
+    """A cluster whose commits have to be signed."""
+
+    def __init__(self, folder: Path) -> None:
+        names = ("ada", "bob", "old", "muster", "mallory")
+        self.keys = {name: signing.Key(folder / "keys", name) for name in names}
+        self.bed = beds.Bed(folder, nodes=1)
+        cluster = beds.POOL.format(nodes=1, cpus=4, gpus=0, lease="5s", silence="3s")
+        cluster = cluster.replace(
+            "nodeSilence: 3s", "nodeSilence: 3s, verification: {mode: required}"
+        )
+        self.bed.commit({"cluster.yaml": cluster, "access.yaml": self.access()})
+        self.bed.cluster.signing_key = self.keys["muster"].path
+        self.bed.start()
+        tokens = self.bed.cluster.state / "tokens"
+        tokens.write_text(tokens.read_text() + "bobs-token bob@x.org user\n")
+        self.bed.cluster.kill_controller()
+        self.bed.cluster.start_controller()
+        self.bed.cluster.wait_ready()
+        mine = folder / "bobs-token"
+        mine.write_text("bobs-token\n")
+        mine.chmod(0o600)
+        self.bob = clients.Client(endpoints.Endpoint(self.bed.cluster.url, str(mine)))
+
+    def access(self, more: str = "") -> str:
+        listed = {name: key.listed() for name, key in self.keys.items() if name != "old"}
+        listed["old"] = self.keys["old"].listed("2025-01-01T00:00:00Z")
+        return ACCESS.format(more=more, **listed)
+
+    def commit(self, who: str, files: dict[str, str | None]) -> str:
+        """Commit with somebody's key, and push."""
+        bed = self.bed
+        bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+        for name, text in files.items():
+            path = bed.clone / name
+            path.parent.mkdir(exist_ok=True)
+            if text is None:
+                path.unlink()
+            else:
+                path.write_text(text)
+        bed.git("add", "--all", folder=bed.clone)
+        options = self.keys[who].options if who else ()
+        sign = ("-S",) if who else ()
+        bed.git(*options, "commit", "--quiet", *sign, "-m", "change", folder=bed.clone)
+        bed.git("push", "--quiet", "origin", "HEAD:main", folder=bed.clone)
+        return bed.git("rev-parse", "HEAD", folder=bed.clone)
+
+    def refusal(self, revision: str, label: str) -> tuple[str, str]:
+        """Rule and message of what is refused of a revision."""
+
+        def look() -> beds.Json:
+            sync = self.bed.get("/v1/sync")["sync"]
+            return sync["attemptedRevision"] == revision and [
+                problem for problem in sync["problems"] if problem["object"] == label
+            ]
+
+        (found,) = self.bed.until(look)
+        return found["rule"], found["message"]
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
+    made = Signed(tmp_path_factory.mktemp("signed"))
+    try:
+        yield made
+    finally:
+        made.bob.close()
+        made.bed.stop()
+
+
+def job(name: str, queue: str = "research") -> dict[str, str | None]:
+    return {f"jobs/{name}.yaml": beds.job(name, TRUE.format(queue=queue))}
+
+
+def test_what_somebody_signs_who_may_runs(signed: Signed) -> None:
+    signed.commit("bob", job("good"))
+    signed.bed.until_state("good", "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("who", "queue", "rule", "said"),
+    [
+        ("", "research", "unsigned-commit", "it bears no signature"),
+        ("mallory", "research", "unknown-key", "nobody's in the Access before it"),
+        ("old", "research", "expired-key", "valid until 2025-01-01"),
+        ("bob", "ops", "not-allowed", "no role of bob@x.org allows submit on Queue/ops"),
+    ],
+)
+def test_what_does_not_count_says_why(
+    signed: Signed, who: str, queue: str, rule: str, said: str
+) -> None:
+    name = f"bad-{who or 'nobody'}"
+    revision = signed.commit(who, job(name, queue))
+    assert signed.refusal(revision, f"Job/{name}")[0] == rule
+    assert said in signed.refusal(revision, f"Job/{name}")[1]
+    assert signed.bed.job(name)["state"] in {"Held", "Pending"}
+    assert not signed.bed.job(name)["attempts"]
+    after = f"after-{who or 'nobody'}"
+    signed.commit("bob", job(after))
+    signed.bed.until_state(after, "Succeeded")
+
+
+def test_a_commit_does_not_bring_its_own_key(signed: Signed) -> None:
+    key = signed.keys["mallory"].listed()
+    more = f"    - {{email: m@x.org, groups: [research], keys: [{key}]}}"
+    revision = signed.commit("mallory", job("own-key") | {"access.yaml": signed.access(more)})
+    assert signed.refusal(revision, "Job/own-key")[0] == "unknown-key"
+    assert signed.refusal(revision, "Access/people")[0] == "unknown-key"
+    revision = signed.commit("mallory", job("own-key-2"))
+    assert signed.refusal(revision, "Job/own-key-2")[0] == "unknown-key"
+    signed.commit("ada", {"access.yaml": signed.access()})
+
+
+def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Signed) -> None:
+    text = beds.job("by-api", TRUE.format(queue="research"))
+    (made,) = signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")["items"]
+    signed.bed.until_state("by-api", "Succeeded")
+    signed.bed.git("fetch", "--quiet", "origin", folder=signed.bed.clone)
+    message = signed.bed.git("log", "-1", "--format=%B", made["commit"], folder=signed.bed.clone)
+    assert message.endswith("Muster-Submitter: bob@x.org")
+
+    both = text.replace("by-api", "mine") + "---\n" + beds.job("theirs", TRUE.format(queue="ops"))
+    with pytest.raises(clients.ApiError, match=r"no role of bob@x\.org allows submit") as refused:
+        signed.bob.post("/v1/jobs", content=both.encode(), kind="application/yaml")
+    assert refused.value.refused
+    assert "theirs" in str(refused.value)
+    signed.bed.until_state("mine", "Succeeded")  # a refused job is refused alone
+    with pytest.raises(clients.ApiError, match="allows drain on NodePool/virtual"):
+        signed.bob.post(
+            "/v1/changes", {"verb": "drain", "names": ["virtual-0"], "reason": "because"}
+        )
+    assert signed.bed.api is not None  # an administrator's token is above the roles, no further
+    with pytest.raises(clients.ApiError, match="pools are for people"):
+        signed.bed.api.post(
+            "/v1/changes", {"verb": "drain", "names": ["virtual-0"], "reason": "because"}
+        )
+    with pytest.raises(clients.ApiError, match="allows approve"):
+        signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
