@@ -143,12 +143,13 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     rows.append(_row("muster_cycles", own.cycles, "count"))
     rows.append(_row("muster_evictions", own.evictions, "count"))
     if errors_s:
+        rows.append(_row("muster_estimates", len(errors_s), "count"))
         ordered = sorted(errors_s)
         for name, place in (("p05", 0.05), ("p50", 0.5), ("p95", 0.95)):
             value = ordered[round(place * (len(ordered) - 1))]
             rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
     else:
-        told = "error of estimated starts: this build's controller estimates none"
+        told = "error of estimated starts: nobody who waited had an estimate"
         rows.append({"not_measured": told})
     if options.first is not None:
         told = f"the trace beyond its first {options.first} jobs"

@@ -4,6 +4,9 @@ Attempts come in; what each element has, and what its queue is charged, goes out
 looked at again when its job or one of its attempts is another record than before.
 """
 
+import bisect
+from collections.abc import Iterator
+
 from reconciler.core import recall as recalls
 from reconciler.core import resizing
 from reconciler.core import work as desk
@@ -55,6 +58,7 @@ class Held(recalls.Part):
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
         self.entries: dict[tuple[str, int], Entry] = {}
+        self._ordered: list[tuple[str, int]] = []
         self.allocated: dict[str, list[int]] = {}
         self.firm: dict[str, list[int]] = {}
         self.running: dict[str, dict[str, int]] = {}
@@ -67,13 +71,19 @@ class Held(recalls.Part):
     @property
     def attempts(self) -> dict[tuple[str, int], Attempts]:
         """(job, element) to attempts that have not ended, in order of name and element."""
-        return {key: self.entries[key].attempts for key in sorted(self.entries)}
+        return {key: self.entries[key].attempts for key in self._ordered}
+
+    def in_order(self) -> Iterator[Entry]:
+        """What is held, in order of name and element: the same whenever what changed."""
+        entries = self.entries
+        return (entries[key] for key in self._ordered)
 
     def renew(self, work: desk.Work) -> None:
         """Look again at jobs that may have changed."""
         for job in sorted(self.take_jobs(work.touched_jobs())):
             for element in self._of_job.pop(job, ()):
                 self._count(self.entries.pop((job, element)), -1)
+                del self._ordered[bisect.bisect_left(self._ordered, (job, element))]
             record = record_of(work, job)
             if record is None:
                 continue
@@ -87,6 +97,7 @@ class Held(recalls.Part):
                 if attempts:
                     elements.append(element)
                     entry = self.entries[job, element] = Entry(record, element, attempts)
+                    bisect.insort(self._ordered, (job, element))
                     self._count(entry, 1)
             if elements:
                 self._of_job[job] = tuple(elements)

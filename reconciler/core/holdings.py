@@ -48,7 +48,7 @@ class Maker:
         at, frame, before = self._at, self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
         held.frame = frame
-        for entry in held.entries.values():
+        for entry in held.in_order():
             holdings = entry.holdings
             if holdings is None or not same or at <= entry.since:
                 holdings = self._holdings(entry)

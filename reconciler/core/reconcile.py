@@ -143,7 +143,7 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
     if stands is not None and stands.wake_at is not None:
         work.wake(stands.wake_at)
     jobs = list(work.replaced)
-    for draft in work.drafts.values():
+    for _, draft in sorted(work.drafts.items()):
         record = draft.record()
         if draft.is_new or record is not draft.base:
             jobs.append(record)

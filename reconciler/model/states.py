@@ -77,7 +77,8 @@ FINISHED_JOB_STATES = frozenset(
 )
 
 _J = JobState
-#: What may follow what in the life of a job and of an element.
+#: What may follow what in the life of a job and of an element. A job that waits as a whole has no
+#: task anywhere, so that what starts of it is seen starting first.
 JOB_TRANSITIONS: frozenset[tuple[JobState, JobState]] = frozenset(
     {
         (_J.HELD, _J.PENDING),
@@ -86,8 +87,6 @@ JOB_TRANSITIONS: frozenset[tuple[JobState, JobState]] = frozenset(
         (_J.HELD, _J.TIMED_OUT),
         (_J.PENDING, _J.HELD),
         (_J.PENDING, _J.STARTING),
-        (_J.PENDING, _J.RUNNING),
-        (_J.PENDING, _J.SUCCEEDED),
         (_J.PENDING, _J.FAILED),
         (_J.PENDING, _J.CANCELLED),
         (_J.PENDING, _J.TIMED_OUT),
@@ -134,7 +133,8 @@ ATTEMPT_TRANSITIONS: frozenset[tuple[AttemptState, AttemptState]] = frozenset(
 )
 
 _N = NodeState
-#: What may follow what in the life of a node; a node that is ``Gone`` may come back.
+#: What may follow what in the life of a node; a node that is ``Gone`` may come back. One that has
+#: been emptied, or given up, gets nothing new before it is ``Ready``: it can't be draining again.
 NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
     {
         (_N.READY, _N.DRAINING),
@@ -148,7 +148,6 @@ NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
         (_N.DRAINING, _N.UNKNOWN),
         (_N.DRAINING, _N.GONE),
         (_N.DRAINED, _N.READY),
-        (_N.DRAINED, _N.DRAINING),
         (_N.DRAINED, _N.UNHEALTHY),
         (_N.DRAINED, _N.UNKNOWN),
         (_N.DRAINED, _N.GONE),
@@ -163,7 +162,6 @@ NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
         (_N.UNKNOWN, _N.UNHEALTHY),
         (_N.UNKNOWN, _N.GONE),
         (_N.GONE, _N.READY),
-        (_N.GONE, _N.DRAINING),
         (_N.GONE, _N.DRAINED),
         (_N.GONE, _N.UNHEALTHY),
         (_N.GONE, _N.UNKNOWN),

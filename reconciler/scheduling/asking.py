@@ -74,7 +74,7 @@ class Ask:
     def fits(self, room: Room, *, within: snapshots.Mask | None = None) -> bool:
         """Whether a room has place for it; takes nothing."""
         if not self.missing:
-            return room.plan(self.shape, within=within) is not None
+            return room.fits(self.shape, within=within)
         mark = room.mark()
         placed = self.place(room)
         room.rollback(mark)

@@ -1,5 +1,6 @@
 """Costs of groups by state, and the classes of nodes that states are made of."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,15 @@ from numpy.typing import NDArray
 from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
-from reconciler.scheduling.inventory import Row
+from reconciler.scheduling.inventory import Inventory, Row
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
 UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
+
+#: Steps of CPU and of memory, up to the most that a node has, in larger clusters; fewer where
+#: that would make more than so many states.
+STEPS = 16
+ROUGH_STATES_MAX = 512
 
 Costs = NDArray[np.float64]
 
@@ -74,6 +80,13 @@ class Ranking:
         self.exact: dict[int, float] = {}
         self.values: dict[int, tuple[int, ...]] = {}
 
+    def copy(self) -> "Ranking":
+        """One of its own for another room of the same snapshot."""
+        twin = copy.copy(self)
+        twin.costs, twin.exact = self.costs.copy(), self.exact.copy()
+        twin.values = self.values.copy()
+        return twin
+
     def share(self, node_class: int) -> int:
         """Milli-GPUs of each device on nodes of a class."""
         return self.ask.share if self.share_of is None else int(self.share_of[node_class])
@@ -100,3 +113,20 @@ def has_room(row: Row, ask: Ask, share: int) -> bool:
         and (not ask.instances or row.instances[ask.profile] >= ask.instances)
         and (not ask.devices or device_choice.count_fits(row.devices, ask.devices, share) > 0)
     )
+
+
+def steps(stock: Inventory, classes: Classes, most: tuple[int, int]) -> tuple[int, int]:
+    """Steps of CPU and memory that are fine, and few enough states."""
+    columns = stock.columns()
+    kinds = np.sort(columns.devices, axis=1)
+    mixed = np.arange(kinds.shape[1] + columns.instances.shape[1]) * 2 + 1_000_003
+    free = np.hstack([kinds, columns.instances])
+    codes = (free * mixed**2).sum(axis=1) * 1_009 + classes.column
+    count = STEPS
+    while True:
+        cpu_step, memory_step = max(1, -(-most[0] // count)), max(1, -(-most[1] // count))
+        cpu, memory = columns.cpu // cpu_step, columns.memory // memory_step
+        found = len(np.unique((codes * 64 + cpu) * 64 + memory))
+        if found <= ROUGH_STATES_MAX or count <= 2:
+            return cpu_step, memory_step
+        count //= 2

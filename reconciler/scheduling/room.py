@@ -86,6 +86,10 @@ class Room:
         self._planner_made: elements.Planner | None = None
         self._rankings: dict[int, rankings.Ranking] = {}
         self._unfit: dict[int, int] = {}
+        #: Length of the log at which no node had room for one task of a shape.
+        self._none_before: dict[int, int] = {}
+        #: States of another room of the snapshot, to begin with rather than count anew.
+        self._index_like: states.StateIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
 
@@ -96,7 +100,10 @@ class Room:
 
     @property
     def _index(self) -> states.StateIndex:
-        if self._index_made is None:
+        like, self._index_like = self._index_like, None
+        if self._index_made is None and like is not None and like.mix is self._mix:
+            self._index_made = like.copy(self.stock)
+        elif self._index_made is None:
             classes = self._fixed.classes
             self._index_made = states.StateIndex(self.situation, classes, self.stock, self._mix)
         return self._index_made
@@ -117,6 +124,7 @@ class Room:
     def expect(self, mix: tuple[snapshots.MixEntry, ...]) -> None:
         """From now on place for this mix; its kinds go where shapes of the snapshot go."""
         self._mix = mix
+        self._index_like = None
         self.version += 1
         if self._index_made is not None:
             self._index_made.expect(mix)
@@ -127,6 +135,10 @@ class Room:
         twin.version = self.version
         twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
+        twin._none_before = {
+            shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
+        }
+        twin._index_like = self._index_made or self._index_like
         return twin
 
     def mark(self) -> int:
@@ -139,6 +151,7 @@ class Room:
             return
         self.version += 1
         self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
+        self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
 
     def _turned(self) -> int:
         """Turns the choice among equal nodes; along the network they stay in order."""
@@ -183,9 +196,37 @@ class Room:
         """Whether a start of other work may make room for it."""
         return any(not a.apart and not a.weight for a in self.situation.shapes[shape].affinities)
 
-    def fits(self, shape: int) -> bool:
-        """Whether one element has room; the answer no stays until something is released."""
-        return self.plan(shape) is not None
+    def fits(self, shape: int, *, within: Mask | None = None) -> bool:
+        """Whether one element has room; takes nothing.
+
+        Where no states were counted yet, looking at nodes is cheaper than counting them.
+        """
+        if self._index_made is None and self._fixed.singly[shape]:
+            return self._has_node(shape, within)
+        return self.plan(shape, within=within) is not None
+
+    def _has_node(self, shape: int, within: Mask | None) -> bool:
+        """Whether a node has room for one task; of nodes that had none only changed ones count."""
+        if shape in self._unfit:
+            return False
+        stock, ask = self.stock, self._fixed.asks[shape][0]
+        eligible = self.situation.shapes[shape].eligible
+        nodes: Iterable[int] = range(len(stock.rows))
+        if within is not None:
+            nodes = np.flatnonzero(within).tolist()
+        elif (since := self._none_before.get(shape)) is not None:
+            nodes = dict.fromkeys(node for node, _ in stock.log[since:] if node >= 0)
+        for node in nodes:
+            row = stock.rows[node]
+            if row.exclusive or not eligible[node] or not stock.opened[node]:
+                continue
+            if ask.closed is not None and ask.closed[node]:
+                continue
+            if rankings.has_room(row, ask, ask.share_on(node) if ask.devices else WHOLE):
+                return True
+        if within is None:
+            self._none_before[shape] = len(stock.log)
+        return False
 
     def is_certain(self, shape: int) -> bool:
         """Whether no element of a shape has room for certain, not as far as was searched."""

@@ -10,15 +10,17 @@ With a mix, a cost is the growth of what ``fragmentation`` finds likely to stay 
 are compared by a cheap estimate of it, and the ``SHORTLIST`` best of them by the measure itself.
 """
 
+import copy
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling import devices as device_choice
-from reconciler.scheduling import fragmentation
+from reconciler.scheduling import fragmentation, rankings
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import IMPOSSIBLE, Ask
 from reconciler.scheduling.inventory import Inventory, Row
@@ -27,10 +29,6 @@ from reconciler.scheduling.snapshot import WHOLE
 
 #: Up to so many nodes CPU and memory are exact in states.
 EXACT_NODES_MAX = 2048
-#: Steps of CPU and of memory, up to the most that a node has, in larger clusters; fewer where
-#: that would make more than so many states.
-STEPS = 16
-ROUGH_STATES_MAX = 512
 #: States are kept until they are so many, or so many times those that had nodes at first.
 STATES_MIN = 4096
 STATES_TIMES = 4
@@ -49,6 +47,8 @@ Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
 #: (``Option.values``, milli-GPUs lost by another measure than the mix, vector that is left).
 Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
+#: Columns of a ``StateIndex``, one entry for each state.
+_COLUMNS = ("_class", "_cpu", "_memory", "_left", "_idle", "_instances", "_row")
 Amounts = NDArray[np.int64]
 
 
@@ -60,6 +60,7 @@ class StateIndex:
             first: (milli-CPUs << ``NODE_BITS``) + node.
         rough: whether it is.
         of_node: state of each node, -1 where it takes nothing.
+        mix: what costs are by.
         vacant: by state, 0 where it has members, else ``EMPTY``.
     """
 
@@ -92,6 +93,7 @@ class StateIndex:
 
     def _expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
         """Costs are by this mix. Nodes that it does not tell apart are one class to it."""
+        self.mix = mix
         nodes, first = self.situation.nodes, self.classes.first
         eligible = np.array([entry.eligible[first] for entry in mix], dtype=np.int64)
         eligible = eligible.reshape(len(mix), len(first)).T
@@ -106,30 +108,35 @@ class StateIndex:
     def expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
         """From now on costs are by this mix, whose kinds go where shapes of the snapshot go."""
         self._expect(mix)
-        self._known_ways.clear()
+        self._known_ways = {}
         self._build()
 
-    def _set_steps(self) -> None:
-        """Steps that are fine, and few enough states."""
-        columns = self.stock.columns()
-        kinds = np.sort(columns.devices, axis=1)
-        mixed = np.arange(kinds.shape[1] + columns.instances.shape[1]) * 2 + 1_000_003
-        free = np.hstack([kinds, columns.instances])
-        codes = (free * mixed**2).sum(axis=1) * 1_009 + self.classes.column
-        steps = STEPS
-        while True:
-            self.cpu_step = max(1, -(-self._most[0] // steps))
-            self.memory_step = max(1, -(-self._most[1] // steps))
-            cpu, memory = columns.cpu // self.cpu_step, columns.memory // self.memory_step
-            found = len(np.unique((codes * 64 + cpu) * 64 + memory))
-            if found <= ROUGH_STATES_MAX or steps <= 2:
-                return
-            steps //= 2
+    def copy(self, stock: Inventory) -> "StateIndex":
+        """The same for another inventory of the snapshot, whose rows may be others by now."""
+        twin = copy.copy(self)
+        twin.stock = stock
+        private: dict[str, Any] = {
+            "of_node": self.of_node.copy(),
+            "members": [there.copy() for there in self.members],
+            "_code_of": self._code_of.copy(),
+            "_numbers": self._numbers.copy(),
+            "_vectors": self._vectors.copy(),
+            "_buffer": np.empty(len(self.vacant)),
+            "_after_whole": {},
+            "_rankings": {key: known.copy() for key, known in self._rankings.items()},
+            **{name: getattr(self, name).copy() for name in (*_COLUMNS, "vacant")},
+        }
+        for name, value in private.items():
+            setattr(twin, name, value)
+        mine = self.stock.rows
+        others = {node for node, row in enumerate(stock.rows) if row is not mine[node]}
+        stock.changed = others | self.stock.changed
+        return twin
 
     def _build(self) -> None:
         count = len(self.stock.rows)
         if self.rough:
-            self._set_steps()
+            self.cpu_step, self.memory_step = rankings.steps(self.stock, self.classes, self._most)
         self.of_node = [-1] * count
         self._code_of = [0] * count
         self.members: list[list[int]] = []
@@ -231,7 +238,7 @@ class StateIndex:
         return state
 
     def _grow(self) -> None:
-        for name in ("_class", "_cpu", "_memory", "_left", "_idle", "_instances", "_row"):
+        for name in _COLUMNS:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self.vacant = np.concatenate([self.vacant, np.full(len(self.vacant), EMPTY)])

@@ -3,7 +3,16 @@
 import math
 from typing import Protocol
 
-from reconciler.scheduling import backfill, blocking, estimating, eviction, explain, order, windows
+from reconciler.scheduling import (
+    backfill,
+    blocking,
+    estimating,
+    eviction,
+    explain,
+    order,
+    reasoning,
+    windows,
+)
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Decisions, Eviction, Placement, QueueShare
@@ -68,12 +77,12 @@ def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
     )
 
 
-def _reasons(cycle: Finished) -> explain.Reasons:
+def _reasons(cycle: Finished) -> reasoning.Reasons:
     """Why lines, and claims that differ from their line, wait."""
     explainer = explain.Explainer(
         cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
     )
-    reasons = explain.Reasons(explainer)
+    reasons = reasoning.Reasons(explainer)
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():

@@ -320,6 +320,10 @@ class Cluster:
             else:
                 take()
 
+    def pause(self, seconds: float) -> None:
+        """The controller stands still; what reaches it meanwhile waits."""
+        self._not_before = max(self._not_before, self.now + seconds)
+
     def change_leader(self) -> None:
         """Another controller goes on from what is stored; reports under way to the old are lost."""
         held = msgspec.structs.replace(

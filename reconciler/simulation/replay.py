@@ -111,6 +111,8 @@ class _Ledger:
         self._done_s: dict[tuple[str, int], float] = {}
         self._evicted_try: dict[tuple[str, int], int] = {}
         self._lost_s = 0.0
+        self._expected: dict[str, float] = {}
+        self.estimate_errors_s: list[float] = []
 
     def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
         """Expect a job; ``runs_s`` tells for each element how long its work takes."""
@@ -138,6 +140,9 @@ class _Ledger:
         self._up[key] = self._up.get(key, 0) + 1
         if self._up[key] == self._tasks[attempt.job] and self.elements[key].start_s is None:
             self.elements[key].start_s = at - BEGIN
+            expected = self._expected.pop(attempt.job, None)
+            if expected is not None:
+                self.estimate_errors_s.append(at - expected)
 
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
@@ -172,6 +177,8 @@ class _Ledger:
     def decided(self, result: outcome.Outcome) -> None:
         """A cycle has decided."""
         self.finished_now += [record.name for record in result.jobs if record.finished]
+        for job, one in (result.expected or {}).items():
+            self._expected.setdefault(job, one.at)
 
 
 def replay(
@@ -216,6 +223,7 @@ def replay(
         stretches=ledger.stretches + _under_way(cluster, ledger),
         guaranteed=_guaranteed(structure, unit),
         lost_unit_s=ledger.lost_unit_s,
+        estimate_errors_s=ledger.estimate_errors_s,
         cycles=cluster.cycles,
     )
 

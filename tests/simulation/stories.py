@@ -26,10 +26,20 @@ GRACE_S = 8
 RUNS_S_MAX = 90.0
 #: The longest that a message takes.
 DELAY_S_MAX = 20.0
+#: How long the controller's machine stands still.
+PAUSE_S = 60.0
 OWNERS = ("alice@example.org", "bob@example.org")
 
 What = Literal[
-    "submit", "cancel", "change", "structure", "fault", "crash-before-commit", "crash-after-commit"
+    "submit",
+    "cancel",
+    "change",
+    "structure",
+    "fault",
+    "repair",
+    "pause",
+    "crash-before-commit",
+    "crash-after-commit",
 ]
 
 
@@ -39,7 +49,8 @@ class Step(msgspec.Struct, frozen=True):
     Attributes:
         at: seconds after the beginning.
         what: ``change`` replaces ``fields`` of a job's document; ``structure`` sets one of the
-            ``Changes``; ``crash-*`` kills the controller in its next cycle.
+            ``Changes``; ``crash-*`` kills the controller in its next cycle; ``pause`` stops it for
+            ``PAUSE_S``; ``repair`` brings back a machine that was said to be gone.
         subject: a job, or the field of ``Changes``.
     """
 
@@ -122,6 +133,7 @@ def draw(seed: int) -> Plan:
     structure = _structure(chance)
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
+    steps += _corners(random.Random(f"{seed} rare"), nodes)
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -399,4 +411,104 @@ def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
         found.append(Step(at, "fault", node, fault=faults.Fault(at, "power-off", node)))
         found.append(Step(at + 0.5, "fault", node, fault=faults.Fault(at, "cut", node)))
         found.append(Step(at + 1, "structure", "gone", fields=(("gone", node),)))
+    return found
+
+
+# -- what seldom comes about by itself
+
+
+def _corners(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
+    """Sequences that lead to the transitions which a storm alone hardly ever takes."""
+    tales = (_undeclared_and_silent, _gone_and_repaired, _gone_in_a_pause, _drained_and_silent)
+    found: list[Step] = []
+    if chance.random() < 0.25:
+        found += chance.choice(tales)(chance, chance.choice(nodes))
+    if chance.random() < 0.25:
+        found += _flaky(chance)
+    return found
+
+
+def _fault(at: float, kind: faults.FaultKind, node: str) -> Step:
+    return Step(at, "fault", node, fault=faults.Fault(at, kind, node))
+
+
+def _set(at: float, field: str, value: Any) -> Step:
+    return Step(at, "structure", field, fields=((field, value),))
+
+
+def _undeclared_and_silent(chance: random.Random, node: str) -> list[Step]:
+    """A node that no pool has any more falls silent, and comes back as nobody's."""
+    at = chance.uniform(60, 0.5 * STORM_S)
+    return [
+        _set(at, "undeclared", node),
+        _fault(at + 2, "cut", node),
+        _fault(at + 150, "connect", node),
+        _set(at + 220, "undeclared", ""),
+    ]
+
+
+def _gone_and_repaired(chance: random.Random, node: str) -> list[Step]:
+    """A broken machine is repaired before git learns of it, at times with less than is declared."""
+    at = chance.uniform(60, 0.5 * STORM_S)
+    found = [
+        _fault(at, "power-off", node),
+        _fault(at + 0.5, "cut", node),
+        _set(at + 1, "gone", node),
+        Step(at + 60, "repair", node),
+        _set(at + 120, "gone", ""),
+    ]
+    if chance.random() < 0.5:
+        found += [_set(at + 50, "swollen", True), _set(at + 130, "swollen", False)]
+    return found
+
+
+def _gone_in_a_pause(chance: random.Random, node: str) -> list[Step]:
+    """The controller stands still while a node breaks and somebody says that it has."""
+    at = chance.uniform(60, 0.5 * STORM_S)
+    return [
+        Step(at, "pause"),
+        _fault(at + 1, "power-off", node),
+        _fault(at + 1.5, "cut", node),
+        _set(at + 2, "gone", node),
+        _set(at + 200, "gone", ""),
+    ]
+
+
+def _drained_and_silent(chance: random.Random, node: str) -> list[Step]:
+    """A drained node falls silent and comes back drained."""
+    at = chance.uniform(60, 0.4 * STORM_S)
+    return [
+        _set(at, "drained", node),
+        _fault(at + 120, "cut", node),
+        _fault(at + 200, "connect", node),
+        _set(at + 260, "drained", ""),
+    ]
+
+
+def is_flaky(name: str) -> bool:
+    """Whether most tries of a job's tasks fail."""
+    return name.startswith("flaky")
+
+
+def _flaky(chance: random.Random) -> list[Step]:
+    """An array most of whose elements fail, ended while the rest of it waits or is held."""
+    job = msgspec.structs.replace(
+        a_job(chance, "flaky", []),
+        groups=(desired.TaskGroup("main", 1, Resources(500, GI), command=("true",)),),
+        queue="default",
+        owner="",
+        array_count=4,
+        parallelism=1,
+        suspend=False,
+        deadline=None,
+        exclusive=False,
+        pools=(),
+        retries=desired.Retries(limit=1, backoff_s=120),
+    )
+    at = chance.uniform(0, 200)
+    ends_at = at + chance.uniform(100, 500)
+    found = [Step(at, "submit", job.name, job), Step(ends_at, "cancel", job.name)]
+    if chance.random() < 0.5:
+        held_at = ends_at - 40
+        found.append(Step(held_at, "change", job.name, fields=(("suspend", True),)))
     return found

@@ -202,6 +202,11 @@ class Teller:
                 for kind in ("power-off", "cut"):
                     cluster.suffer(faults.Fault(cluster.now, kind, self.changes.gone))
             cluster.change_structure(stories.structure_with(self.plan.structure, self.changes))
+        elif step.what == "pause":
+            cluster.pause(stories.PAUSE_S)
+        elif step.what == "repair":
+            cluster.suffer(faults.Fault(cluster.now, "boot", step.subject))
+            cluster.suffer(faults.Fault(cluster.now, "connect", step.subject))
         elif step.what in ("crash-before-commit", "crash-after-commit"):
             self.armed.append(step.what)
         elif step.fault is not None:
@@ -223,7 +228,7 @@ class Teller:
         chance = random.Random(gang)
         runs_s = chance.uniform(1, stories.RUNS_S_MAX)
         own = random.Random(f"{gang} {attempt.index}")
-        fails = own.random() < 0.12
+        fails = own.random() < (0.7 if stories.is_flaky(attempt.job) else 0.12)
         return machines.Fate(
             runs_s=float("inf") if stories.endless(attempt.job) else runs_s * (1 - fails / 2),
             exit_code=3 if fails else 0,

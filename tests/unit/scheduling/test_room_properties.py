@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import states
+from reconciler.scheduling import rankings, states
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import GroupShape, Shape, Snapshot
@@ -108,7 +108,7 @@ def rough(steps: int | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if steps:
             patch.setattr(states, "EXACT_NODES_MAX", 0)
-            patch.setattr(states, "STEPS", steps)
+            patch.setattr(rankings, "STEPS", steps)
         yield
 
 
@@ -389,3 +389,31 @@ def test_a_plan_of_another_room_is_refused_and_takes_nothing() -> None:
         space.take(0, plan)
     assert before == contents(space)
     assert where(space.fill(1, 5)[0]) == [0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(), st.lists(groups(bound=False), min_size=1, max_size=3), st.data())
+def test_whether_one_task_fits_is_told_alike_with_and_without_states(
+    nodes: list[Node], asked: list[GroupShape], data: st.DataObject
+) -> None:
+    """Rooms are copied before and after their states were counted, and go ways of their own."""
+    alone = [dataclasses.replace(one, count=1, minimum=None, slice_size=0) for one in asked]
+    shapes = [shape(one, nodes=len(nodes)) for one in alone]
+    situation = snapshot(nodes, shapes, profiles=("1g.10gb",))
+    rooms = [Room(situation)]
+    taken: list[tuple[Room, tuple[TaskPlacement, ...]]] = []
+    for _ in range(8):
+        room = data.draw(st.sampled_from(rooms))
+        index = data.draw(st.integers(0, len(alone) - 1))
+        act = data.draw(st.sampled_from(["look", "take", "copy", "release"]))
+        if act == "copy":
+            rooms.append(room.copy())
+        elif act == "take" and (plan := room.plan(index)) is not None:
+            taken.append((room, room.take(index, plan)))
+        elif act == "release" and taken:
+            owner, tasks = taken.pop()
+            owner.release(tasks)
+        for one in rooms:
+            for number in range(len(alone)):
+                fits = bool((one.copy().counts(number, 0) > 0).any())
+                assert one.fits(number) is fits

@@ -165,3 +165,11 @@ def test_steps_hold_until_the_next() -> None:
         0,
     ]
     assert results.steps([]).at(np.array([1.0])).tolist() == [0]
+
+
+def test_the_first_estimate_of_a_start_is_held_against_what_happened() -> None:
+    """Limits of 100 s and runs of 40 s: what waits starts 60 s before it was expected to."""
+    waiting = tuple(Row(name, 0.0, 40.0, 1, "q", limit_s=100) for name in ("first", "second"))
+    found = run(Workload(waiting), nodes=1, per_node=1)
+    assert [job.start_s for job in found.jobs] == [0, 40]
+    assert found.estimate_errors_s == [-60.0]

@@ -1,0 +1,75 @@
+"""Reasons by key: each is told once, for all lines and claims that wait for the same cause.
+
+Causes by line and by claim come in at the end of a cycle; texts go out, and who has which.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.model import reasons
+from reconciler.scheduling import explain
+from reconciler.scheduling import snapshot as snapshots
+
+
+class Noted(Protocol):
+    """Causes by line: ``blocking.Blocked``."""
+
+    cause_of: NDArray[np.int64]
+    causes: list[explain.Cause]
+
+
+class Reasons:
+    """Reasons by key: one entry for all claims that wait for the same cause."""
+
+    def __init__(self, explainer: explain.Explainer) -> None:
+        self.explainer = explainer
+        self.found: dict[str, tuple[reasons.Reason, ...]] = {}
+        self.of_line: list[str] = []
+        self.of_job: dict[str, str] = {}
+        self._keys: dict[object, str] = {}
+
+    def lines(self, blocked: "Noted", columns: snapshots.LineColumns) -> None:
+        """The reason of each line's claims, empty where none was blocked as a whole.
+
+        Lines whose work is preemptible share a key over all queues: what is said of them does
+        not depend on their own.
+        """
+        situation = self.explainer.situation
+        keys = np.full(len(situation.lines), "", dtype=object)
+        told = np.flatnonzero(blocked.cause_of >= 0)
+        queue = np.where(columns.preemptible, -1, columns.queue)[told] + 1
+        width = len(situation.queues.names) + 1
+        alike = blocked.cause_of[told] * len(situation.shapes) + columns.shape[told]
+        _, first, place = np.unique(alike * width + queue, return_index=True, return_inverse=True)
+        found = [
+            self._key(situation.lines[index], blocked.causes[blocked.cause_of[index]])
+            for index in told[first].tolist()
+        ]
+        keys[told] = np.array(found, dtype=object)[place] if found else ""
+        self.of_line = keys.tolist()
+
+    def job(self, line: int, claim: snapshots.Claim, cause: explain.Cause) -> None:
+        """A claim that waits for a cause of its own."""
+        self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause)
+
+    def _key(self, line: snapshots.Line, cause: explain.Cause) -> str:
+        alike = (-1 if line.preemptible else line.queue, line.shape, cause)
+        key = self._keys.get(alike)
+        if key is None:
+            told = self.explainer.told(line, cause)
+            parts = [str(line.shape), cause.kind]
+            if cause.queue >= 0:
+                parts.append(str(cause.queue))
+            if cause.excess is not None:
+                parts.append(str(cause.excess.queue))
+            if any(reason.code is reasons.ReasonCode.BEHIND for reason in told):
+                parts.append("behind")
+            if not line.preemptible:
+                parts += ["firm", self.explainer.situation.queues.names[line.queue]]
+            if cause.subject:
+                parts.append(cause.subject)
+            key = self._keys[alike] = "/".join(parts)
+            self.found.setdefault(key, told)
+        return key
