@@ -11,7 +11,7 @@ import psutil
 
 from agents import gpus, gpuwatch, hosts
 from agents.settings import Settings, default_address
-from reconciler.model.records import Inventory, NodeUsage
+from reconciler.model.records import AttemptReport, Inventory, NodeUsage
 from reconciler.model.resources import Resources
 
 VERSION = "0.1.0"
@@ -113,6 +113,17 @@ class Sampler:
             load_1m=os.getloadavg()[0],
             agent_cpu_s=round(cpu_s, 2),
             agent_memory_bytes=memory,
+        )
+
+    def with_usage(self, report: AttemptReport) -> AttemptReport:
+        """A report with what was sampled while the attempt ran."""
+        sampled = self.attempts.get(report.id)
+        if sampled is None:
+            return report
+        return msgspec.structs.replace(
+            report,
+            cpu_s=max(report.cpu_s, sampled[0]),
+            max_memory_bytes=max(report.max_memory_bytes, sampled[1]),
         )
 
     def _sample_attempts(self, pids: dict[str, int]) -> None:

@@ -11,9 +11,15 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from reconciler.model.wire import SyncResponse
+
 BODY_BYTES_MAX = 64 * 2**20
 HEAD_BYTES_MAX = 64 * 2**10
 CONNECT_TIMEOUT_S = 10.0
+
+
+class RejectedError(Exception):
+    """The controller answered, but not with what was asked for."""
 
 
 class LinkError(Exception):
@@ -180,3 +186,19 @@ def explain(url: str, node: str, status: int, answer: bytes) -> str:
     if status == 413:
         return f"{url} finds the report of node {node} too large ({said})"
     return f"{url} answered {status} to the sync of node {node}: {said}"
+
+
+def understand(url: str, node: str, status: int, answer: bytes) -> SyncResponse:
+    """The answer to a sync.
+
+    Raises:
+        RejectedError: it is none.
+    """
+    if status != 200:
+        raise RejectedError(explain(url, node, status, answer))
+    try:
+        return msgspec.msgpack.decode(answer, type=SyncResponse)
+    except msgspec.MsgspecError as problem:
+        raise RejectedError(
+            f"{url} answered something that this version can't read: {problem}"
+        ) from None

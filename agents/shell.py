@@ -11,12 +11,10 @@ import fcntl
 import os
 import select
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +23,7 @@ from agents import (
     carrying,
     confinement,
     crashpoints,
+    epochs,
     fabric,
     gpuwatch,
     inventory,
@@ -37,11 +36,12 @@ from agents import (
     state,
     tasks,
     trash,
+    voice,
 )
-from agents.link import Connection, LinkError, Target, explain
+from agents.link import Connection, LinkError, RejectedError, Target, understand
 from agents.settings import Settings
 from reconciler.model.devices import GpuProcess, GpuUsage
-from reconciler.model.records import AttemptReport, Inventory
+from reconciler.model.records import Inventory
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import SyncRequest, SyncResponse
 
@@ -57,15 +57,10 @@ ANSWER_SLACK_S = 15.0
 POLL_GAP_S = 0.05
 ROTATE_EVERY_S = 5.0
 PRUNE_EVERY_S = 300.0
-SAY_AGAIN_S = 60.0
 
 
 class OccupiedError(Exception):
     """Another agent works in this root."""
-
-
-class RejectedError(Exception):
-    """The controller answered, but not with what was asked for."""
 
 
 class Agent:
@@ -84,7 +79,8 @@ class Agent:
         token = tasks.read_token(settings.token_file) if settings.token_file else ""
         self.target = Target(settings.server, token)
         self.target.parts()
-        self._said: dict[str, float] = {}
+        self.voice = voice.Voice(settings.name)
+        self.say = self.voice.say
         self._orphaned = False
 
     def prepare(self) -> None:
@@ -104,7 +100,7 @@ class Agent:
             (self.root / folder).mkdir(mode=0o711, exist_ok=True)
         self.inventory = inventory.inventory_of(self.settings)
         self.boot_id = inventory.boot_id_of(self.settings)
-        self.state = state.NodeState(self.boot_id, self._load_epoch())
+        self.state = state.NodeState(self.boot_id, epochs.load(self.root, self.voice))
         self.gpu_usage: tuple[GpuUsage, ...] | None = None
         self.probe = probe.Probe()
         self.keeper = keeper.Keeper(self.root, self.settings.isolation)
@@ -151,19 +147,6 @@ class Agent:
         self.clean.set()
         with contextlib.suppress(OSError):
             os.write(self.wake_write, b"x")
-
-    def say(self, text: str) -> None:
-        """Tell the operator, the same thing not more than once a minute."""
-        now, same = time.monotonic(), text[:80]
-        if now < self._said.get(same, -SAY_AGAIN_S) + SAY_AGAIN_S:
-            return
-        if len(self._said) > 256:
-            self._said.clear()
-        self._said[same] = now
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"{stamp} muster-agent {self.settings.name}: {text}\n")
-            sys.stderr.flush()
 
     def _keep_at(self, work: Callable[[], None]) -> None:
         """A thread's life: a defect costs one round, not the agent."""
@@ -341,7 +324,7 @@ class Agent:
                 wait_s=wait_s,
                 complete=complete,
                 sequence=self.sequence,
-                attempts=tuple(map(self._with_usage, reports)),
+                attempts=tuple(map(self.sampler.with_usage, reports)),
                 inventory=self.inventory if self.state.want_inventory else None,
                 usage=usage,
                 gpu_usage=gpu_usage,
@@ -356,7 +339,9 @@ class Agent:
         body = msgspec.msgpack.encode(request)
         try:
             path = f"/v1/nodes/{self.settings.name}/sync"
-            response = self._understand(*connection.post(path, body, timeout_s))
+            response = understand(
+                self.target.url, self.settings.name, *connection.post(path, body, timeout_s)
+            )
         except (LinkError, RejectedError):
             with self.lock:
                 self.state.not_delivered(request.attempts)
@@ -366,17 +351,6 @@ class Agent:
                 self.state.want_inventory = False
             self.carry_out(self.state.answered(response, sent_at))
         return response
-
-    def _understand(self, status: int, answer: bytes) -> SyncResponse:
-        """The answer to a sync, or what keeps it from being one."""
-        if status != 200:
-            raise RejectedError(explain(self.target.url, self.settings.name, status, answer))
-        try:
-            return msgspec.msgpack.decode(answer, type=SyncResponse)
-        except msgspec.MsgspecError as problem:
-            raise RejectedError(
-                f"{self.target.url} answered something that this version can't read: {problem}"
-            ) from None
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
@@ -401,7 +375,7 @@ class Agent:
                     self._discard(attempts)
                     orders.append({"op": "forget", "ids": list(attempts)})
                 case state.SaveEpoch(epoch):
-                    self._save_epoch(epoch)
+                    epochs.save(self.root, epoch)
                 case state.Renew(at):
                     orders.append({"op": "renew", "at": at})
                 case state.Remedy(remedies):
@@ -533,34 +507,6 @@ class Agent:
         with self.lock:
             return {n: self.keeper.pids[n] for n in self.state.running() if n in self.keeper.pids}
 
-    def _with_usage(self, report: AttemptReport) -> AttemptReport:
-        """A report with what was sampled while the attempt ran."""
-        sampled = self.sampler.attempts.get(report.id)
-        if sampled is None:
-            return report
-        return msgspec.structs.replace(
-            report,
-            cpu_s=max(report.cpu_s, sampled[0]),
-            max_memory_bytes=max(report.max_memory_bytes, sampled[1]),
-        )
-
     def _has_ended(self, attempt: str) -> bool:
         with self.lock:
             return self.state.has_ended(attempt)
-
-    def _load_epoch(self) -> int:
-        try:
-            return int((self.root / "epoch").read_text(encoding="ascii"))
-        except FileNotFoundError:
-            return 0
-        except ValueError:
-            self.say(f"{self.root}/epoch is not a number; taken for 0")
-            return 0
-
-    def _save_epoch(self, epoch: int) -> None:
-        fresh: Path = self.root / "epoch.new"
-        with fresh.open("w", encoding="ascii") as stream:
-            stream.write(str(epoch))
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(self.root / "epoch")

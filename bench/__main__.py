@@ -31,6 +31,7 @@ NAMES = (
     "queues",
     "scale",
     "plan",
+    "scraping",
 )
 
 

@@ -21,6 +21,7 @@ from reconciler import crashpoints, link_server, metrics
 from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
+from reconciler.metrics import metering
 from reconciler.model import desired, link, outcome, records, wire
 from reconciler.operations import views as shown
 from reconciler.store import store as stores
@@ -159,6 +160,7 @@ class Loop:
         self._committed_at = 0.0
         self._fresh: set[str] = set()
         self._counters = metrics.Counters(clock())
+        self._meter = metering.Meter()
         self._page = b""
         self._published_at = 0.0
         self._state_folder = socket_path.parent
@@ -248,6 +250,7 @@ class Loop:
             case link.Reported(request=request, received_at=received_at, fresh=fresh):
                 if fresh:
                     self._fresh.add(request.node)
+                self._measure(message)
                 self._memory.add_report(
                     records.NodeReport(
                         node=request.node,
@@ -274,6 +277,19 @@ class Loop:
             case link.OverrideAsked(request=request):
                 self._memory.ask(request)
                 return True
+
+    def _measure(self, message: link.Reported) -> None:
+        """Take down how busy the GPUs of a node's attempts are."""
+        node = message.request.node
+        if message.gpu_ratios:
+            attempts = self._memory.attempts
+            ids = self._memory.attempts_by_node.get(node, ())
+            self._meter.reported(
+                node,
+                dict(message.gpu_ratios),
+                message.received_at,
+                [attempts[one] for one in ids if one in attempts],
+            )
 
     def _adopt(self, choice: link.Adopt) -> bool:
         """Somebody says which jobs are new: the others count as done."""
@@ -326,6 +342,7 @@ class Loop:
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
+        self._meter.cycle(result, self._memory)
         phases("journal")
         if self._must_commit(result):
             self._commit(result)
@@ -408,6 +425,7 @@ class Loop:
             snapshot=snapshot,
             views=self._views(result),
             incumbents=self._incumbents,
+            rollup=self._meter.take(),
         )
         self._unsaved_nodes = {}
         self._committed_at = result.now

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import lazily, terminal
-from reconciler.model import quantities
+from reconciler.model import quantities, times
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
@@ -52,6 +52,24 @@ def seconds(written: str) -> int:
         return quantities.parse_duration(written)
     except quantities.QuantityError as error:
         terminal.fail(str(error), terminal.USAGE)
+
+
+def moment(option: str, text: str, now: float) -> float:
+    """A time, a day in UTC, or a span before now; leaves the command when it is none."""
+    if text == "now":
+        return now
+    try:
+        return now - quantities.parse_duration(text)
+    except quantities.QuantityError:
+        pass
+    try:
+        return times.parse_time(text if "T" in text else f"{text}T00:00:00Z")
+    except ValueError:
+        terminal.fail(
+            f"{option}: found {text!r}, expected a span such as 30d, a day such as 2026-11-01, "
+            "or a time such as 2026-11-01T12:00:00Z",
+            terminal.USAGE,
+        )
 
 
 def identity() -> str | None:

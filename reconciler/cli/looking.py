@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from reconciler.cli import context, nodeview, terminal
-from reconciler.model import desired, judgement
+from reconciler.model import desired, judgement, times
 
 Json = Any
 
@@ -337,14 +337,28 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="All tries, each under a heading.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Tries that ran after 2h (ago), or a time.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Tries that ran before then, likewise.")
+    ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Print what a task wrote.
 
-    Without --task and --element it is the first task, of the first element of an array.
+    Without --task and --element it is the first task, of the first element of an array. With
+    --all, --since or --until it is every try that ran in that time, the oldest first; lines of a
+    task bear no times, so that a try is shown as a whole.
 
     Example: muster logs train --task worker-0 -f
+
+    Example: muster logs train --all --since 12h
     """
     query = {"stream": "stderr" if stderr else "stdout", "follow": "true" if follow else "false"}
     if task is not None:
@@ -353,6 +367,13 @@ def logs(
         query["element"] = str(element)
     if attempt is not None:
         query["attempt"] = str(attempt)
+    if run is not None:
+        query["run"] = str(run)
+    if every:
+        query["every"] = "true"
+    for option, text in (("since", since), ("until", until)):
+        if text is not None:
+            query[option] = times.format_time(context.moment(f"--{option}", text, time.time()))
     with context.controller(server, token_file) as api:
         try:
             for piece in api.stream(f"/v1/jobs/{name}/logs", query):

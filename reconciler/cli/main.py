@@ -19,11 +19,13 @@ from reconciler.cli import (
     looking,
     overriding,
     permitting,
+    reporting,
     reviewing,
     running,
     serving,
     simulating,
     terminal,
+    top,
 )
 
 
@@ -58,7 +60,9 @@ for group in (
     running,
     looking,
     drifting,
+    top,
     explaining,
+    reporting,
     reviewing,
     simulating,
     keeping,

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
         plancomment,
         planning,
         plantext,
-        reports,
+        problemforms,
         revisions,
         snapshots,
     )
 else:
     plancomment = lazily.module("reconciler.operations.plancomment")
-    reports = lazily.module("reconciler.operations.reports")
+    problemforms = lazily.module("reconciler.operations.problemforms")
     planning = lazily.module("reconciler.operations.planning")
     plantext = lazily.module("reconciler.operations.plantext")
     revisions = lazily.module("reconciler.operations.revisions")
@@ -84,9 +84,9 @@ def validate(
         value = {"problems": msgspec.to_builtins(problems)}
         terminal.document(value, terminal.Output(output.value))
     elif output is FindingForm.SARIF:
-        terminal.document(reports.sarif(problems, prefix), terminal.Output.JSON)
+        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
     elif output is FindingForm.GITHUB:
-        for line in reports.annotations(problems, prefix):
+        for line in problemforms.annotations(problems, prefix):
             terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:

@@ -164,6 +164,9 @@ class Counters:
             kept.attempt(attempt)
         for name in decided.left_jobs:
             kept.forget(name)
+        for whose in kept.gpus_of:  # from zero on, so that the first charge is an increase too
+            if whose not in self.gpu_seconds and len(self.gpu_seconds) < OWNERS_MAX:
+                self.gpu_seconds[whose] = 0.0
 
     def _accrue(self, kept: sums.Sums, now: float) -> None:
         """Charge GPUs that were held since the last time."""

@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler import __version__
 from reconciler.metrics import gpupages, taskpages
-from reconciler.metrics.counting import ClusterState, Counters, Histogram
+from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
 from reconciler.model import desired, devices, records
@@ -114,7 +114,7 @@ def render_cluster(
     page.put("muster_build_info", 1, __version__)
     page.put("muster_leader_epoch", epoch)
     page.put("muster_page_timestamp_seconds", now)
-    _put_counters(page, counters)
+    _put_counters(page, counters, wanted)
     _put_sync(page, counters, wanted.status)
     sums = counters.sums(memory, now)
     _put_jobs(page, sums, memory, wanted)
@@ -141,13 +141,15 @@ def render_cluster(
     return page.render()
 
 
-def _put_counters(page: Text, counters: Counters) -> None:
+def _put_counters(page: Text, counters: Counters, wanted: desired.Desired) -> None:
     page.put("muster_cycles_total", counters.cycles)
     page.put_histogram("muster_cycle_duration_seconds", counters.cycle_duration)
     page.put_histogram("muster_store_commit_duration_seconds", counters.commit_duration)
     page.put_histogram("muster_job_run_seconds", counters.job_run)
-    for queue, waits in sorted(counters.job_wait.items()):
-        page.put_histogram("muster_job_wait_seconds", waits, queue)
+    # with zeros, so that the first job that waited is an increase too
+    waits = dict.fromkeys(wanted.structure.queues, Histogram(WAIT_BUCKETS)) | counters.job_wait
+    for queue, waited in sorted(waits.items()):
+        page.put_histogram("muster_job_wait_seconds", waited, queue)
     page.put_histogram("muster_sync_duration_seconds", counters.sync_duration)
     page.put_histogram("muster_sync_lag_seconds", counters.sync_lag)
     counted: tuple[tuple[str, Mapping[str, float]], ...] = (

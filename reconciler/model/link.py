@@ -21,12 +21,14 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
     ``fresh``: the node was not answered for a while, so that the loop may be about to give its
     work up. It is answered, and its leases renewed, only after a ``NodeUpdate`` that the loop
-    sends once it has decided with this report in hand.
+    sends once it has decided with this report in hand. ``gpu_ratios`` is how busy each of its
+    GPUs is, by number; the rest of what they do stays with the server.
     """
 
     request: SyncRequest
     received_at: float
     fresh: bool = False
+    gpu_ratios: tuple[tuple[int, float], ...] = ()
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):

@@ -1,92 +1,262 @@
-"""Problems in the forms that other programs read: SARIF, and annotations of GitHub's workflows.
+"""Reports: what was used and what it cost, how long work waited, how well it used what it had, and
+who got what was promised; over hours or months, out of the store's sums.
 
-Problems come in with paths below the folder that was read; ``prefix`` is where that folder stands
-in its repository, since those programs know paths from the top alone.
+What is still running is charged up to now, so that a report of today is not empty. A report is a
+table of numbers with the units of its columns; how it is shown is for others.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
-from reconciler import __version__
-from reconciler.model import desired
+import msgspec
 
-_LEVELS = {"error": "error", "warning": "warning"}
-#: GitHub shows no more annotations of one step; what is more is told in one line.
-ANNOTATIONS_MAX = 50
+from reconciler.metrics import metering
+from reconciler.model import rollups, times
+from reconciler.store import Reader, summing
 
-
-def place(problem: desired.Problem, prefix: str) -> str:
-    """The path of a problem from the top of its repository."""
-    return "/".join(part for part in (prefix.strip("/"), problem.path) if part)
-
-
-def message(problem: desired.Problem) -> str:
-    """What is wrong, without where."""
-    subject = ": ".join(part for part in (problem.object, problem.field) if part)
-    text = f"{subject}: {problem.message}" if subject else problem.message
-    if problem.found:
-        text += f"; found {problem.found}"
-    if problem.expected:
-        text += f"; expected {problem.expected}"
-    return text
+What = Literal["usage", "waiting", "efficiency", "fairness"]
+By = Literal["queue", "user", "pool", "model"]
+HOUR_S = 3600.0
+QUANTILES = (0.5, 0.9, 0.99)
+#: What waiting and shares can be grouped by.
+WAITING_BY = ("queue", "user")
+FAIRNESS_BY = ("queue",)
+Value = str | float | None
 
 
-def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
-    """A SARIF 2.1.0 log, as code scanning takes it."""
-    rules = sorted({problem.rule for problem in problems})
-    return {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "muster",
-                        "version": __version__,
-                        "rules": [{"id": rule} for rule in rules],
-                    }
-                },
-                "columnKind": "unicodeCodePoints",
-                "results": [_result(problem, prefix, rules) for problem in problems],
-            }
-        ],
-    }
+class ReportError(ValueError):
+    """What was asked for can't be reported; says what can."""
 
 
-def _result(problem: desired.Problem, prefix: str, rules: list[str]) -> dict[str, Any]:
-    location: dict[str, Any] = {"artifactLocation": {"uri": place(problem, prefix) or "."}}
-    if problem.line:
-        location["region"] = {"startLine": problem.line, "startColumn": max(1, problem.column)}
-    return {
-        "ruleId": problem.rule,
-        "ruleIndex": rules.index(problem.rule),
-        "level": _LEVELS[problem.severity],
-        "message": {"text": message(problem)},
-        "locations": [{"physicalLocation": location}],
-    }
+class Column(msgspec.Struct, frozen=True):
+    """One column. ``unit`` is ``GPU-hours``, ``s``, ``ratio``, ``jobs`` or a currency."""
+
+    name: str
+    unit: str = ""
 
 
-def annotations(problems: Iterable[desired.Problem], prefix: str) -> list[str]:
-    """Workflow commands, one a problem, errors first, no more than are shown."""
-    ordered = sorted(problems, key=lambda one: one.severity)
-    lines = [_annotation(problem, prefix) for problem in ordered[:ANNOTATIONS_MAX]]
-    if len(ordered) > ANNOTATIONS_MAX:
-        more = len(ordered) - ANNOTATIONS_MAX
-        lines.append(f"::warning title=muster::{more} more problems are in the log of this step")
-    return lines
+class Report(msgspec.Struct, frozen=True):
+    """A table. ``began`` and ``ended`` are RFC 3339; a value is None where nothing is known."""
+
+    what: What
+    began: str
+    ended: str
+    by: tuple[By, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
 
 
-def _annotation(problem: desired.Problem, prefix: str) -> str:
-    parts = [f"file={_property(place(problem, prefix))}"]
-    if problem.line:
-        parts += [f"line={problem.line}", f"col={max(1, problem.column)}"]
-    parts.append(f"title={_property(problem.rule)}")
-    return f"::{problem.severity} {','.join(parts)}::{_data(message(problem))}"
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What an hour costs: of a GPU by model, of one that is not listed, of a CPU."""
+
+    currency: str = "EUR"
+    gpu_hour: dict[str, float] = {}
+    other_gpu_hour: float = 0.0
+    cpu_hour: float = 0.0
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+class Asked(msgspec.Struct, frozen=True):
+    """What a report is over: the hours that begin from ``began`` on and before ``ended``.
+
+    ``now`` is up to when what still runs is charged.
+    """
+
+    began: float
+    ended: float
+    by: tuple[By, ...]
+    now: float
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def make(what: What, reader: Reader, asked: Asked) -> Report:
+    """A report.
+
+    Raises:
+        ReportError: the times are none, or it can't be grouped so.
+    """
+    began, ended, by = asked.began, asked.ended, asked.by
+    if not began < ended:
+        raise ReportError(
+            f"a report ends after it begins; found {times.format_time(began)} to "
+            f"{times.format_time(ended)}"
+        )
+    allowed = {"waiting": WAITING_BY, "fairness": FAIRNESS_BY}.get(what, ())
+    wrong = [one for one in by if allowed and one not in allowed]
+    if wrong:
+        raise ReportError(
+            f"{what} is reported by {' and '.join(allowed)}; {', '.join(wrong)} is not known of it"
+        )
+    columns, rows = _TABLES[what](reader, asked)
+    keys = tuple(Column(one) for one in by)
+    return Report(
+        what,
+        times.format_time(began),
+        times.format_time(ended),
+        tuple(by),
+        keys + columns,
+        tuple(rows),
+    )
+
+
+_Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]
+
+
+def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], rollups.Usage]:
+    """Sums of what is concluded, and what is not up to now."""
+    found = summing.usage(reader, asked.began, asked.ended, asked.by)
+    first, last = int(asked.began // HOUR_S), -int(-asked.ended // HOUR_S)
+    nodes = {node.name: node for node in reader.nodes()}
+    for attempt, job in summing.open_attempts(reader):
+        spec = job.spec if job is not None else None
+        for key, usage in metering.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
+            if first <= key.hour < last:
+                group = tuple(getattr(key, summing.USAGE_COLUMNS[one]) for one in asked.by)
+                found[group] = found.get(group, rollups.Usage()) + usage
+    return found
+
+
+def _usage(reader: Reader, asked: Asked) -> _Table:
+    found = _used(reader, asked)
+    columns = (
+        Column("attempts", "attempts"),
+        Column("asked", "GPU-hours"),
+        Column("allocated", "GPU-hours"),
+        Column("used", "GPU-hours"),
+        Column("cpu", "CPU-hours"),
+    )
+    ordered = sorted(found.items(), key=lambda one: (-one[1].gpu_s, -one[1].cpu_s, one[0]))
+    return columns, [
+        (
+            *group,
+            used.attempts,
+            used.asked_gpu_s / HOUR_S,
+            used.gpu_s / HOUR_S,
+            None if not used.measured_gpu_s else used.busy_gpu_s / HOUR_S,
+            used.cpu_s / HOUR_S,
+        )
+        for group, used in ordered
+    ]
+
+
+def _efficiency(reader: Reader, asked: Asked) -> _Table:
+    found = _used(reader, asked)
+    columns = (
+        Column("allocated", "GPU-hours"),
+        Column("measured", "ratio"),
+        Column("gpu-busy", "ratio"),
+        Column("idle", "GPU-hours"),
+        Column("failed", "GPU-hours"),
+        Column("cpu-used", "ratio"),
+    )
+    ordered = sorted(
+        found.items(), key=lambda one: (-(one[1].measured_gpu_s - one[1].busy_gpu_s), one[0])
+    )
+    return columns, [
+        (
+            *group,
+            used.gpu_s / HOUR_S,
+            _ratio(used.measured_gpu_s, used.gpu_s),
+            _ratio(used.busy_gpu_s, used.measured_gpu_s),
+            (used.measured_gpu_s - used.busy_gpu_s) / HOUR_S if used.measured_gpu_s else None,
+            used.failed_gpu_s / HOUR_S,
+            _ratio(used.used_cpu_s, used.cpu_s),
+        )
+        for group, used in ordered
+    ]
+
+
+def _waiting(reader: Reader, asked: Asked) -> _Table:
+    found = summing.waits(reader, asked.began, asked.ended, asked.by)
+    columns = (
+        Column("jobs", "jobs"),
+        Column("mean", "s"),
+        *(Column(f"p{quantile * 100:g}", "s") for quantile in QUANTILES),
+        Column("longest", "s"),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for group, buckets in found.items():
+        jobs = sum(wait.jobs for wait in buckets.values())
+        wait_s = sum(wait.wait_s for wait in buckets.values())
+        quantiles = (quantile_of(buckets, quantile) for quantile in QUANTILES)
+        rows.append((*group, jobs, wait_s / jobs, *quantiles, rollups.wait_of(max(buckets))))
+    return columns, rows
+
+
+def quantile_of(buckets: Mapping[int, rollups.Wait], quantile: float) -> float:
+    """The wait that this part of the jobs did not exceed, to within 5 %."""
+    jobs = sum(wait.jobs for wait in buckets.values())
+    seen = 0
+    for bucket in sorted(buckets):
+        seen += buckets[bucket].jobs
+        if seen >= quantile * jobs:
+            return rollups.wait_of(bucket)
+    return 0.0
+
+
+def _fairness(reader: Reader, asked: Asked) -> _Table:
+    columns = (
+        Column("guaranteed", "GPU-hours"),
+        Column("fair", "GPU-hours"),
+        Column("wanted", "GPU-hours"),
+        Column("allocated", "GPU-hours"),
+        Column("of-fair", "ratio"),
+        Column("starved", "GPU-hours"),
+    )
+    found = summing.shares(reader, asked.began, asked.ended)
+    return columns, [
+        (
+            *((queue,) if asked.by else ()),
+            share.guaranteed_gpu_s / HOUR_S,
+            share.fair_gpu_s / HOUR_S,
+            share.demand_gpu_s / HOUR_S,
+            share.allocated_gpu_s / HOUR_S,
+            _ratio(share.allocated_gpu_s, share.fair_gpu_s),
+            share.starved_gpu_s / HOUR_S,
+        )
+        for queue, share in sorted(found.items())
+    ]
+
+
+_TABLES: dict[What, Callable[[Reader, Asked], _Table]] = {
+    "usage": _usage,
+    "waiting": _waiting,
+    "efficiency": _efficiency,
+    "fairness": _fairness,
+}
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def priced(report: Report, prices: Prices, by: Sequence[By]) -> Report:
+    """A report of usage by ``(*by, "model")`` with its cost, summed up over models again.
+
+    Raises:
+        ReportError: the report is none of usage by model.
+    """
+    if report.what != "usage" or report.by != (*by, "model"):
+        raise ReportError("a cost is made of usage by model")
+    count = len(by)
+    sums: dict[tuple[Value, ...], list[float]] = {}
+    known: set[tuple[Value, ...]] = set()
+    for row in report.rows:
+        group, model, amounts = row[:count], str(row[count]), row[count + 1 :]
+        allocated, cpu = float(amounts[2] or 0), float(amounts[4] or 0)
+        gpu_price = prices.gpu_hour.get(model, prices.other_gpu_hour)
+        cost = allocated * gpu_price + cpu * prices.cpu_hour
+        if amounts[3] is not None:
+            known.add(group)
+        total = sums.setdefault(group, [0.0] * (len(amounts) + 1))
+        for position, amount in enumerate((*amounts, cost)):
+            total[position] += float(amount or 0)
+    rows = []
+    for group, total in sorted(sums.items(), key=lambda one: -one[1][-1]):
+        attempts, asked, allocated, used, *rest = total
+        shown = used if group in known else None
+        rows.append((*group, int(attempts), asked, allocated, shown, *rest))
+    columns = (
+        *report.columns[:count],
+        *report.columns[count + 1 :],
+        Column("cost", prices.currency),
+    )
+    return msgspec.structs.replace(report, by=tuple(by), columns=columns, rows=tuple(rows))

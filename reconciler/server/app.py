@@ -20,6 +20,7 @@ from reconciler.server import (
     logs,
     overrides,
     plans,
+    reporting,
     services,
     sync,
 )
@@ -55,6 +56,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *plans.HANDLERS,
             *changes.HANDLERS,
             *overrides.HANDLERS,
+            *reporting.HANDLERS,
             *logs.HANDLERS,
         ],
         lifespan=[linked],

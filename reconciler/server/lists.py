@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model.times import format_time
-from reconciler.operations import explaining, views
+from reconciler.operations import explaining, reports, views
 from reconciler.server import services
 
 
@@ -97,6 +97,12 @@ class Snapshot(Envelope, frozen=True, kw_only=True):
     pools: list[views.PoolView]
     drift: list[views.DriftView]
     sync: views.SyncView
+
+
+class Report(Envelope, frozen=True, kw_only=True):
+    """A table of sums over a span of time."""
+
+    report: reports.Report
 
 
 def head(service: services.Services) -> dict[str, Any]:

@@ -5,6 +5,7 @@ with ``muster:``.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ from litestar.datastructures import State
 from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import Stream
 
-from reconciler.model import records
+from reconciler.model import records, times
 from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState
 from reconciler.server import access, api, failures, relay, services
 
@@ -27,7 +28,11 @@ FULL_PIECE_BYTES = 64 * 1024
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Whose output somebody wants to read."""
+    """Whose output somebody wants to read.
+
+    ``every``: of all attempts at the task that ran between ``since`` and ``until``, the oldest
+    first; else of the newest, or of ``attempt``.
+    """
 
     job: str
     run: int
@@ -37,6 +42,9 @@ class Wanted(msgspec.Struct, frozen=True):
     attempt: int | None
     stream: str
     follow: bool
+    every: bool = False
+    since: float | None = None
+    until: float | None = None
 
 
 def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
@@ -75,12 +83,44 @@ def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRec
     return found
 
 
+def tries_between(service: services.Services, wanted: Wanted) -> list[records.AttemptRecord]:
+    """The attempts at the task that ran within the span that is asked for, the oldest first."""
+    since = -math.inf if wanted.since is None else wanted.since
+    until = math.inf if wanted.until is None else wanted.until
+    return [
+        attempt
+        for attempt in service.reader.attempts(
+            wanted.job, wanted.run, element=wanted.element, limit=10_000
+        )
+        if (attempt.group, attempt.index) == (wanted.group, wanted.index)
+        and (attempt.started_at or attempt.assigned_at) <= until
+        and (attempt.ended_at is None or attempt.ended_at >= since)
+    ]
+
+
 def is_over(service: services.Services, wanted: Wanted) -> bool:
     """Whether no further attempt at the task can come."""
     job = service.reader.job(wanted.job, wanted.run)
     if job is None or job.finished or wanted.attempt is not None:
         return True
     return ELEMENT_CODES[job.elements[wanted.element]] in FINISHED_JOB_STATES
+
+
+def heading(attempt: records.AttemptRecord) -> str:
+    """What stands above the output of an attempt: which, where, when, and how it ended."""
+    words = f"attempt {attempt.try_number} on {attempt.node}"
+    if attempt.started_at is not None:
+        words += f" since {_second(attempt.started_at)}"
+    if attempt.ended_at is not None:
+        words += f" until {_second(attempt.ended_at)}"
+    if attempt.end_reason is not None:
+        words += f" ({attempt.end_reason.value})"
+    return words
+
+
+def _second(at: float) -> str:
+    """A time without its milliseconds."""
+    return times.format_time(at)[:19] + "Z"
 
 
 def _line(text: str) -> bytes:
@@ -92,6 +132,21 @@ async def text(
 ) -> AsyncIterator[bytes]:
     """The output, piece by piece."""
     seen: set[str] = set()
+    if wanted.every:
+        found = await asyncio.to_thread(tries_between, service, wanted)
+        for one in found:
+            seen.add(one.id)
+            yield _line(heading(one))
+            # only what still runs can be followed; the others have ended
+            alive = wanted.follow and one.state is not AttemptState.ENDED
+            async for data in one_attempt(
+                service, msgspec.structs.replace(wanted, follow=alive), one, tail
+            ):
+                yield data
+        if not found and not wanted.follow:
+            yield _line(f"no attempt at this task of job {wanted.job} ran in that time")
+        if not wanted.follow:
+            return
     while not service.stopping.is_set():
         attempt = await asyncio.to_thread(newest_try, service, wanted)
         if attempt is not None and attempt.id not in seen:
@@ -165,6 +220,13 @@ async def _data(
             return
 
 
+def _moment(name: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else times.parse_time(text)
+    except ValueError as error:
+        raise failures.Failure(400, f"{name}: {error}") from None
+
+
 @get(
     "/v1/jobs/{name:str}/logs",
     media_type=MediaType.TEXT,
@@ -181,10 +243,17 @@ async def logs(
     stream: FromQuery[Literal["stdout", "stderr"]] = "stdout",
     follow: FromQuery[bool] = False,
     tail: Annotated[int | None, Parameter(ge=0, le=TAIL_MAX)] = None,
+    run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
+    every: FromQuery[bool] = False,
+    since: Annotated[str | None, Parameter(description="RFC 3339; `every` from then on.")] = None,
+    until: Annotated[str | None, Parameter(description="RFC 3339; `every` up to then.")] = None,
 ) -> Stream:
-    """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones."""
+    """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones.
+
+    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own.
+    """
     service: services.Services = state.services
-    job = await asyncio.to_thread(api.job_or_404, service, name, None)
+    job = await asyncio.to_thread(api.job_or_404, service, name, run)
     group, index = task_of(job, task)
     if (element or 0) >= job.spec.element_count:
         raise failures.Failure(
@@ -194,7 +263,11 @@ async def logs(
         raise failures.Failure(
             429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
         )
-    wanted = Wanted(name, job.spec.run, element or 0, group, index, attempt, stream, follow)
+    span = [_moment("since", since), _moment("until", until)]
+    wanted = Wanted(
+        name, job.spec.run, element or 0, group, index, attempt, stream, follow,
+        every or span != [None, None], *span,
+    )  # fmt: skip
     if attempt is not None and await asyncio.to_thread(newest_try, service, wanted) is None:
         raise failures.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
     return Stream(text(service, wanted, tail), media_type="text/plain; charset=utf-8")

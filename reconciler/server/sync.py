@@ -14,7 +14,7 @@ from litestar.datastructures import State
 from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
-from reconciler.model import link, wire
+from reconciler.model import devices, link, wire
 from reconciler.server import access, services, sessions
 from reconciler.server.failures import Failure
 from reconciler.server.link_client import LinkDownError
@@ -86,6 +86,13 @@ def require_ready(service: services.Services) -> link.Published:
     return published
 
 
+def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float], ...]:
+    """How busy each GPU is, by number, of those that tell."""
+    return tuple(
+        (one.index, one.utilization_ratio) for one in usage if one.utilization_ratio is not None
+    )
+
+
 async def forward(
     service: services.Services, session: sessions.Session, request: wire.SyncRequest, *, new: bool
 ) -> None:
@@ -106,7 +113,8 @@ async def forward(
         or session.told != told
         or fresh
     ):
-        await service.link.report(link.Reported(request, time.time(), fresh))
+        ratios = busy_ratios(session.gpu_usage)
+        await service.link.report(link.Reported(request, time.time(), fresh, ratios))
         session.told = told
     if fresh and not await session.confirmed(updates, CONFIRM_S_MAX):
         raise Failure(

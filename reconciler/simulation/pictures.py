@@ -80,7 +80,12 @@ def page(runs: Sequence[results.Run], title: str) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg") :]
-    return _PAGE.format(title=html.escape(title), table=_table(runs), drawing=drawing)
+    return frame(title=title, table=_table(runs), drawing=drawing)
+
+
+def frame(*, title: str, table: str, drawing: str) -> str:
+    """A page of a title, a table and a drawing, both as HTML."""
+    return _PAGE.format(title=html.escape(title), table=table, drawing=drawing)
 
 
 _PAGE = """\

@@ -75,8 +75,32 @@ def _remedies(connection: sa.Connection) -> None:
     ).create(connection)
 
 
+def _rollups(connection: sa.Connection) -> None:
+    """Sums by the hour, of which reports are made; they begin with this version."""
+    for statement in (
+        """CREATE TABLE usage_hours (
+            hour BIGINT NOT NULL, queue TEXT NOT NULL, owner TEXT NOT NULL, pool TEXT NOT NULL,
+            model TEXT NOT NULL, attempts DOUBLE NOT NULL, asked_gpu_s DOUBLE NOT NULL,
+            gpu_s DOUBLE NOT NULL, failed_gpu_s DOUBLE NOT NULL, measured_gpu_s DOUBLE NOT NULL,
+            busy_gpu_s DOUBLE NOT NULL, cpu_s DOUBLE NOT NULL, used_cpu_s DOUBLE NOT NULL,
+            PRIMARY KEY (hour, queue, owner, pool, model)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE wait_days (
+            day BIGINT NOT NULL, queue TEXT NOT NULL, owner TEXT NOT NULL, bucket BIGINT NOT NULL,
+            jobs DOUBLE NOT NULL, wait_s DOUBLE NOT NULL, PRIMARY KEY (day, queue, owner, bucket)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE share_hours (
+            hour BIGINT NOT NULL, queue TEXT NOT NULL, guaranteed_gpu_s DOUBLE NOT NULL,
+            fair_gpu_s DOUBLE NOT NULL, allocated_gpu_s DOUBLE NOT NULL,
+            demand_gpu_s DOUBLE NOT NULL, starved_gpu_s DOUBLE NOT NULL,
+            PRIMARY KEY (hour, queue)
+        ) WITHOUT ROWID""",
+    ):
+        connection.execute(sa.text(statement))
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies)
+STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups)
 NEWEST = 1 + len(STEPS)
 
 

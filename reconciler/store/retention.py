@@ -18,6 +18,8 @@ KEYS_MAX = 500
 #: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
 
+#: Sums for reports are kept so long: a year, and what one compares it with.
+ROLLUPS_S = 800 * 86_400
 _ENTRY, _SNAPSHOT = schema.JOURNAL.c, schema.SNAPSHOTS.c
 
 
@@ -34,13 +36,23 @@ def prune(
     journal_before: float,
     history_before: float,
     journal_bytes_max: int,
+    now: float,
 ) -> int:
     """Delete one batch of each table; returns how many rows went."""
+    _prune_rollups(connection, now - ROLLUPS_S)
     return (
         _prune_events(connection, events_before)
         + _prune_journal(connection, journal_before, journal_bytes_max)
         + _prune_history(connection, history_before)
     )
+
+
+def _prune_rollups(connection: sa.Connection, before: float) -> None:
+    """Delete sums that no report goes back to: by their keys' order, so that it costs little."""
+    hour, day = int(before // 3600), int(before // 86_400)
+    connection.execute(sa.delete(schema.USAGE_HOURS).where(schema.USAGE_HOURS.c.hour < hour))
+    connection.execute(sa.delete(schema.SHARE_HOURS).where(schema.SHARE_HOURS.c.hour < hour))
+    connection.execute(sa.delete(schema.WAIT_DAYS).where(schema.WAIT_DAYS.c.day < day))
 
 
 def _prune_history(connection: sa.Connection, before: float) -> int:

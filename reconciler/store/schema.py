@@ -181,3 +181,35 @@ SNAPSHOTS = sa.Table(
     _integer("format"),
     _body(),
 )
+
+
+def _sums(name: str, keys: dict[str, bool], sums: tuple[str, ...]) -> sa.Table:
+    """A table of sums; ``keys`` maps the columns of its key to whether they are numbers."""
+    return sa.Table(
+        name,
+        METADATA,
+        *(_integer(k, key=True) if number else _text(k, key=True) for k, number in keys.items()),
+        *(sa.Column(column, sa.Double, nullable=False) for column in sums),
+        sqlite_with_rowid=False,
+    )
+
+
+#: Sums for reports (``model.rollups``), in the order of its structs' fields.
+USAGE_HOURS = _sums(
+    "usage_hours",
+    {"hour": True, "queue": False, "owner": False, "pool": False, "model": False},
+    (
+        "attempts", "asked_gpu_s", "gpu_s", "failed_gpu_s", "measured_gpu_s", "busy_gpu_s",
+        "cpu_s", "used_cpu_s",
+    ),
+)  # fmt: skip
+WAIT_DAYS = _sums(
+    "wait_days",
+    {"day": True, "queue": False, "owner": False, "bucket": True},
+    ("jobs", "wait_s"),
+)
+SHARE_HOURS = _sums(
+    "share_hours",
+    {"hour": True, "queue": False},
+    ("guaranteed_gpu_s", "fair_gpu_s", "allocated_gpu_s", "demand_gpu_s", "starved_gpu_s"),
+)

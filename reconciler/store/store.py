@@ -10,7 +10,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from reconciler.model import recollection, records
+from reconciler.model import recollection, records, rollups
 from reconciler.model.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, writer
 from reconciler.store.errors import DeposedError, StoreError
@@ -144,6 +144,7 @@ class Store(Reader):
         snapshot: bytes | None,
         views: Mapping[str, bytes],
         incumbents: bytes | None,
+        rollup: rollups.Rollup = rollups.Rollup(),  # noqa: B008 - a value that never changes
     ) -> int:
         """Make a cycle durable as a whole, and return the newest event's number.
 
@@ -167,6 +168,7 @@ class Store(Reader):
             put.overrides(connection, outcome.overrides)
             put.remedies(connection, outcome.remedies)
             put.views(connection, shown)
+            put.rollup(connection, rollup)
             written_as = schema.JOURNAL_FORMAT
             entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
             writer.many(connection, writer.UPSERT["journal"], [entry])
@@ -211,4 +213,5 @@ class Store(Reader):
                 journal_before=journal_before,
                 history_before=history_before,
                 journal_bytes_max=journal_bytes_max,
+                now=now,
             )

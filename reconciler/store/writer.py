@@ -10,14 +10,16 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from reconciler.model import drift, events, records, runs
+from reconciler.model import drift, events, records, rollups, runs
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, schema
 from reconciler.store.codec import Row
 
+astuple = msgspec.structs.astuple
 Notes = Mapping[int, records.ElementNote]
 
 
@@ -42,6 +44,20 @@ def _delete(*columns: sa.Column[Any]) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
 
 
+def _add(table: sa.Table) -> str:
+    """Add to the sums of a row, or make it."""
+    keys = [column.name for column in table.primary_key]
+    insert = sqlite.insert(table).values({column.name: None for column in table.c})
+    sums = {
+        column.name: column + insert.excluded[column.name]
+        for column in table.c
+        if column.name not in keys
+    }
+    statement = insert.on_conflict_do_update(index_elements=keys, set_=sums)
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
+
+
+ADD = {t.name: _add(t) for t in (schema.USAGE_HOURS, schema.WAIT_DAYS, schema.SHARE_HOURS)}
 UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
 DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
 DELETE_REASON = _delete(schema.REASONS.c.key)
@@ -176,6 +192,19 @@ class Writer:
         connection.exec_driver_sql("DELETE FROM drift")
         many(connection, UPSERT["drift"], [codec.drift_row(one) for one in found])
         self._drift = found
+
+    def rollup(self, connection: sa.Connection, rollup: rollups.Rollup) -> None:
+        """Add to the sums that reports are made of."""
+        for table, rows in (
+            ("usage_hours", rollup.usage),
+            ("wait_days", rollup.waits),
+            ("share_hours", rollup.shares),
+        ):
+            many(
+                connection,
+                ADD[table],
+                [(*astuple(key), *astuple(sums)) for key, sums in rows.items()],
+            )
 
     def views(self, connection: sa.Connection, views: Mapping[str, bytes]) -> None:
         """Views that changed."""

@@ -10,68 +10,20 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
-from agents import processes
 from tests.integration import beds
+from tests.integration.nvml import sites
 from tests.nvml import standin
 from tests.nvml.standin import machine, uuid
 
-POOL = """\
-apiVersion: muster/v1
-kind: NodePool
-metadata: {name: h200}
-spec:
-  hosts: gpu1
-  allowRoot: true
-  nodes: {cpu: 1, memory: 100Mi, gpus: {count: 2, model: NVIDIA H200, memory: 140Gi}}
-"""
 JOB = "  pools: [h200]\n  resources: {gpu: 2}\n  command: [sh, -c, 'echo $CUDA_VISIBLE_DEVICES']"
 
 
-class Site:
-    """A cluster with one node that has GPUs."""
-
-    def __init__(self, folder: Path, library: Path) -> None:
-        self.bed = beds.Bed(folder, nodes=1)
-        self.situation = folder / "situation"
-        self.root = folder / "node"
-        self.environment = {**os.environ, **standin.environment(library, self.situation)}
-        self.agent: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Bring all of it up."""
-        standin.write(self.situation, machine(2))
-        self.bed.start()
-        self.bed.commit({"h200.yaml": POOL})
-        token = self.bed.cluster.state / "node-token"
-        command = [sys.executable, "-m", "agents", "--server", self.bed.cluster.url]
-        command += ["--name", "gpu1", "--root", str(self.root), "--token-file", str(token)]
-        command += ["--gpu-interval", "0.05", "--stop-tasks-on-exit"]
-        with (self.root.parent / "agent.log").open("wb") as log:
-            self.agent = subprocess.Popen(command, env=self.environment, stderr=log)
-        self.bed.until(lambda: self.node()["state"] == "Ready")
-
-    def node(self) -> Any:
-        """The node as the API shows it."""
-        found = self.bed.get("/v1/nodes")["items"]
-        return next((one for one in found if one["name"] == "gpu1"), {"state": "Missing"})
-
-    def drift(self, kind: str) -> list[Any]:
-        """Drift of one kind."""
-        return [one for one in self.bed.get("/v1/drift")["items"] if one["kind"] == kind]
-
-    def stop(self) -> None:
-        """End all of it."""
-        if self.agent is not None:
-            self.agent.terminate()
-            self.agent.wait(40)
-        self.bed.stop()
-        assert not processes.supervisors_of(str(self.root))
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, libraries: dict[bool, Path]) -> Iterator[Site]:
+def site(
+    tmp_path_factory: pytest.TempPathFactory, libraries: dict[bool, Path]
+) -> Iterator[sites.Site]:
     """The cluster, for all tests of this module."""
-    made = Site(tmp_path_factory.mktemp("site"), libraries[False])
+    made = sites.Site(tmp_path_factory.mktemp("site"), libraries[False])
     try:
         made.start()
         yield made
@@ -79,13 +31,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, libraries: dict[bool, Path]) 
         made.stop()
 
 
-def test_a_job_gets_the_devices_by_uuid(site: Site) -> None:
+def test_a_job_gets_the_devices_by_uuid(site: sites.Site) -> None:
     site.bed.commit({"jobs/see.yaml": beds.job("see", JOB)})
     site.bed.until_state("see", "Succeeded")
     assert site.bed.output("see") == f"{uuid(0)},{uuid(1)}\n"
 
 
-def test_a_node_shows_its_devices_and_what_they_do(site: Site) -> None:
+def test_a_node_shows_its_devices_and_what_they_do(site: sites.Site) -> None:
     def told() -> Any:
         found = site.node()
         return found if all(gpu["usage"] for gpu in found["gpus"]) else None
@@ -104,7 +56,7 @@ def test_a_node_shows_its_devices_and_what_they_do(site: Site) -> None:
     assert line.split()[:5] == ["0", "NVIDIA", "H200", "ok", "55%"]
 
 
-def test_prometheus_finds_what_they_do(site: Site) -> None:
+def test_prometheus_finds_what_they_do(site: sites.Site) -> None:
     assert site.bed.api is not None
     targets = site.bed.get("/v1/prometheus/targets")
     paths = {one["labels"]["__metrics_path__"] for one in targets}
@@ -120,7 +72,7 @@ def test_prometheus_finds_what_they_do(site: Site) -> None:
     assert site.bed.until(watts) == {uuid(0): 350.5, uuid(1): 350.5}
 
 
-def test_a_stranger_is_drift_until_it_goes(site: Site) -> None:
+def test_a_stranger_is_drift_until_it_goes(site: sites.Site) -> None:
     with subprocess.Popen(["sleep", "600"]) as stranger:
         standin.write(site.situation, [f"process 1 {stranger.pid} 2097152", *machine(2)])
         (found,) = site.bed.until(lambda: site.drift("gpu-process-foreign"))
@@ -133,7 +85,7 @@ def test_a_stranger_is_drift_until_it_goes(site: Site) -> None:
     site.bed.until(lambda: not site.drift("gpu-process-foreign"))
 
 
-def test_a_lost_device_takes_the_node_out_until_it_is_back(site: Site) -> None:
+def test_a_lost_device_takes_the_node_out_until_it_is_back(site: sites.Site) -> None:
     standin.write(site.situation, [f"return:* 1 {standin.GPU_IS_LOST}", *machine(2)])
     site.bed.until(lambda: site.node()["state"] == "Unhealthy")
     (found,) = site.drift("node-inventory")

@@ -103,3 +103,33 @@ def test_a_node_stops_when_its_reader_has_gone(served: parts.Served) -> None:
         assert post(served, request, wire.LogChunk(b"x\n")) == 204
         assert next(response.iter_text()) == "x\n"
     served.until(lambda: post(served, request, wire.LogChunk(b"y\n", offset=2)) == 410)
+
+
+def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
+    first = msgspec.structs.replace(
+        samples.attempt(TRAIN, state=AttemptState.ENDED, concluded=True), started_at=102.0
+    )
+    second = msgspec.structs.replace(
+        samples.attempt(TRAIN, try_number=2, node="n2", state=AttemptState.RUNNING),
+        started_at=5000.0,
+    )
+    served.commit(jobs=(TRAIN,), attempts=(first, second))
+
+    def read_all(query: dict[str, str], **outputs: bytes) -> str:
+        with parts.in_background(lambda: read(served, **query)) as text:
+            for node, output in outputs.items():
+                request = asked(served, node)
+                post(served, request, wire.LogChunk(output), wire.LogChunk(end=True), node=node)
+            return str(text())
+
+    told = read_all({"every": "true"}, n1=b"one\n", n2=b"two\n")
+    assert told == (
+        "muster: attempt 1 on n1 since 1970-01-01T00:01:42Z until 1970-01-01T00:01:43Z (Exited)\n"
+        "one\nmuster: attempt 2 on n2 since 1970-01-01T01:23:20Z\ntwo\n"
+    )
+    later = read_all({"since": "1970-01-01T01:00:00Z"}, n2=b"two\n")
+    assert later == "muster: attempt 2 on n2 since 1970-01-01T01:23:20Z\ntwo\n"
+    nothing = read_all({"until": "1970-01-01T00:00:10Z"})
+    assert nothing == "muster: no attempt at this task of job train ran in that time\n"
+    assert served.client.get("/v1/jobs/train/logs?since=noon").status_code == 400
+    assert served.client.get("/v1/jobs/train/logs?run=7").status_code == 404

@@ -67,7 +67,9 @@ def test_an_upgraded_store_has_the_tables_of_a_new_one(tmp_path: pathlib.Path) -
 def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> None:
     _version_1(tmp_path / "old.db")
     url = f"sqlite:///{tmp_path / 'old.db'}"
-    with pytest.raises(store.StoreError, match="has schema version 1, 4 is needed; start the"):
+    with pytest.raises(
+        store.StoreError, match=f"has schema version 1, {migrations.NEWEST} is needed; start the"
+    ):
         store.Reader.open(url)
     for _ in range(2):
         with contextlib.closing(store.Store.open(url)) as opened:

@@ -1,0 +1,30 @@
+"""What an agent tells its operator, on its standard error: the same thing once a minute at most."""
+
+import contextlib
+import sys
+import time
+
+SAY_AGAIN_S = 60.0
+#: Texts that are told apart by their beginnings; so many are remembered.
+BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
+
+
+class Voice:
+    """One agent's; called by all its threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._said: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """Write a line, unless it was written a moment ago."""
+        now, same = time.monotonic(), text[:BEGINNING_CHARACTERS]
+        if now < self._said.get(same, -SAY_AGAIN_S) + SAY_AGAIN_S:
+            return
+        if len(self._said) > REMEMBERED_MAX:
+            self._said.clear()
+        self._said[same] = now
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{stamp} muster-agent {self._name}: {text}\n")
+            sys.stderr.flush()

@@ -1,0 +1,270 @@
+"""The few kinds of panel that the dashboards are made of, and what all of them have in common.
+
+A panel is given by title, description, expressions with their legends, unit and thresholds. What a
+threshold means is said in the description; colours go from good to bad.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import heatmap as heatmap_models
+from grafana_foundation_sdk.models import prometheus as prometheus_models
+
+SOURCE = models.DataSourceRef("prometheus", "${datasource}")
+HEIGHT, STAT_HEIGHT = 8, 4
+GOOD, WARNING, BAD = "green", "orange", "red"
+#: A percentage that is better when it is high.
+RISING = ((None, BAD), (0.5, WARNING), (0.8, GOOD))
+Steps = Sequence[tuple[float | None, str]]
+#: Nothing to be judged by.
+PLAIN: Steps = ((None, "blue"),)
+Exprs = Mapping[str, str]
+Panel = Any
+"""A builder of a panel; the library gives them no common type that mypy can use."""
+
+
+def _steps(steps: Steps) -> boards.ThresholdsConfig:
+    return (
+        boards.ThresholdsConfig()
+        .mode(models.ThresholdsMode.ABSOLUTE)
+        .steps([models.Threshold(value, color) for value, color in steps])
+    )
+
+
+def _target(letter: str, expr: str, legend: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().ref_id(letter).expr(expr).legend_format(legend)
+
+
+#: The value of now.
+_LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
+
+
+def _with(panel: Panel, title: str, description: str, unit: str, width: int) -> Panel:
+    return panel.title(title).description(description).unit(unit).span(width).datasource(SOURCE)
+
+
+def number(
+    title: str,
+    description: str,
+    expr: str,
+    *,
+    unit: str = "short",
+    steps: Steps = PLAIN,
+    words: Mapping[str, tuple[str, str]] | None = None,
+    width: int = 3,
+) -> Panel:
+    """One number; ``words`` maps values to a word and its colour."""
+    panel = _with(stat.Panel(), title, description, unit, width).height(STAT_HEIGHT)
+    panel = panel.with_target(_target("A", expr, "").instant()).thresholds(_steps(steps))
+    panel = panel.reduce_options(_LAST)
+    if words is not None:
+        shown = {
+            value: models.ValueMappingResult(text=text, color=color)
+            for value, (text, color) in words.items()
+        }
+        panel = panel.mappings([models.ValueMap(shown)])
+    return panel.color_mode(common_models.BigValueColorMode.VALUE).graph_mode(
+        common_models.BigValueGraphMode.NONE
+    )
+
+
+def lines(
+    title: str,
+    description: str,
+    exprs: Exprs,
+    *,
+    unit: str = "short",
+    stacked: bool = False,
+    steps: Steps = (),
+    most: float | None = None,
+    width: int = 12,
+) -> Panel:
+    """Lines over time from 0, by legend; ``stacked`` where their sum means something."""
+    panel = _with(timeseries.Panel(), title, description, unit, width).height(HEIGHT).min(0)
+    for position, (legend, expr) in enumerate(exprs.items()):
+        panel = panel.with_target(_target(chr(ord("A") + position), expr, legend))
+    if most is not None:
+        panel = panel.max(most)
+    if stacked:
+        mode = common.StackingConfig().mode(common_models.StackingMode.NORMAL)
+        panel = panel.stacking(mode).fill_opacity(40)
+    if steps:
+        line = common.GraphThresholdsStyleConfig().mode(common_models.GraphTresholdsStyleMode.LINE)
+        panel = panel.thresholds(_steps(steps)).thresholds_style(line)
+    legends = (
+        common.VizLegendOptions()
+        .show_legend(True)
+        .display_mode(common_models.LegendDisplayMode.LIST)
+        .placement(common_models.LegendPlacement.BOTTOM)
+        .calcs([])
+    )
+    hints = (
+        common.VizTooltipOptions()
+        .mode(common_models.TooltipDisplayMode.MULTI)
+        .sort(common_models.SortOrder.DESCENDING)
+    )
+    return panel.legend(legends).tooltip(hints)
+
+
+def bars(
+    title: str,
+    description: str,
+    expr: str,
+    legend: str,
+    *,
+    unit: str = "short",
+    steps: Steps = PLAIN,
+    most: float | None = None,
+    width: int = 12,
+) -> Panel:
+    """Values of now, side by side."""
+    panel = _with(bargauge.Panel(), title, description, unit, width).height(HEIGHT).min(0)
+    if most is not None:
+        panel = panel.max(most)
+    return (
+        panel.with_target(_target("A", expr, legend).instant())
+        .thresholds(_steps(steps))
+        .orientation(common_models.VizOrientation.HORIZONTAL)
+        .reduce_options(_LAST)
+    )
+
+
+def rows(
+    title: str,
+    description: str,
+    exprs: Exprs,
+    *,
+    unit: str = "short",
+    hide: Sequence[str] = (),
+    link: tuple[str, str] | None = None,
+    width: int = 24,
+) -> Panel:
+    """A table of values of now, a column an expression; ``link`` is (title, address)."""
+    panel = _with(table.Panel(), title, description, unit, width).height(HEIGHT)
+    names = {}
+    for position, (column, expr) in enumerate(exprs.items()):
+        letter = chr(ord("A") + position)
+        query = _target(letter, expr, column).instant()
+        panel = panel.with_target(query.format(prometheus_models.PromQueryFormat.TABLE))
+        names["Value" if len(exprs) == 1 else f"Value #{letter}"] = column
+    left_out = dict.fromkeys(("Time", "__name__", "instance", "job", *hide), True)
+    panel = panel.transformations(
+        [
+            models.DataTransformerConfig(id_val="merge", options={}),
+            models.DataTransformerConfig(
+                id_val="organize",
+                options={"excludeByName": left_out, "renameByName": names},
+            ),
+        ]
+    )
+    if link is not None:
+        panel = panel.data_links([boards.DashboardLink(link[0]).url(link[1])])
+    return panel
+
+
+def states(
+    title: str, description: str, expr: str, legend: str, words: Mapping[str, tuple[str, str]]
+) -> Panel:
+    """States over time, a row each."""
+    shown = {
+        value: models.ValueMappingResult(text=text, color=color)
+        for value, (text, color) in words.items()
+    }
+    panel = _with(statetimeline.Panel(), title, description, "short", 12).height(HEIGHT)
+    return panel.with_target(_target("A", expr, legend)).mappings([models.ValueMap(shown)])
+
+
+def heat(title: str, description: str, series: str, selector: str = "", width: int = 12) -> Panel:
+    """Where the observations of a histogram of durations lie, over time."""
+    expr = f"sum by (le) (increase({series}_bucket{selector}[$__rate_interval]))"
+    panel = _with(heatmap.Panel(), title, description, "short", width).height(HEIGHT)
+    query = _target("A", expr, "{{le}}").format(prometheus_models.PromQueryFormat.HEATMAP)
+    colors = heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME)
+    return (
+        panel.with_target(query)
+        .y_axis(heatmap.YAxisConfig().unit("s"))
+        .color(colors.scheme("Oranges").steps(32))
+    )
+
+
+def variable(name: str, query: str, description: str, *, many: bool = True) -> Any:
+    """A variable whose values are those of a label."""
+    made = (
+        boards.QueryVariable(name)
+        .label(name)
+        .description(description)
+        .query(query)
+        .datasource(SOURCE)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+    )
+    if many:
+        made = made.multi(True).include_all(True).all_value(".*")
+    return made
+
+
+def annotation(name: str, expr: str, color: str) -> boards.AnnotationQuery:
+    """Moments in which ``expr`` has a value."""
+    return (
+        boards.AnnotationQuery()
+        .name(name)
+        .datasource(SOURCE)
+        .enable(True)
+        .icon_color(color)
+        .expr(expr)
+    )
+
+
+def board(
+    uid: str,
+    title: str,
+    description: str,
+    panels: Mapping[str, Sequence[Panel]],
+    variables: Sequence[Any] = (),
+) -> models.Dashboard:
+    """A dashboard: its rows by title, with what every one has."""
+    source = boards.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+    made = (
+        boards.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags(["muster"])
+        .readonly()
+        .refresh("30s")
+        .time("now-6h", "now")
+        .timezone("browser")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .variables([source, *variables])
+        .annotation(annotation("Commits", COMMITS, "blue"))
+        .annotation(annotation("Evictions", EVICTIONS, "orange"))
+        .link(
+            boards.DashboardLink("Muster")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags(["muster"])
+            .as_dropdown(True)
+            .keep_time(True)
+            .include_vars(True)
+        )
+    )
+    for row, members in panels.items():
+        made = made.with_row(boards.Row(row))
+        for panel in members:
+            made = made.with_panel(panel)
+    return made.build()
+
+
+COMMITS = "changes(muster_sync_commit_timestamp_seconds[$__rate_interval]) > 0"
+EVICTIONS = "sum by (reason) (increase(muster_evictions_total[$__rate_interval])) > 0"

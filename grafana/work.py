@@ -1,0 +1,369 @@
+"""Dashboards of work: queues, waiting, jobs, and what all of it used and cost."""
+
+from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.models import dashboard as models
+
+from grafana import panels
+from grafana.panels import BAD, GOOD, WARNING
+
+QUEUE = '{queue=~"$queue"}'
+JOB = '{job_name="$job_name"}'
+#: Brings a GPU's own series to the task that has it.
+OF_JOB = f"* on (node, gpu) group_left (task) muster_task_gpu_info{JOB}"
+
+
+def _queue_variable() -> object:
+    return panels.variable("queue", "label_values(muster_jobs, queue)", "Queue.")
+
+
+def _quantile(part: float, series: str, selector: str, by: str = "") -> str:
+    le = f"le, {by}" if by else "le"
+    rate = f"increase({series}_bucket{selector}[$__range])"
+    return f"histogram_quantile({part}, sum by ({le}) ({rate}))"
+
+
+def queues() -> models.Dashboard:
+    """Who gets what, and is it what was promised?"""
+    return panels.board(
+        "muster-queues",
+        "Queues and fairness",
+        "Who has what, against what was guaranteed and what would be fair?",
+        {
+            "Now": [
+                panels.rows(
+                    "GPUs of queues",
+                    "Children are part of their parents. Fair is what a queue would have if all "
+                    "that is wanted were shared by guarantee and weight.",
+                    {
+                        "guaranteed": f"muster_queue_guaranteed_gpus{QUEUE}",
+                        "fair": f"muster_queue_fair_share_gpus{QUEUE}",
+                        "allocated": f"muster_queue_allocated_gpus{QUEUE}",
+                        "borrowed": f"muster_queue_borrowed_gpus{QUEUE}",
+                        "demand": f"muster_queue_demand_gpus{QUEUE}",
+                        "limit": f"muster_queue_limit_gpus{QUEUE}",
+                        "weight": f"muster_queue_weight_ratio{QUEUE}",
+                    },
+                    link=(
+                        "Why its work waits",
+                        "/d/muster-waiting?var-queue=${__data.fields.queue}",
+                    ),
+                )
+            ],
+            "Over time": _shares(),
+            "Promises": _promises(),
+        },
+        [_queue_variable()],
+    )
+
+
+def _shares() -> list[panels.Panel]:
+    return [
+        panels.lines(
+            "GPUs allocated",
+            "GPUs that each queue has.",
+            {"{{queue}}": f"muster_queue_allocated_gpus{QUEUE}"},
+        ),
+        panels.lines(
+            "GPUs beyond the guarantee",
+            "What queues borrow; it is given back when its owner asks.",
+            {"{{queue}}": f"muster_queue_borrowed_gpus{QUEUE}"},
+        ),
+        panels.lines(
+            "CPUs allocated",
+            "CPUs that each queue has.",
+            {"{{queue}}": f"muster_queue_allocated_cpus{QUEUE}"},
+        ),
+        panels.lines(
+            "GPUs that pending work asks for",
+            "Of each queue, children left out.",
+            {"{{queue}}": f"muster_queue_requested_gpus{QUEUE}"},
+        ),
+    ]
+
+
+def _promises() -> list[panels.Panel]:
+    due = f"muster_queue_demand_gpus{QUEUE}"
+    return [
+        panels.lines(
+            "Less than guaranteed",
+            "GPUs that a queue is guaranteed, asks for and has not. Should be 0 but for the time "
+            "that victims are given; after half an hour an alert comes.",
+            {
+                "{{queue}}": f"clamp_min((({due} < muster_queue_guaranteed_gpus{QUEUE}) or "
+                f"muster_queue_guaranteed_gpus{QUEUE}) - muster_queue_allocated_gpus{QUEUE}, 0)"
+            },
+            steps=((None, "transparent"), (1, BAD)),
+        ),
+        panels.lines(
+            "Attempts asked to leave",
+            "By reason. Preemption is how guarantees are kept; a steady stream of it wastes work.",
+            {"{{reason}}": "sum by (reason) (increase(muster_evictions_total[$__rate_interval]))"},
+            stacked=True,
+        ),
+        panels.bars(
+            "Half of the jobs waited less than",
+            "Median time from submission to first start within the range shown.",
+            _quantile(0.5, "muster_job_wait_seconds", QUEUE, "queue"),
+            "{{queue}}",
+            unit="s",
+        ),
+        panels.bars(
+            "19 of 20 jobs waited less than",
+            "95 % quantile of the same.",
+            _quantile(0.95, "muster_job_wait_seconds", QUEUE, "queue"),
+            "{{queue}}",
+            unit="s",
+        ),
+    ]
+
+
+def waiting() -> models.Dashboard:
+    """Why is work waiting?"""
+    return panels.board(
+        "muster-waiting",
+        "Why is work waiting",
+        "What waits, how much of it, for what, and since when? `muster explain JOB` tells of one.",
+        {"What": _what(), "Since when": _since()},
+        [_queue_variable()],
+    )
+
+
+def _what() -> list[panels.Panel]:
+    return [
+        panels.lines(
+            "Jobs by reason",
+            "Pending jobs by their first reason: the one that has to pass before any other counts.",
+            {"{{reason}}": f"sum by (reason) (muster_pending_jobs{QUEUE})"},
+            stacked=True,
+        ),
+        panels.lines(
+            "GPUs by reason",
+            "GPUs that they ask for. Large `InsufficientResources` beside free GPUs is a matter "
+            "of shapes: fragmentation, selectors, topology.",
+            {"{{reason}}": f"sum by (reason) (muster_pending_gpus{QUEUE})"},
+            stacked=True,
+        ),
+        panels.rows(
+            "By queue and reason",
+            "Jobs, and GPUs that they ask for.",
+            {
+                "jobs": f"muster_pending_jobs{QUEUE}",
+                "GPUs": f"muster_pending_gpus{QUEUE}",
+            },
+            width=12,
+        ),
+        panels.lines(
+            "Asked for and free",
+            "GPUs that all pending work asks for beside those that are free, or away with nodes.",
+            {
+                "asked for": "sum(muster_pending_gpus)",
+                "free": 'sum(muster_pool_gpus{state="free"})',
+                "away": 'sum(muster_pool_gpus{state="unavailable"})',
+            },
+        ),
+        panels.bars(
+            "Budgets spent",
+            "Part of each budget that ended work has used within its window. From 90 % on an alert "
+            "comes; then work waits as `OverBudget`.",
+            "muster_quota_spent_gpu_seconds / muster_quota_budget_gpu_seconds",
+            "{{quota}}",
+            unit="percentunit",
+            steps=((None, GOOD), (0.7, WARNING), (0.9, BAD)),
+            most=1,
+        ),
+    ]
+
+
+def _since() -> list[panels.Panel]:
+    return [
+        panels.bars(
+            "Oldest that waits",
+            "Of each queue, gangs apart: jobs of several tasks that start together.",
+            f"time() - muster_oldest_pending_timestamp_seconds{QUEUE}",
+            "{{queue}}, gang: {{gang}}",
+            unit="s",
+            steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD)),
+        ),
+        panels.heat(
+            "How long jobs waited",
+            "Of jobs that started: time from submission to first start.",
+            "muster_job_wait_seconds",
+            QUEUE,
+        ),
+    ]
+
+
+def jobs() -> models.Dashboard:
+    """One job: its tasks, its GPUs; and all jobs together."""
+    return panels.board(
+        "muster-jobs",
+        "Jobs",
+        "One job: where its tasks are and what its GPUs do. Below: how jobs fare as a whole. "
+        "Its events and logs are at `muster events --job` and `muster logs`.",
+        {"One job": _one_job(), "All jobs": _all_jobs()},
+        [
+            panels.variable(
+                "job_name", "label_values(muster_task_info, job_name)", "Job.", many=False
+            )
+        ],
+    )
+
+
+def _one_job() -> list[panels.Panel]:
+    by_task = "by (element, task, node)"
+    return [
+        panels.rows(
+            "Tasks",
+            "Where each task is, what it was given, and since when it runs.",
+            {
+                "runs for (s)": f"time() - max {by_task} "
+                f"(muster_task_start_timestamp_seconds{JOB})",
+                "CPUs": f"max {by_task} (muster_task_requested_cpus{JOB})",
+                "memory": f"max {by_task} (muster_task_requested_memory_bytes{JOB})",
+                "GPUs": f"count {by_task} (muster_task_gpu_info{JOB})",
+            },
+            link=("Its node", "/d/muster-nodes?var-node=${__data.fields.node}"),
+        ),
+        panels.lines(
+            "Utilisation of its GPUs",
+            "Part of the time in which a kernel ran, by task and GPU. Stragglers stand out.",
+            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_utilization_ratio {OF_JOB}"},
+            unit="percentunit",
+            most=1,
+        ),
+        panels.lines(
+            "Device memory of its GPUs",
+            "How near it is to running out.",
+            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_memory_used_bytes {OF_JOB}"},
+            unit="bytes",
+        ),
+        panels.lines(
+            "Power of its GPUs",
+            "A better sign of work than utilisation, which is 100 % also for one small kernel.",
+            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_power_usage_watts {OF_JOB}"},
+            unit="watt",
+        ),
+        panels.lines(
+            "Traffic of its GPUs",
+            "PCIe traffic to and from them: data that is loaded, or a gang without NVLink.",
+            {
+                "in": f"sum(muster_gpu_pcie_received_bytes_per_second {OF_JOB})",
+                "out": f"sum(muster_gpu_pcie_transmitted_bytes_per_second {OF_JOB})",
+            },
+            unit="Bps",
+        ),
+    ]
+
+
+def _all_jobs() -> list[panels.Panel]:
+    return [
+        panels.lines(
+            "Jobs that finished",
+            "By final state.",
+            {
+                "{{state}}": "sum by (state) "
+                "(increase(muster_jobs_finished_total[$__rate_interval]))"
+            },
+            stacked=True,
+        ),
+        panels.lines(
+            "Attempts that ended",
+            "By reason. `NodeLost` and `LeaseExpired` are the cluster's fault and cost no retry.",
+            {
+                "{{reason}}": "sum by (reason) "
+                "(increase(muster_attempts_ended_total[$__rate_interval]))"
+            },
+            stacked=True,
+        ),
+        panels.heat(
+            "How long jobs ran",
+            "From first start to end.",
+            "muster_job_run_seconds",
+        ),
+        panels.lines(
+            "Quick failures by node",
+            "Attempts that could not start or failed within a minute. One node alone is a black "
+            "hole.",
+            {"{{node}}": "increase(muster_node_failed_attempts_total[$__rate_interval])"},
+        ),
+    ]
+
+
+def usage() -> models.Dashboard:
+    """What was used, by whom, and what does it cost?"""
+    hours = "increase(muster_gpu_allocated_seconds_total[$__range]) / 3600"
+    price = (
+        boards.TextBoxVariable("price")
+        .label("price of a GPU-hour")
+        .description("In your currency. `muster report usage` has prices by model.")
+        .default_value("2.50")
+    )
+    return panels.board(
+        "muster-usage",
+        "Usage and cost",
+        "GPU-hours by queue and owner within the range shown, what they cost, and what of them "
+        "did nothing. For months and bills there is `muster report`.",
+        {
+            "GPU-hours": [
+                panels.number(
+                    "GPU-hours",
+                    "GPUs that attempts held, times the time they held them.",
+                    f"sum({hours})",
+                    width=6,
+                ),
+                panels.number(
+                    "Cost",
+                    "GPU-hours times the price that stands above.",
+                    f"sum({hours}) * $price",
+                    width=6,
+                ),
+                panels.number(
+                    "GPUs held now",
+                    "Mean of the last minutes.",
+                    "sum(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))",
+                    width=6,
+                ),
+                panels.number(
+                    "Did nothing",
+                    "Part of the time of allocated GPUs in which no kernel ran, over the last "
+                    "hour. From a third on orange, from two thirds red.",
+                    "1 - avg(avg_over_time(muster_gpu_utilization_ratio[1h]) "
+                    "and on (node, gpu) muster_node_gpu_allocated == 1)",
+                    unit="percentunit",
+                    steps=((None, GOOD), (1 / 3, WARNING), (2 / 3, BAD)),
+                    width=6,
+                ),
+                panels.bars(
+                    "By queue",
+                    "GPU-hours within the range shown.",
+                    f"sort_desc(sum by (queue) ({hours}))",
+                    "{{queue}}",
+                ),
+                panels.bars(
+                    "By owner",
+                    "GPU-hours within the range shown, the twenty largest.",
+                    f"topk(20, sum by (owner) ({hours}))",
+                    "{{owner}}",
+                ),
+                panels.lines(
+                    "GPUs held, by queue",
+                    "GPUs that attempts of each queue held.",
+                    {
+                        "{{queue}}": "sum by (queue) "
+                        "(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))"
+                    },
+                    stacked=True,
+                ),
+                panels.rows(
+                    "By queue and owner",
+                    "GPU-hours and their cost.",
+                    {
+                        "GPU-hours": f"sum by (queue, owner) ({hours})",
+                        "cost": f"sum by (queue, owner) ({hours}) * $price",
+                    },
+                    width=12,
+                ),
+            ]
+        },
+        [price],
+    )

@@ -1,0 +1,166 @@
+"""Meters what is used, waited for and shared, cycle by cycle, for reports over months.
+
+Outcomes go in before the memory takes them over, roll-ups come out with each commit. Attempts are
+charged when they are concluded, each once; shares of queues are integrated between cycles, since
+nothing changes without one. How busy the GPUs of an attempt were is summed up from what its node
+tells; a controller that starts anew knows nothing of before, and says for how long it has measured.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from reconciler.metrics.counting import ClusterState
+from reconciler.model import desired, outcome, records, rollups
+from reconciler.model.states import AttemptState, EndReason
+
+#: Of a longer silence nobody knows what the GPUs did.
+GAP_S_MAX = 120.0
+#: The longest attempt that is split into hours; older ones are charged from there.
+SPAN_S_MAX = 400 * rollups.DAY_S
+
+
+class Meter:
+    """What is metered and not yet taken."""
+
+    def __init__(self) -> None:
+        self._usage: dict[rollups.UsageKey, rollups.Usage] = {}
+        self._waits: dict[rollups.WaitKey, rollups.Wait] = {}
+        self._shares: dict[rollups.ShareKey, rollups.Share] = {}
+        self._queues: tuple[outcome.QueueUsage, ...] = ()
+        self._shared_at: float | None = None
+        self._heard_at: dict[str, float] = {}
+        #: Attempt to GPU-seconds that were measured, and in which kernels ran.
+        self._busy: dict[str, tuple[float, float]] = {}
+
+    def reported(
+        self,
+        node: str,
+        ratios: Mapping[int, float],
+        at: float,
+        attempts: Iterable[records.AttemptRecord],
+    ) -> None:
+        """A node tells how busy its GPUs are, by number."""
+        since = at - self._heard_at.get(node, at)
+        self._heard_at[node] = at
+        if not 0 < since <= GAP_S_MAX:
+            return
+        for attempt in attempts:
+            if attempt.state is not AttemptState.RUNNING or not attempt.devices:
+                continue
+            share = attempt.share_milli / 1000
+            seen = [ratios[device] for device in attempt.devices if device in ratios]
+            measured, busy = self._busy.get(attempt.id, (0.0, 0.0))
+            self._busy[attempt.id] = (
+                measured + share * since * len(seen),
+                busy + share * since * sum(min(1.0, max(0.0, ratio)) for ratio in seen),
+            )
+
+    def cycle(self, decided: outcome.Outcome, memory: ClusterState) -> None:
+        """Meter an outcome; ``memory`` is as before it."""
+        self._share(decided)
+        for attempt in decided.attempts:
+            if attempt.concluded:
+                self._charge(attempt, memory, decided.now)
+        for job in decided.jobs:
+            before = memory.jobs.get(job.name)
+            known = before is not None and before.key == job.key
+            started_before = known and before is not None and before.started_at is not None
+            if job.started_at is not None and not started_before:
+                self._wait(job, job.started_at)
+        for name in decided.left_nodes:
+            self._heard_at.pop(name, None)
+
+    def take(self) -> rollups.Rollup:
+        """What has come together since the last time."""
+        taken = rollups.Rollup(self._usage, self._waits, self._shares)
+        self._usage, self._waits, self._shares = {}, {}, {}
+        return taken
+
+    def _share(self, decided: outcome.Outcome) -> None:
+        since = self._shared_at if self._shared_at is not None else decided.now
+        for hour, span_s in rollups.by_hour(max(since, decided.now - rollups.DAY_S), decided.now):
+            for queue in self._queues:
+                self._share_of(queue, hour, span_s)
+        self._shared_at = max(since, decided.now)
+        if decided.queues is not None:
+            self._queues = decided.queues
+
+    def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float) -> None:
+        key = rollups.ShareKey(hour, queue.name)
+        before = self._shares.get(key, rollups.Share())
+        has, wants = queue.allocated[2], queue.demand[2]
+        due = queue.guaranteed[2] or 0
+        fair = queue.fair_share[2] or 0
+        self._shares[key] = rollups.Share(
+            before.guaranteed_gpu_s + due * span_s / 1000,
+            before.fair_gpu_s + fair * span_s / 1000,
+            before.allocated_gpu_s + has * span_s / 1000,
+            before.demand_gpu_s + wants * span_s / 1000,
+            before.starved_gpu_s + max(0, min(due, wants) - has) * span_s / 1000,
+        )
+
+    def _wait(self, job: records.JobRecord, started_at: float) -> None:
+        wait_s = max(0.0, started_at - job.submitted_at)
+        key = rollups.WaitKey(
+            int(started_at // rollups.DAY_S),
+            job.spec.queue,
+            job.spec.owner,
+            rollups.bucket_of(wait_s),
+        )
+        before = self._waits.get(key, rollups.Wait())
+        self._waits[key] = rollups.Wait(before.jobs + 1, before.wait_s + wait_s)
+
+    def _charge(self, attempt: records.AttemptRecord, memory: ClusterState, now: float) -> None:
+        measured = self._busy.pop(attempt.id, (0.0, 0.0))
+        job = memory.jobs.get(attempt.job)
+        spec = job.spec if job is not None and job.key == attempt.job_key else None
+        for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
+            self._usage[key] = self._usage.get(key, rollups.Usage()) + usage
+
+
+def usage_of(
+    attempt: records.AttemptRecord,
+    spec: desired.Job | None,
+    node: records.NodeRecord | None,
+    now: float,
+    measured: tuple[float, float] = (0.0, 0.0),
+) -> list[tuple[rollups.UsageKey, rollups.Usage]]:
+    """What an attempt used up to its end, or to ``now``, by the hour."""
+    ended = now if attempt.ended_at is None else attempt.ended_at
+    began = max(attempt.assigned_at, ended - SPAN_S_MAX)
+    span_s = max(0.0, ended - began)
+    parts = rollups.by_hour(began, ended) or [(int(ended // rollups.HOUR_S), 0.0)]
+    gpus, cpus = attempt.resources.gpu_milli / 1000, attempt.resources.cpu_milli / 1000
+    limit_s = spec.time_limit_s if spec is not None else None
+    asked_s = gpus * (span_s if limit_s is None else limit_s)
+    over = attempt.state is AttemptState.ENDED
+    well = attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0
+    found = []
+    for position, (hour, part_s) in enumerate(parts):
+        part = part_s / span_s if span_s else 1.0
+        key = rollups.UsageKey(
+            hour,
+            spec.queue if spec is not None else "",
+            spec.owner if spec is not None else "",
+            node.pool if node is not None else "",
+            _model(attempt, node),
+        )
+        usage = rollups.Usage(
+            attempts=int(over and position == len(parts) - 1),
+            asked_gpu_s=asked_s * part,
+            gpu_s=gpus * part_s,
+            failed_gpu_s=gpus * part_s if over and not well else 0.0,
+            measured_gpu_s=measured[0] * part,
+            busy_gpu_s=measured[1] * part,
+            cpu_s=cpus * part_s,
+            used_cpu_s=attempt.cpu_s * part,
+        )
+        found.append((key, usage))
+    return found
+
+
+def _model(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
+    """The model of the GPUs that an attempt has."""
+    if node is None or not attempt.resources.gpu_milli:
+        return ""
+    models = {gpu.index: gpu.model for gpu in node.inventory.gpus}
+    return next((models[device] for device in attempt.devices if device in models), "")

@@ -1,0 +1,196 @@
+"""Reports for people and programs: columns, CSV, a picture, a page that needs nothing else.
+
+A picture shows the largest groups as bars, one panel a question; matplotlib draws it (extra
+``plots``). Numbers are shown with as many digits as mean something.
+"""
+
+import csv
+import html
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reconciler.operations import reports
+from reconciler.simulation import pictures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: The most bars of a picture; what is smaller is left to the table.
+BARS_MAX = 20
+_INK, _GRID, _FIRST, _SECOND = "#222222", "#DDDDDD", "#0072B2", "#E69F00"
+TITLES = {
+    "usage": "What was used",
+    "waiting": "How long work waited",
+    "efficiency": "How well it was used",
+    "fairness": "Who got what was promised",
+}
+#: Columns that a picture shows beside each other, the first behind the second.
+_DRAWN = {
+    "usage": ("allocated", "used"),
+    "waiting": ("p90", "p50"),
+    "efficiency": ("allocated", "idle"),
+    "fairness": ("guaranteed", "allocated"),
+}
+
+
+def title(report: reports.Report) -> str:
+    """What it is over."""
+    began, ended = (text[:16].replace("T", " ") for text in (report.began, report.ended))
+    return f"{TITLES[report.what]}, {began} to {ended} UTC"
+
+
+def cell(value: reports.Value, unit: str) -> str:
+    """A value as text."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value or "-"
+    if unit == "ratio":
+        return f"{100 * value:.1f}%"
+    if unit == "s":
+        return _span(value)
+    if unit in {"jobs", "attempts"}:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
+
+
+def _span(span_s: float) -> str:
+    """A span with two units at the most."""
+    if span_s < 60:
+        return f"{span_s:.0f}s"
+    minutes = round(span_s / 60)
+    if minutes < 60:
+        return f"{minutes}m"
+    if minutes < 48 * 60:
+        return f"{minutes // 60}h{minutes % 60:02d}m"
+    return f"{minutes // 1440}d{minutes % 1440 // 60}h"
+
+
+def headings(report: reports.Report) -> list[str]:
+    """Names of columns in capitals, with units where values don't say them."""
+    shown = {"GPU-hours": " GPUh", "CPU-hours": " CPUh"}
+    plain = {"s", "ratio", "jobs", "attempts", ""}
+    return [
+        column.name.upper()
+        + ("" if column.unit in plain else shown.get(column.unit, f" {column.unit}"))
+        for column in report.columns
+    ]
+
+
+def units(report: reports.Report) -> str:
+    """Which columns are in which unit, where their values don't say it."""
+    by_unit: dict[str, list[str]] = {}
+    for column in report.columns:
+        if column.unit not in {"s", "ratio", "jobs", "attempts", ""}:
+            by_unit.setdefault(column.unit, []).append(column.name)
+    return "; ".join(f"{', '.join(names)} in {unit}" for unit, names in by_unit.items())
+
+
+def cells(report: reports.Report) -> list[list[str]]:
+    """Rows as text."""
+    return [
+        [cell(value, column.unit) for value, column in zip(row, report.columns, strict=True)]
+        for row in report.rows
+    ]
+
+
+def as_csv(report: reports.Report) -> str:
+    """Rows of plain numbers; the heading names units."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    units = {"GPU-hours": "gpu_hours", "CPU-hours": "cpu_hours", "s": "s", "ratio": "ratio"}
+    writer.writerow(
+        column.name
+        if column.unit in {"", "jobs", "attempts"}
+        else f"{column.name}_{units.get(column.unit, column.unit)}"
+        for column in report.columns
+    )
+    writer.writerows(["" if value is None else value for value in row] for row in report.rows)
+    return buffer.getvalue()
+
+
+def png(report: reports.Report) -> bytes:
+    """The picture as PNG.
+
+    Raises:
+        PicturesMissingError: there is no matplotlib.
+    """
+    buffer = io.BytesIO()
+    _draw(report, buffer, "png")
+    return buffer.getvalue()
+
+
+def page(report: reports.Report) -> str:
+    """The page: picture and table.
+
+    Raises:
+        PicturesMissingError: there is no matplotlib.
+    """
+    buffer = io.BytesIO()
+    _draw(report, buffer, "svg")
+    drawing = buffer.getvalue().decode()
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in headings(report))
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
+        for row in cells(report)
+    )
+    return pictures.frame(
+        title=title(report),
+        table=f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>",
+        drawing=drawing[drawing.index("<svg") :],
+    )
+
+
+def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
+    pictures.require()
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
+
+    rows = report.rows[:BARS_MAX]
+    names = [
+        " / ".join(cell(value, "") for value in row[: len(report.by)]) or "all" for row in rows
+    ]
+    figure = Figure(figsize=(9, 1.5 + 0.42 * max(3, len(rows))), layout="constrained")
+    axes = figure.subplots()
+    positions = {column.name: place for place, column in enumerate(report.columns)}
+    behind, before = (positions[name] for name in _DRAWN[report.what])
+    _bars(axes, names, report, rows, (behind, before))
+    left_out = len(report.rows) - len(rows)
+    note = f" (the first {BARS_MAX} of {len(report.rows)})" if left_out else ""
+    figure.suptitle(title(report) + note, x=0.01, ha="left", fontsize=12, color=_INK)
+    hidden = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    figure.savefig(to, format=form, dpi=150, metadata=hidden)
+
+
+def _bars(
+    axes: "Axes",
+    names: Sequence[str],
+    report: reports.Report,
+    rows: Sequence[tuple[reports.Value, ...]],
+    columns: tuple[int, int],
+) -> None:
+    """Two bars a group, one behind the other, the first group on top."""
+    places = list(range(len(names)))[::-1]
+    unit = report.columns[columns[0]].unit
+    scale = reports.HOUR_S if unit == "s" else 1.0
+    for column, colour, height in zip(columns, (_FIRST, _SECOND), (0.75, 0.4), strict=True):
+        values: list[Any] = [float(row[column] or 0) / scale for row in rows]
+        axes.barh(places, values, height, color=colour, label=report.columns[column].name)
+    ends = [max(float(row[column] or 0) for column in columns) / scale for row in rows]
+    most = max(ends, default=0.0)
+    for place, row, end in zip(places, rows, ends, strict=True):
+        text = " / ".join(cell(row[column], unit) for column in columns)
+        axes.text(end + 0.01 * most, place, text, va="center", fontsize=9, color=_INK)
+    axes.set_yticks(places, names, fontsize=9)
+    axes.set_xlim(0, 1.2 * most or 1)
+    axes.set_ylim(-0.6, max(0.6, len(names) - 0.4))
+    axes.set_xlabel("hours" if unit == "s" else unit)
+    axes.grid(axis="x", color=_GRID)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+    if rows:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=9)
+    else:
+        axes.text(0.5, 0.5, "nothing in this span", ha="center", transform=axes.transAxes)

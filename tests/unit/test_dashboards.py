@@ -1,0 +1,137 @@
+"""Dashboards: what is committed is what is built, and every panel can be read and understood."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grafana import build
+from reconciler import metrics
+
+Json = Any
+ROOT = Path(__file__).parents[2] / "grafana"
+BUILT = build.documents()
+TITLES = {
+    "Overview", "GitOps and drift", "Queues and fairness", "Why is work waiting", "Jobs",
+    "Nodes and GPUs", "Control plane", "Usage and cost",
+}  # fmt: skip
+#: What Grafana itself fills in.
+BUILT_IN = {"__rate_interval", "__range", "__interval", "__data"}
+EACH = pytest.mark.parametrize("name", BUILT)
+
+
+def panels_of(document: Json) -> Iterator[Json]:
+    """Every panel but rows."""
+    for panel in document["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+def expressions(document: Json) -> Iterator[str]:
+    """Everything that is asked of Prometheus."""
+    for panel in panels_of(document):
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (one["expr"] for one in document["annotations"]["list"])
+
+
+def test_what_is_committed_is_what_is_built() -> None:
+    """`python -m grafana.build` writes it anew."""
+    committed = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
+    assert committed == BUILT
+    found = {json.loads(text)["title"] for text in BUILT.values()}
+    assert found == TITLES
+
+
+@EACH
+def test_a_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+    for panel in panels_of(json.loads(BUILT[name])):
+        title = panel["title"]
+        assert len(panel["description"]) >= 10, title
+        assert panel["description"].endswith((".", "?", ":")), title
+        assert panel["fieldConfig"]["defaults"]["unit"], title
+        assert panel["targets"], title
+        assert panel["datasource"]["uid"] == "${datasource}", title
+    titles = [panel["title"] for panel in panels_of(json.loads(BUILT[name]))]
+    assert len(titles) == len(set(titles))
+
+
+@EACH
+def test_panels_lie_beside_each_other(name: str) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(BUILT[name])["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+
+
+@EACH
+def test_expressions_go_by_series_of_the_table_and_variables_that_are_there(name: str) -> None:
+    document = json.loads(BUILT[name])
+    variables = {one["name"] for one in document["templating"]["list"]}
+    for expr in expressions(document):
+        for series in re.findall(r"\bmuster_[a-z0-9_]+", expr):
+            assert re.sub(r"_(bucket|sum|count)$", "", series) in metrics.TABLE, (expr, series)
+        used = set(re.findall(r"\$\{?(\w+)", expr))
+        assert used <= variables | BUILT_IN, expr
+    for panel in panels_of(document):
+        for link in panel["fieldConfig"]["defaults"].get("links", []):
+            uid = re.match(r"/d/muster-([a-z-]+)", link["url"])
+            assert uid is not None, link
+            assert f"{uid[1]}.json" in BUILT, link
+
+
+@EACH
+def test_a_dashboard_leads_to_the_others_and_shows_commits_and_evictions(name: str) -> None:
+    document = json.loads(BUILT[name])
+    assert document["uid"] == f"muster-{name.removesuffix('.json')}"
+    assert document["tags"] == ["muster"]
+    assert [one["name"] for one in document["annotations"]["list"]] == ["Commits", "Evictions"]
+    assert any(one["tags"] == ["muster"] and one["asDropdown"] for one in document["links"])
+
+
+def test_all_that_is_provisioned_is_there_and_pinned() -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    for name, service in compose["services"].items():
+        assert re.search(r":v?[0-9]+\.[0-9]+\.[0-9]+$", service["image"]), name
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (ROOT / source).exists(), volume
+    told = " ".join(str(service) for service in compose["services"].values())
+    assert "0.0.0.0" not in told
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
+    text = (ROOT / "prometheus.yml").read_text()
+    (tmp_path / "token").write_text("x")
+    text = text.replace("/etc/prometheus/muster-token", str(tmp_path / "token"))
+    text = text.replace("/etc/prometheus/alerts", str(ROOT / "alerts"))
+    (tmp_path / "prometheus.yml").write_text(text)
+    done = subprocess.run(
+        ["promtool", "check", "config", str(tmp_path / "prometheus.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("rules found") == len(list((ROOT / "alerts").glob("*.yaml")))
+
+
+@pytest.mark.skipif(shutil.which("amtool") is None, reason="amtool is not installed")
+def test_amtool_takes_the_configuration() -> None:
+    done = subprocess.run(
+        ["amtool", "check-config", str(ROOT / "alertmanager.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

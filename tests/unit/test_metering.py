@@ -1,0 +1,232 @@
+"""What is metered is what was used, each attempt once, by the hour; the store adds it up."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler import store
+from reconciler.metrics import metering
+from reconciler.model import outcome, records, rollups
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.operations import reports, reportviews
+from reconciler.store import summing
+from tests.unit import gpusamples
+from tests.unit.store import samples
+
+HOUR = 3600.0
+TRAIN = samples.job("train", state=JobState.RUNNING, owner="ada@example.org")
+GPUS = Resources(2000, 0, 2000)
+
+
+def attempt(**changes: object) -> records.AttemptRecord:
+    """An attempt with two GPUs on n1, from 1:30 to 3:15 by the clock of the epoch."""
+    bare = samples.attempt(TRAIN, state=AttemptState.ENDED, exit_code=0, concluded=True)
+    whole = {"assigned_at": 1.5 * HOUR, "ended_at": 3.25 * HOUR, "resources": GPUS,
+             "devices": (0, 1), "cpu_s": 6300.0}  # fmt: skip
+    return msgspec.structs.replace(bare, **(whole | changes))
+
+
+def observed(*attempts: records.AttemptRecord) -> records.Observed:
+    return records.Observed(
+        jobs={"train": TRAIN},
+        nodes={"n1": gpusamples.node()},
+        attempts={one.id: one for one in attempts},
+    )
+
+
+def metered(*attempts: records.AttemptRecord) -> rollups.Rollup:
+    meter = metering.Meter()
+    meter.cycle(samples.cycle(now=4 * HOUR, attempts=attempts), observed())
+    return meter.take()
+
+
+def test_an_attempt_is_charged_to_the_hours_in_which_it_ran() -> None:
+    usage = metered(attempt()).usage
+    assert {key.hour: used.gpu_s for key, used in usage.items()} == {
+        1: HOUR, 2: 2 * HOUR, 3: 0.5 * HOUR,
+    }  # fmt: skip
+    assert [used.attempts for used in usage.values()] == [0, 0, 1]
+    assert sum(used.used_cpu_s for used in usage.values()) == pytest.approx(6300)
+    assert sum(used.cpu_s for used in usage.values()) == pytest.approx(2 * 1.75 * HOUR)
+    (who,) = {(key.queue, key.owner, key.pool, key.model) for key in usage}
+    assert who == ("default", "ada@example.org", "cpu", "NVIDIA H200")
+
+
+def test_it_is_charged_once_when_it_is_concluded() -> None:
+    meter = metering.Meter()
+    ended = attempt(concluded=False)
+    meter.cycle(samples.cycle(now=4 * HOUR, attempts=(ended,)), observed())
+    assert meter.take().usage == {}
+    meter.cycle(samples.cycle(now=5 * HOUR, attempts=(attempt(),)), observed(ended))
+    assert sum(used.gpu_s for used in meter.take().usage.values()) == 3.5 * HOUR
+    assert meter.take() == rollups.Rollup()
+
+
+def test_what_did_not_end_well_is_told_apart() -> None:
+    for changes in ({"exit_code": 1}, {"end_reason": EndReason.NODE_LOST, "exit_code": None}):
+        usage = metered(attempt(**changes)).usage
+        assert sum(used.failed_gpu_s for used in usage.values()) == 3.5 * HOUR
+    assert sum(used.failed_gpu_s for used in metered(attempt()).usage.values()) == 0
+
+
+def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
+    meter = metering.Meter()
+    running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
+    for at, ratio in ((0.0, 0.0), (60.0, 1.0), (120.0, 0.5), (9000.0, 1.0)):
+        meter.reported("n1", {0: ratio, 1: 0.0}, at, [running])
+    meter.cycle(samples.cycle(now=4 * HOUR, attempts=(attempt(),)), observed(running))
+    usage = meter.take().usage.values()
+    # two GPUs over two minutes; the silence of hours counts for nothing
+    assert sum(used.measured_gpu_s for used in usage) == pytest.approx(240)
+    assert sum(used.busy_gpu_s for used in usage) == pytest.approx(60 + 30)
+
+
+def test_shares_are_integrated_between_cycles_and_hours() -> None:
+    meter = metering.Meter()
+    queue = outcome.QueueUsage(
+        "research", None, (0, 0, 4000), (None, None, 8000), (None, None, None),
+        fair_share=(None, None, 6000), demand=(0, 0, 10_000),
+    )  # fmt: skip
+    meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(queue,)), observed())
+    meter.cycle(samples.cycle(now=1.25 * HOUR), observed())
+    shares = meter.take().shares
+    assert {key.hour: share.allocated_gpu_s for key, share in shares.items()} == {
+        0: 2 * HOUR, 1: HOUR,
+    }  # fmt: skip
+    first = shares[rollups.ShareKey(0, "research")]
+    assert (first.guaranteed_gpu_s, first.fair_gpu_s) == (4 * HOUR, 3 * HOUR)
+    assert first.starved_gpu_s == 2 * HOUR
+
+
+def test_a_job_waits_once_until_its_first_start() -> None:
+    meter = metering.Meter()
+    started = msgspec.structs.replace(TRAIN, started_at=400.0)
+    meter.cycle(samples.cycle(jobs=(started,)), observed())
+    before = records.Observed(jobs={"train": started})
+    meter.cycle(samples.cycle(jobs=(started,)), before)
+    ((key, wait),) = meter.take().waits.items()
+    assert (wait.jobs, wait.wait_s) == (1, 300.0)
+    assert rollups.wait_of(key.bucket) == pytest.approx(300, rel=0.05)
+
+
+@pytest.mark.parametrize("wait_s", [1.5, 10.0, 59.0, 3600.0, 1e6])
+def test_a_bucket_tells_a_wait_to_within_five_percent(wait_s: float) -> None:
+    assert rollups.wait_of(rollups.bucket_of(wait_s)) == pytest.approx(wait_s, rel=0.05)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> store.Store:
+    return store.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+def put(
+    opened: store.Store, epoch: int, cycle: int, rollup: rollups.Rollup, **parts: object
+) -> None:
+    opened.commit(
+        epoch, cycle, samples.cycle(now=9 * HOUR, **parts), journal=b"", snapshot=None,
+        views={}, incumbents=None, rollup=rollup,
+    )  # fmt: skip
+
+
+def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
+    opened: store.Store,
+) -> None:
+    epoch = opened.lead("test", 1.0)
+    rollup = metered(attempt())
+    alive = attempt(
+        id="train.1.01234567.1.main.0.1", element=1, state=AttemptState.RUNNING,
+        assigned_at=8 * HOUR, ended_at=None, concluded=False, cpu_s=0.0,
+    )  # fmt: skip
+    put(opened, epoch, 1, rollup, jobs=(TRAIN,), nodes=(gpusamples.node(),))
+    put(opened, epoch, 2, rollup, attempts=(alive,))
+    whole = reports.Asked(0.0, 10 * HOUR, ("user",), 9 * HOUR)
+    made = reports.make("usage", opened, whole)
+    (row,) = made.rows
+    assert row[:2] == ("ada@example.org", 2)
+    assert row[3] == pytest.approx(2 * 3.5 + 2)
+    part = reports.Asked(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
+    (row,) = reports.make("usage", opened, part).rows
+    assert row[0:2] == ("default", "NVIDIA H200")
+    assert row[4] == pytest.approx(2 * 2)
+    opened.close()
+
+
+def months(opened: store.Store) -> None:
+    """Ninety days of 8 queues with 5 users each."""
+    epoch = opened.lead("test", 1.0)
+    usage, waits, shares = {}, {}, {}
+    for hour in range(90 * 24):
+        for queue in range(8):
+            shares[rollups.ShareKey(hour, f"team{queue}")] = rollups.Share(
+                16 * HOUR, 18 * HOUR, (8 + 2 * queue) * HOUR, 20 * HOUR, HOUR
+            )
+            for user in range(5):
+                key = rollups.UsageKey(
+                    hour, f"team{queue}", f"user{queue}{user}@example.org", "h200", "NVIDIA H200"
+                )
+                usage[key] = rollups.Usage(
+                    3, 4 * HOUR, 2 * HOUR, 0.2 * HOUR, 1.5 * HOUR, (0.3 + user / 10) * HOUR,
+                    16 * HOUR, 4 * HOUR,
+                )  # fmt: skip
+    for day in range(90):
+        for queue in range(8):
+            for wait_s in (5.0, 60.0, 600.0, 7200.0):
+                bucket = rollups.bucket_of(wait_s * (queue + 1))
+                key_of_wait = rollups.WaitKey(day, f"team{queue}", "user@example.org", bucket)
+                waits[key_of_wait] = rollups.Wait(25, 25 * wait_s * (queue + 1))
+    put(opened, epoch, 1, rollups.Rollup(usage, waits, shares))
+
+
+def test_reports_over_months(opened: store.Store) -> None:
+    months(opened)
+    span = 90 * 86_400.0
+
+    def made(what: reports.What, *by: reports.By) -> reports.Report:
+        return reports.make(what, opened, reports.Asked(0.0, span, by, span))
+
+    used = made("usage", "queue", "user")
+    assert len(used.rows) == 40
+    assert used.rows[0][4] == pytest.approx(90 * 24 * 2)
+    waited = {row[0]: row for row in made("waiting", "queue").rows}
+    assert waited["team0"][1] == 9000
+    assert waited["team0"][2] == pytest.approx((5 + 60 + 600 + 7200) / 4)
+    assert waited["team0"][3] == pytest.approx(60, rel=0.05)
+    assert waited["team7"][5] == pytest.approx(57_600, rel=0.05)
+    efficiency = made("efficiency", "model").rows[0]
+    assert efficiency[2] == pytest.approx(0.75)
+    assert efficiency[3] == pytest.approx(0.5 / 1.5)
+    fair = {row[0]: row for row in made("fairness", "queue").rows}
+    assert fair["team5"][5] == pytest.approx(1.0)
+    for what in ("usage", "waiting", "efficiency", "fairness"):
+        report = made(what, "queue")
+        assert reportviews.png(report).startswith(b"\x89PNG")
+        assert "<svg" in reportviews.page(report)
+        assert reportviews.as_csv(report).count("\n") == 9
+    with pytest.raises(reports.ReportError, match="by queue and user; pool"):
+        made("waiting", "pool")
+    with pytest.raises(reports.ReportError, match="ends after it begins"):
+        reports.make("usage", opened, reports.Asked(span, 0.0, (), span))
+    opened.close()
+
+
+def test_a_cost_is_made_by_model_and_summed_up(opened: store.Store) -> None:
+    months(opened)
+    asked = reports.Asked(0.0, 86_400.0, ("queue", "model"), 0.0)
+    prices = reports.Prices("EUR", {"NVIDIA H200": 2.5}, cpu_hour=0.01)
+    paid = reports.priced(reports.make("usage", opened, asked), prices, ("queue",))
+    assert [column.name for column in paid.columns][-2:] == ["cpu", "cost"]
+    assert paid.rows[0][-1] == pytest.approx(24 * 5 * (2 * 2.5 + 16 * 0.01))
+    with pytest.raises(reports.ReportError, match="usage by model"):
+        reports.priced(paid, prices, ("queue",))
+    opened.close()
+
+
+def test_old_sums_go(opened: store.Store) -> None:
+    epoch = opened.lead("test", 1.0)
+    put(opened, epoch, 1, metered(attempt()))
+    late = 900 * 86_400.0
+    opened.prune(epoch, late, events_before=0.0, journal_before=0.0, history_before=0.0)
+    assert summing.usage(opened, 0.0, late, ()) == {}
+    opened.close()
