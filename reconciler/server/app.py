@@ -13,6 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from reconciler import __version__
 from reconciler.server import (
     api,
+    audits,
     changes,
     explanations,
     failures,
@@ -55,6 +56,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *explanations.HANDLERS,
             *plans.HANDLERS,
             *changes.HANDLERS,
+            *audits.HANDLERS,
             *overrides.HANDLERS,
             *reporting.HANDLERS,
             *logs.HANDLERS,
