@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import changing, reviewing, terminal
+from reconciler.cli import changing, terminal
 
 if TYPE_CHECKING:
+    from reconciler.operations import plantext, suspending
     from reconciler.operations import rollback as going_back
-    from reconciler.operations import suspending
 else:
     from reconciler.cli import lazily
 
+    plantext = lazily.module("reconciler.operations.plantext")
     going_back = lazily.module("reconciler.operations.rollback")
     suspending = lazily.module("reconciler.operations.suspending")
 
@@ -55,8 +56,8 @@ def rollback(
             terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
         for change in made.changes:
-            title = f"{reviewing.MARKS[change.operation]} {change.kind} {change.name}"
-            terminal.out.print(title, style=reviewing.STYLES[change.operation], markup=False)
+            title = f"{plantext.MARKS[change.operation]} {change.kind} {change.name}"
+            terminal.out.print(title, style=plantext.STYLES[change.operation], markup=False)
             for field, (before, after) in change.fields.items():
                 terminal.out.print(f"    {field}: {before} → {after}", markup=False, soft_wrap=True)
         if made.problems:

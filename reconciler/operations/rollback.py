@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.changes import pushing
 from reconciler.desired import documents, gitobjects
-from reconciler.operations import revisions
+from reconciler.operations import differences, revisions
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -27,7 +27,7 @@ class Rollback(msgspec.Struct, frozen=True):
 
     commit: str
     head: str
-    changes: tuple[revisions.Change, ...]
+    changes: tuple[differences.Change, ...]
     problems: tuple[str, ...] = ()
 
 
