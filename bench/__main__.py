@@ -30,6 +30,7 @@ NAMES = (
     "topology",
     "queues",
     "scale",
+    "plan",
     "scraping",
 )
 

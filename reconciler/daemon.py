@@ -27,7 +27,7 @@ from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, records
-from reconciler.operations import logfiles
+from reconciler.operations import auditing, logfiles
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
@@ -54,8 +54,11 @@ class RepositoryThread(threading.Thread):
         polling: watch.Polling,
         *,
         allow_root: bool,
+        audit: auditing.Log | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
+        self._audit = audit
+        self._chained: auditing.Line | None = None
         self._repository = repository
         self._loader = reading
         self._told: tuple[object, ...] = ()
@@ -111,12 +114,33 @@ class RepositoryThread(threading.Thread):
         began = time.monotonic()
         value = self._loader.load()
         self._polling.polled(reached=value.status.sync != "Unknown")
-        self._count(value.status, time.monotonic() - began)
+        took_s = time.monotonic() - began
+        self._count(value.status, took_s)
         if _differs(value, self._last):
+            self._record(value, took_s)
             self._last = value
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
             self._note(value)
+
+    def _record(self, value: desired.Desired, took_s: float) -> None:
+        """Add what became of a revision to the audit log, once for each outcome."""
+        if self._audit is None or value.status.sync == "Unknown":
+            return
+        entry = auditing.entry_of(
+            value.status,
+            self._loader.line,
+            before=self._last,
+            after=value,
+            at=time.time(),
+            duration_s=took_s,
+        )
+        try:
+            last = next(iter(self._audit.tail(1)), None)
+            if auditing.is_news(entry, last.entry if last else None):
+                self._chained = self._audit.append(entry)
+        except (OSError, ValueError) as error:
+            log.warning("what became of %s is not in the audit log: %s", entry.revision, error)
 
     def _count(self, status: desired.SyncStatus, took_s: float) -> None:
         """Have the look counted; of a revision that is new, with the time of its commit."""
@@ -152,6 +176,8 @@ class RepositoryThread(threading.Thread):
             f"{(status.structure_revision or 'none')[:12]}, jobs of "
             f"{(status.jobs_revision or 'none')[:12]} in force"
         )
+        if self._chained is not None:
+            text += f"; audit {self._chained.number} {self._chained.hash}"
         try:
             notes.write(self._repository, status.attempted_revision, text)
         except (gitobjects.GitError, OSError) as error:
@@ -370,6 +396,7 @@ def run(options: argparse.Namespace) -> int:
             inbox,
             watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
             allow_root=options.allow_root,
+            audit=auditing.Log(options.state / auditing.FILE),
         )
         watching = _watch(options.repo, reading)
         loop = controller.Loop(

@@ -87,6 +87,10 @@ class Clone:
                 return str(path.relative_to(self.root.resolve()))
         return None
 
+    def names(self, kind: str) -> list[str]:
+        """Names of the objects of a kind, as things are on disk."""
+        return sorted(one.name for _, one in self._documents(kind.encode()) if one.kind == kind)
+
     def _documents(self, holding: bytes) -> Iterator[tuple[Path, documents.Document]]:
         """Every document of the files that hold these bytes."""
         for path, data in self._files():

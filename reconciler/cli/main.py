@@ -19,6 +19,7 @@ from reconciler.cli import (
     looking,
     overriding,
     permitting,
+    recording,
     reporting,
     reviewing,
     running,
@@ -26,6 +27,7 @@ from reconciler.cli import (
     simulating,
     terminal,
     top,
+    undoing,
 )
 
 
@@ -67,6 +69,8 @@ for group in (
     simulating,
     keeping,
     permitting,
+    recording,
+    undoing,
 ):
     group.register(app)
 

@@ -72,6 +72,8 @@ def kinds_page() -> str:
     parts = [HEAD, KINDS_INTRODUCTION]
     parts.append("Every kind has:\n\n" + _table(_rows(metadata, metadata, "metadata.")))
     parts += [_kind(kind) for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
+    if not kinds.KINDS_NOT_BUILT:
+        return "\n".join(parts)
     parts.append("## Kinds that are not built yet\n\nEvery document of them is refused.\n")
     parts.append(
         "\n".join(

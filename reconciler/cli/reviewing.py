@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,38 +15,79 @@ from reconciler.cli import context, lazily, terminal
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations import client as clients
-    from reconciler.operations import revisions
+    from reconciler.operations import (
+        plancomment,
+        planning,
+        plantext,
+        problemforms,
+        revisions,
+        snapshots,
+    )
 else:
-    clients = lazily.module("reconciler.operations.client")
+    plancomment = lazily.module("reconciler.operations.plancomment")
+    problemforms = lazily.module("reconciler.operations.problemforms")
+    planning = lazily.module("reconciler.operations.planning")
+    plantext = lazily.module("reconciler.operations.plantext")
     revisions = lazily.module("reconciler.operations.revisions")
+    snapshots = lazily.module("reconciler.operations.snapshots")
 
-MARKS = {"add": "+", "remove": "-", "change": "~"}
-STYLES = {"add": "green", "remove": "red", "change": "yellow"}
+
+class PlanForm(StrEnum):
+    """Forms of a plan."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+    MARKDOWN = "markdown"
+
+
+class FindingForm(StrEnum):
+    """Forms of problems."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    SARIF = "sarif"
+    GITHUB = "github"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(validate)
     app.command()(plan)
+    app.command()(snapshot)
 
 
 def validate(
     folder: Annotated[Path, typer.Argument(help="Folder with the YAML.")] = Path(),
     *,
-    output: context.Form = terminal.Output.TABLE,
+    staged: Annotated[
+        bool, typer.Option("--staged", help="Check what is staged for the next commit instead.")
+    ] = False,
+    output: Annotated[
+        FindingForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    ] = FindingForm.TABLE,
 ) -> None:
     """Check the YAML of a folder; print every problem.
 
-    Example: muster validate .
+    `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
+
+    Example: muster validate cluster-state
     """
     try:
-        found = revisions.read_folder(folder)
+        found = revisions.read_folder(folder, staged=staged)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"problems": msgspec.to_builtins(problems)}, output)
+    prefix = "" if staged else revisions.place_of(folder)
+    if output in (FindingForm.JSON, FindingForm.YAML):
+        value = {"problems": msgspec.to_builtins(problems)}
+        terminal.document(value, terminal.Output(output.value))
+    elif output is FindingForm.SARIF:
+        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
+    elif output is FindingForm.GITHUB:
+        for line in problemforms.annotations(problems, prefix):
+            terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:
             terminal.out.print(problem.text(), markup=False, soft_wrap=True)
@@ -60,69 +104,119 @@ def validate(
 
 
 def plan(
-    revision: Annotated[str, typer.Argument(help="Revision to look at.")] = "HEAD",
-    base: Annotated[
-        str | None, typer.Option("--base", help="Revision to compare with; else its parent.")
+    revision: Annotated[
+        str | None, typer.Argument(help="Revision to look at; as --head.", show_default="HEAD")
     ] = None,
+    *,
+    head: Annotated[str | None, typer.Option("--head", help="Revision to look at.")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            help="Revision to compare with; else what is in force, or the branch it goes into.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="URL|FILE",
+            help="Controller, or a file of `muster snapshot`, to look ahead from.",
+        ),
+    ] = None,
+    forecast: Annotated[
+        bool, typer.Option("--forecast/--no-forecast", help="Whether to look ahead.")
+    ] = True,
+    horizon: Annotated[str, typer.Option("--horizon", help="How far to look ahead.")] = "24h",
     repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
     path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
-    *,
-    output: context.Form = terminal.Output.TABLE,
+    output: Annotated[
+        PlanForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    ] = PlanForm.TEXT,
+    name: Annotated[
+        str, typer.Option("--name", help="Which cluster a markdown comment is of.")
+    ] = "main",
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show what a revision changes, field by field.
+    """Show what a revision would do if it were merged; nothing is changed.
 
-    Exits with 2 when there is any change.
+    The objects that change, what that does to GPUs, guarantees and running work, which jobs start
+    sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
+    something does, 3 when the revision is refused.
 
     Example: muster plan my-branch --base main
     """
+    horizon_s = context.seconds(horizon)
+    wanted = head or revision or "HEAD"
+    snapshot, why = _snapshot(against, server, token_file) if forecast else (None, "")
     try:
-        found = revisions.compare(repo, path, base or f"{revision}~1", revision)
+        compared = _base(repo, base, wanted, snapshot)
+        found = revisions.compare(repo, path, compared, wanted, before=planning.before_of(snapshot))
     except revisions.RevisionError as error:
         terminal.fail(str(error))
-    effects = _effects(found.head.status.attempted_revision or "", server, token_file)
-    problems = [p for p in found.head.status.problems if p.severity == "error"]
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        value = {
-            "changes": msgspec.to_builtins(found.changes),
-            "problems": msgspec.to_builtins(found.head.status.problems),
-            "base": found.base.status.attempted_revision,
-            "head": found.head.status.attempted_revision,
-            "effects": effects,
-        }
-        terminal.document(value, output)
+    made = planning.plan(
+        found,
+        snapshot,
+        time.time(),
+        no_snapshot=why or "it was not asked for (--no-forecast)",
+        horizon_s=horizon_s,
+    )
+    if output is PlanForm.MARKDOWN:
+        sys.stdout.write(plancomment.render(made, name))
+    elif output is PlanForm.TEXT:
+        for line in plantext.lines(made):
+            terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
-        for change in found.changes:
-            title = f"{MARKS[change.operation]} {change.kind} {change.name}"
-            terminal.out.print(title, style=STYLES[change.operation], markup=False)
-            for field, (before, after) in change.fields.items():
-                terminal.out.print(f"    {field}: {before} → {after}", markup=False, soft_wrap=True)
-        for problem in problems:
-            terminal.out.print(problem.text(), markup=False, soft_wrap=True)
-        for effect in effects or ():
-            line = f"{effect['effect']:<7}{effect['subject']}: {effect['message']}"
-            terminal.out.print(line, markup=False, soft_wrap=True)
-        counts = {name: sum(change.operation == name for change in found.changes) for name in MARKS}
-        if effects is None:
-            terminal.note("without a controller that has this revision: no effects are shown")
-        terminal.note(
-            f"Plan: {counts['add']} to add, {counts['change']} to change, "
-            f"{counts['remove']} to remove."
-        )
-    if problems:
-        raise typer.Exit(terminal.ERROR)
-    raise typer.Exit(terminal.CHANGES if found.changes else terminal.DONE)
+        terminal.document(made, terminal.Output(output.value))
+    codes = {"none": terminal.DONE, "changes": terminal.CHANGES, "refused": terminal.REFUSED}
+    raise typer.Exit(codes[made.verdict])
 
 
-def _effects(
-    revision: str, server: str | None, token_file: str | None
-) -> list[dict[str, str]] | None:
-    """What the controller would do at once; None where there is none, or it has no such commit."""
+def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None) -> str:
+    """What to compare with: what somebody says, what is in force, or where it is to go."""
+    if base is not None:
+        return base
+    in_force = snapshot.live.revision if snapshot is not None else None
+    if in_force is not None and revisions.has_commit(repo, in_force):
+        return in_force
+    return revisions.default_base(repo, head)
+
+
+def _snapshot(
+    against: str | None, server: str | None, token_file: str | None
+) -> tuple[snapshots.Snapshot | None, str]:
+    """What a controller knows; None, and why, where none was named and none can be asked."""
     try:
-        endpoint = endpoints.find(server, token_file, Path.cwd())
-        with clients.Client(endpoint) as api:
-            found: list[dict[str, str]] = api.get("/v1/plan", revision=revision)["effects"]
-    except (endpoints.EndpointError, clients.ApiError):
-        return None
-    return found
+        return (
+            snapshots.find(
+                against, lambda url: endpoints.find(url or server, token_file, Path.cwd())
+            ),
+            "",
+        )
+    except snapshots.SnapshotError as error:
+        if against is not None or server is not None:
+            terminal.fail(str(error))
+        return None, str(error)
+
+
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.")],
+    *,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Save what the controller knows, for `muster plan --against FILE` somewhere else.
+
+    Example: muster snapshot cluster.snapshot
+    """
+    with context.controller(server, token_file) as api:
+        data = snapshots.fetch(api)
+    live = snapshots.unpack(data, api.url).live
+    try:
+        partial = file.with_name(f".{file.name}.partial")
+        partial.write_bytes(data)
+        partial.replace(file)
+    except OSError as error:
+        terminal.fail(f"{file}: {error.strerror or error}")
+    terminal.note(f"{file}: {len(live.observed.jobs)} jobs, {len(live.observed.nodes)} nodes")

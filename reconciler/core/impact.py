@@ -245,6 +245,11 @@ def objects(structure: desired.Structure) -> dict[str, object]:
         ("Quota", structure.quotas),
         ("Reservation", structure.reservations),
         ("Volume", structure.volumes),
+        # where a policy stands changes nothing of what it asks
+        (
+            "Policy",
+            {n: msgspec.structs.replace(one, path="") for n, one in structure.policies.items()},
+        ),
     )
     for kind, table in tables:
         found.update({f"{kind}/{name}": value for name, value in table.items()})

@@ -6,12 +6,13 @@ force stays where its newest version is refused or can't be read. The work grows
 only what it touches, what depends on that, and what was wrong before is judged again.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from reconciler.desired import checks, documents, holding, normalise, structure
+from reconciler.desired import checks, documents, holding, normalise, policies, structure
 from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
 from reconciler.desired.structure import Placed
@@ -80,6 +81,10 @@ class Applied:
         self._dependents: dict[str, set[str]] = {}
         self._bad: set[str] = set(self.jobs)
         self._fitting = checks.Fitting(self.basis.structure)
+        self._rules = policies.Rules(self.basis.structure.policies)
+        #: Seconds since the epoch, for waivers that end.
+        self.now = 0.0
+        self._structure_waived_until = math.inf
         self._file_problems: dict[str, Problems] = {}
         self._ignored: dict[str, desired.Problem] = {}
         self._structure_problems: Problems = ()
@@ -149,6 +154,14 @@ class Applied:
 
     # --- applying ---------------------------------------------------------------------------
 
+    def expire(self) -> bool:
+        """Whether a waiver has ended that lets something off: then all is to be judged again."""
+        if min(self._rules.until, self._structure_waived_until) > self.now:
+            return False
+        self._rules = policies.Rules(self.basis.structure.policies)
+        self._interrupted = True
+        return True
+
     def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
         """Whether the change leaves no document at all where there were some."""
         after = self._count
@@ -202,6 +215,7 @@ class Applied:
             self.structure_revision = revision
         if self.basis is not before and not self.basis.same_for_jobs(before):
             self._fitting = checks.Fitting(self.basis.structure)
+            self._rules = policies.Rules(self.basis.structure.policies)
             touched.update(self._candidates, self.jobs)
         self._apply_jobs(touched)
         if self.basis is not before:
@@ -274,12 +288,17 @@ class Applied:
         found = [self._problem(item) for item in noted if item[0].document.part is not None]
         unreadable = self._unreadable({item.document.label for item in placed})
         found += unreadable
+        if basis is not None:
+            rules = policies.Rules(basis.structure.policies)
+            violated = structure.violations(placed, rules, self.now)
+            found += [self._problem(item) for item in violated]
+            self._structure_waived_until = rules.until
         found += [
             problem
             for label, problem in self._denied.items()
             if problem.severity == "error" and not _is_job(label)
         ]
-        if basis is None or found:
+        if basis is None or any(problem.severity == "error" for problem in found):
             self.structure_refused = True
         else:
             self.structure_refused = False
@@ -342,6 +361,7 @@ class Applied:
         self.basis, self.jobs = earlier.basis, earlier.jobs
         self.structure_revision, self._origins = earlier.revision, earlier.origins
         self._fitting = checks.Fitting(self.basis.structure)
+        self._rules = policies.Rules(self.basis.structure.policies)
 
     # --- holding ----------------------------------------------------------------------------
 
@@ -481,7 +501,12 @@ class Applied:
                 if unknown is not None:
                     faults = [unknown]
                 else:
-                    if made != self.jobs.get(name):
+                    noted_by_rules = self._rules.faults(
+                        "Job", name, winner.document.part, self.now, made
+                    )
+                    faults = [one for one in noted_by_rules if one.severity == "error"]
+                    noted.extend((winner, one) for one in noted_by_rules if one not in faults)
+                    if not faults and made != self.jobs.get(name):
                         proposed[name] = made
                     warning = self._fitting.warning(made)
                     if warning is not None:

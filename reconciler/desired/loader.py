@@ -65,6 +65,8 @@ class Loader:
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or provenance.Trust()
         self._provenance = provenance.Provenance(repository, clock)
+        #: The commits that the last new head brought, the oldest first.
+        self.line: tuple[source.Commit, ...] = ()
         self._generation = incumbents.generation
         self._desired = desired.Desired()
 
@@ -114,6 +116,7 @@ class Loader:
             if fetch:
                 self._source.fetch()
             attempted = self._source.head()
+            self._applied.now = now
             self._catch_up(attempted)
         except _HeldError as held:
             problem = desired.Problem(held.rule, "error", "", str(held))
@@ -153,7 +156,8 @@ class Loader:
                 )
         if self._head == head:
             again_at = self._applied.judge_again_at
-            if again_at is not None and again_at <= self._clock():
+            is_due = again_at is not None and again_at <= self._clock()
+            if self._applied.expire() or is_due:
                 self._apply(head)
             return
         if (
@@ -178,9 +182,12 @@ class Loader:
         """
         base = self._head
         if base is None or not self._source.descends(head, base):
+            self.line = (self._source.commit(head),)
             return provenance.Walk(provenance.Trust())
         parents = {name: q.parent for name, q in self._applied.basis.structure.queues.items()}
-        return self._provenance.walk(self._source.line(base, head), self._trust, parents)
+        line = self._source.line(base, head)
+        self.line = tuple(line)
+        return self._provenance.walk(line, self._trust, parents)
 
     @staticmethod
     def _how_to_accept(head: str) -> str:

@@ -62,6 +62,7 @@ class Basis(msgspec.Struct, frozen=True):
             and _bounds_of_jobs(self) == _bounds_of_jobs(other)
             and self.structure.pools == other.structure.pools
             and self.structure.volumes == other.structure.volumes
+            and self.structure.policies == other.structure.policies
             and self.structure.reservations.keys() == other.structure.reservations.keys()
         )
 

@@ -82,6 +82,34 @@ def file_name(kind: str) -> str:
     return f"{kind.lower()}.json"
 
 
+def of_any_kind() -> Schema:
+    """The schema of a document of whichever kind, for editors that know a file by its name."""
+    return {
+        "$schema": DIALECT,
+        "title": "Muster",
+        "description": "A document of any kind.",
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata"],
+        "properties": {"kind": {"enum": list(kinds.KINDS)}},
+        "allOf": [
+            {
+                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {"$ref": file_name(kind)},
+            }
+            for kind in kinds.KINDS
+        ],
+    }
+
+
+#: The file that holds the schema of any kind.
+ANY_KIND = "muster.json"
+
+
+def render_any_kind() -> str:
+    """The text of ``ANY_KIND``."""
+    return json.dumps(of_any_kind(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
 def write(folder: Path) -> list[Path]:
     """Write the schemas of all kinds and return their files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +118,8 @@ def write(folder: Path) -> list[Path]:
         path = folder / file_name(kind)
         path.write_text(render(kind), encoding="utf-8")
         written.append(path)
+    written.append(folder / ANY_KIND)
+    written[-1].write_text(render_any_kind(), encoding="utf-8")
     return written
 
 

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from reconciler.desired import checks, cron, documents, people, pools, pruning, sharing
+from reconciler.desired import (
+    checks,
+    cron,
+    documents,
+    people,
+    policies,
+    pools,
+    pruning,
+    sharing,
+)
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
 from reconciler.desired.normalise import Basis, PriorityClass
@@ -20,6 +29,7 @@ from reconciler.model.documents import (
     cluster,
     fields,
     nodepool,
+    policy,
     queue,
     quota,
     reservation,
@@ -51,6 +61,7 @@ class Build:
         self.reservations: dict[str, desired.Reservation] = {}
         self.reservation_specs: dict[str, reservation.ReservationSpec] = {}
         self.volumes: dict[str, desired.Volume] = {}
+        self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
         self.prune: dict[str, desired.Prune] = {}
         self.access = access_model.Access()
@@ -61,7 +72,7 @@ class Build:
 
 
 def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
-    """The structure that the documents make, or None and what is wrong."""
+    """The structure that the documents make, None where it is refused, and what is wrong."""
     made = Build()
     cluster_place: Placed | None = None
     for item in placed:
@@ -90,9 +101,21 @@ def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fa
             _add_object(made, item, part, faults)
         made.add(item, faults.found)
     _check_together(made)
-    if made.faults:
+    if any(fault.severity == "error" for _, fault in made.faults):
         return None, made.faults
-    return _basis(made), []
+    return _basis(made), made.faults
+
+
+def violations(
+    placed: Sequence[Placed], rules: policies.Rules, now: float
+) -> list[tuple[Placed, Fault]]:
+    """What policies say of the objects of a structure that is sound by itself."""
+    return [
+        (item, fault)
+        for item in placed
+        if item.document.part is not None
+        for fault in rules.faults(item.document.kind, item.document.name, item.document.part, now)
+    ]
 
 
 def _basis(made: Build) -> Basis:
@@ -106,6 +129,7 @@ def _basis(made: Build) -> Basis:
         quotas=dict(sorted(made.quotas.items())),
         reservations=dict(sorted(made.reservations.items())),
         volumes=dict(sorted(made.volumes.items())),
+        policies=dict(sorted(made.policies.items())),
         prune=dict(sorted(made.prune.items())),
         access=made.access,
     )
@@ -143,6 +167,8 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
     elif isinstance(part, reservation.Reservation):
         made.reservation_specs[name] = part.spec
         made.reservations[name] = sharing.reservation(name, part.spec, faults)
+    elif isinstance(part, policy.Policy):
+        made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
     elif isinstance(part, volume.Volume):
         made.volumes[name] = desired.Volume(name, part.spec.mount_path, tuple(part.spec.pools))
 

@@ -11,14 +11,18 @@ from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired
 
 
-def check(files: Mapping[str, bytes], known: Incumbents | None = None) -> desired.Desired:
+def check(
+    files: Mapping[str, bytes], known: Incumbents | None = None, now: float = 0.0
+) -> desired.Desired:
     """What these files ask for, and what is wrong with them (``status.problems``).
 
     Args:
         files: path to bytes, only those that the loader would read.
         known: what is in force, for judging what stays of it.
+        now: seconds since the epoch, for waivers that have ended.
     """
     state = applied.Applied(known or Incumbents(), lambda path: files[path])
+    state.now = now
     changes = [applied.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})
     problems = state.problems()

@@ -400,6 +400,33 @@ class Volume(msgspec.Struct, frozen=True):
     pools: tuple[str, ...] = ()
 
 
+class Waiver(msgspec.Struct, frozen=True):
+    """An object (``Kind/name``) that a policy lets off until a time, and why."""
+
+    object: str
+    reason: str
+    expires_at: float
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """A rule that objects must also satisfy.
+
+    ``schema`` is a JSON Schema as JSON text; ``queues`` and ``labels`` empty: any. ``owners`` are
+    asked for waivers. ``path`` is where the document stands.
+    """
+
+    name: str
+    message: str
+    schema: str
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    action: Literal["deny", "warn"] = "deny"
+    owners: tuple[str, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    path: str = ""
+
+
 class Scheduling(msgspec.Struct, frozen=True):
     """``Cluster.spec.scheduling`` as normalised. ``learned_quantile`` None: limits alone."""
 
@@ -497,6 +524,7 @@ class Structure(msgspec.Struct, frozen=True):
     quotas: dict[str, Quota] = {}
     reservations: dict[str, Reservation] = {}
     volumes: dict[str, Volume] = {}
+    policies: dict[str, Policy] = {}
     access: Access = Access()
     #: ``Kind/name`` to what its own annotation says of its removal
     prune: dict[str, Prune] = {}

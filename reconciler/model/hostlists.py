@@ -143,13 +143,20 @@ def fold(names: Iterable[str]) -> str:
     """The shortest host list for ``names``: runs of numbers with one prefix are folded."""
     groups: dict[tuple[str, int], list[int]] = {}
     plain: list[str] = []
-    for name in dict.fromkeys(names):
+    names = list(dict.fromkeys(names))
+    # gpu100 goes with gpu099: filled up with zeros to as many digits
+    padded = {
+        (match[1], len(match[2]))
+        for name in names
+        if (match := _TRAILING_NUMBER.match(name)) and match[2].startswith("0") and match[2] != "0"
+    }
+    for name in names:
         match = _TRAILING_NUMBER.match(name)
         if not match:
             plain.append(name)
             continue
         digits = match[2]
-        width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
+        width = len(digits) if (match[1], len(digits)) in padded else 0
         groups.setdefault((match[1], width), []).append(int(digits))
     folded = list(plain)
     for (prefix, width), numbers in groups.items():

@@ -44,7 +44,7 @@ class Client:
         self._http = httpx.Client(
             base_url=endpoint.url,
             headers=headers,
-            timeout=httpx.Timeout(timeout_s, read=90.0),
+            timeout=httpx.Timeout(timeout_s, read=max(90.0, timeout_s)),
         )
 
     def __enter__(self) -> Self:
@@ -65,6 +65,14 @@ class Client:
         """
         parameters = {key: str(value) for key, value in query.items() if value is not None}
         return self._json(self._send("GET", path, params=parameters))
+
+    def data(self, path: str, **query: str) -> bytes:
+        """The body of a GET as it is.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        return self._send("GET", path, params=query).content
 
     def post(
         self, path: str, body: Json = None, *, content: bytes | None = None, kind: str = ""

@@ -7,7 +7,7 @@ own that nobody sees, revisions are read beside each other through shared object
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import msgspec
 
 from reconciler.desired import loader, source
 from reconciler.model import desired
+from reconciler.operations import differences
 
 GIT_TIMEOUT_S = 120.0
 
@@ -23,27 +24,30 @@ class RevisionError(Exception):
     """A folder or revision can't be read; says why."""
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One object that differs between two revisions.
-
-    ``fields`` maps dotted paths to (before, after) as JSON texts; empty for added and removed.
-    """
-
-    operation: str
-    kind: str
-    name: str
-    fields: dict[str, tuple[str, str]] = {}
-
-
 class Comparison(msgspec.Struct, frozen=True):
-    """Two revisions beside each other, the second as it would stand after the first."""
+    """Two revisions beside each other, the second as it would stand after the first.
+
+    Attributes:
+        base_commit, head_commit: full ids.
+        merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
+        changes: objects that differ, removals first.
+    """
 
     base: desired.Desired
     head: desired.Desired
-    changes: tuple[Change, ...]
+    base_commit: str
+    head_commit: str
+    changes: tuple[differences.Change, ...]
+    merged: bool = False
 
 
-def _git(folder: Path, *arguments: str, work_tree: Path | None = None) -> str:
+def _git(
+    folder: Path,
+    *arguments: str,
+    work_tree: Path | None = None,
+    good: tuple[int, ...] = (0,),
+) -> str:
+    """What git prints; its exit status where it says nothing and more than 0 is good."""
     environment = {
         **os.environ,
         "GIT_DIR": str(folder),
@@ -53,7 +57,8 @@ def _git(folder: Path, *arguments: str, work_tree: Path | None = None) -> str:
         "GIT_COMMITTER_NAME": "muster",
         "GIT_COMMITTER_EMAIL": "muster@localhost",
     }
-    environment.pop("GIT_INDEX_FILE", None)
+    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX"):
+        environment.pop(name, None)
     if work_tree is not None:
         environment["GIT_WORK_TREE"] = str(work_tree)
     try:
@@ -68,9 +73,10 @@ def _git(folder: Path, *arguments: str, work_tree: Path | None = None) -> str:
         )
     except subprocess.TimeoutExpired:
         raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
-    if done.returncode:
-        raise RevisionError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout.strip()
+    if done.returncode not in good:
+        told = done.stderr.strip() or done.stdout.strip()
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
+    return done.stdout.strip() if good == (0,) else str(done.returncode)
 
 
 @contextmanager
@@ -83,10 +89,14 @@ def _scratch() -> Iterator[Path]:
         yield repository
 
 
-def read_folder(folder: Path) -> desired.Desired:
+def read_folder(folder: Path, *, staged: bool = False) -> desired.Desired:
     """The desired state in a folder as it is now, committed or not.
 
     Files that git ignores are left out, as they would be from a commit.
+
+    Args:
+        folder: where the YAML stands.
+        staged: take what is staged for the next commit instead of what is on disk.
 
     Raises:
         RevisionError: the folder can't be read.
@@ -94,107 +104,170 @@ def read_folder(folder: Path) -> desired.Desired:
     if not folder.is_dir():
         raise RevisionError(f"{folder} is no folder")
     with _scratch() as repository:
-        _git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
-        tree = _git(repository, "write-tree")
+        if staged:
+            _share_objects(repository, Path(_git_folder(folder)))
+            tree = _git_in(folder, "write-tree")
+            below = place_of(folder)
+        else:
+            _git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
+            tree, below = _git(repository, "write-tree"), ""
         commit = _git(repository, "commit-tree", tree, "-m", "as edited")
         _git(repository, "update-ref", "refs/heads/main", commit)
-        repository_source = source.Source(str(repository), branch="main")
-        reading = loader.Loader(repository_source)
+        reading = loader.Loader(source.Source(str(repository), branch="main", sub_path=below))
         try:
             return reading.load()
         finally:
             reading.close()
 
 
-def compare(repository: Path, sub_path: str, base: str, head: str) -> Comparison:
-    """What changes from ``base`` to ``head``.
+def place_of(folder: Path) -> str:
+    """The path of a folder below the top of its repository; empty at the top, or without one."""
+    try:
+        return _git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
+    except RevisionError:
+        return ""
+
+
+def compare(
+    repository: Path,
+    sub_path: str,
+    base: str,
+    head: str,
+    *,
+    before: Sequence[str] = (),
+) -> Comparison:
+    """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
+
+    Args:
+        repository: a clone, or a bare repository.
+        sub_path: the folder of it that is read.
+        base, head: anything that names a commit.
+        before: revisions that were in force before ``base``, the oldest first: where the structure
+            of ``base`` was refused, theirs is in force. Those that are not there are left out.
 
     Raises:
-        RevisionError: the repository or a revision can't be read.
+        RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
     folder = Path(_git_folder(repository))
     with _scratch() as scratch:
-        alternates = scratch / "objects" / "info" / "alternates"
-        alternates.parent.mkdir(parents=True, exist_ok=True)
-        alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
-        commits = [
-            _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            for revision in (base, head)
-        ]
+        _share_objects(scratch, folder)
+        first, last = (_commit_of(folder, revision) for revision in (base, head))
+        merge = _merge(scratch, first, last)
+        earlier = [found for one in before if (found := _known_commit(folder, one)) != first]
         reading = loader.Loader(source.Source(str(scratch), branch="main", sub_path=sub_path))
+        states = []
         try:
-            states = []
-            for commit in commits:
+            for commit in (*filter(None, earlier), first, merge or last):
                 _git(scratch, "update-ref", "refs/heads/main", commit)
                 reading.accept(commit)
                 states.append(reading.load())
         finally:
             reading.close()
-    before, after = states
-    return Comparison(base=before, head=after, changes=tuple(_differences(before, after)))
+    old, new = states[-2:]
+    return Comparison(
+        base=old,
+        head=new,
+        base_commit=first,
+        head_commit=last,
+        changes=differences.between(old, new),
+        merged=merge is not None,
+    )
 
 
-def _git_folder(repository: Path) -> str:
+def _commit_of(folder: Path, revision: str) -> str:
+    return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+
+
+def _known_commit(folder: Path, revision: str) -> str | None:
+    try:
+        return _commit_of(folder, revision)
+    except RevisionError:
+        return None
+
+
+def has_commit(repository: Path, revision: str) -> bool:
+    """Whether a repository has a commit."""
+    return _known_commit(Path(_git_folder(repository)), revision) is not None
+
+
+def default_base(repository: Path, head: str) -> str:
+    """What a revision is compared with where nobody says: the branch that it is to go into.
+
+    That is the remote's main branch, else ``main`` or ``master``; where that is the revision
+    itself, or there is none, its parent.
+
+    Raises:
+        RevisionError: there is nothing to compare it with.
+    """
+    folder = Path(_git_folder(repository))
+    tip = _commit_of(folder, head)
+    for name in ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"):
+        found = _known_commit(folder, name)
+        if found is not None and found != tip:
+            return found
+        if found == tip:
+            break
+    parent = f"{head}~1"
+    if _known_commit(folder, parent) is None:
+        raise RevisionError(
+            f"{head} is the first commit, there is nothing to compare it with; name a revision "
+            "with --base"
+        )
+    return parent
+
+
+def _merge(scratch: Path, base: str, head: str) -> str | None:
+    """The merge of two commits that have parted; None where one follows the other."""
+    if base == head or _is_ancestor(scratch, base, head) or _is_ancestor(scratch, head, base):
+        return None
+    try:
+        tree = _git(scratch, "merge-tree", "--write-tree", "--name-only", base, head)
+    except RevisionError as error:
+        found = str(error)
+        if "unrelated histories" in found:
+            return None
+        raise RevisionError(
+            f"{head[:12]} and {base[:12]} can't be merged without a decision; rebase or merge the "
+            f"branch first ({found})"
+        ) from None
+    return _git(scratch, "commit-tree", tree, "-p", base, "-p", head, "-m", "as merged")
+
+
+def _is_ancestor(folder: Path, commit: str, of: str) -> bool:
+    return _git(folder, "merge-base", "--is-ancestor", commit, of, good=(0, 1)) == "0"
+
+
+def _share_objects(scratch: Path, folder: Path) -> None:
+    """Let a scratch repository read the objects of another."""
+    alternates = scratch / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(parents=True, exist_ok=True)
+    alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
+
+
+def _git_in(folder: Path, *arguments: str) -> str:
+    """Git in a work tree, with the index that a commit under way is made from."""
+    environment = dict(os.environ)
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        if name in environment:  # a hook gets them relative to where it is started
+            environment[name] = str(Path(environment[name]).absolute())
+    if "GIT_DIR" in environment and "GIT_WORK_TREE" not in environment:
+        environment["GIT_WORK_TREE"] = str(Path.cwd())
     done = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "--absolute-git-dir"],
+        ["git", "-C", str(folder), *arguments],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=GIT_TIMEOUT_S,
         check=False,
     )
     if done.returncode:
-        raise RevisionError(f"{repository} is no git repository: {done.stderr.strip()}")
-    common = _git(Path(done.stdout.strip()), "rev-parse", "--git-common-dir")
-    return str((Path(done.stdout.strip()) / common).resolve())
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
-def _objects(state: desired.Desired) -> dict[tuple[str, str], object]:
-    structure = state.structure
-    found: dict[tuple[str, str], object] = {("Cluster", "settings"): structure.settings}
-    found.update({("NodePool", name): pool for name, pool in structure.pools.items()})
-    found.update({("Queue", name): queue for name, queue in structure.queues.items()})
-    found.update({("PriorityClass", n): value for n, value in structure.priority_classes.items()})
-    found.update({("Identity", email): user for email, user in structure.unix_users.items()})
-    found.update({("Quota", name): quota for name, quota in structure.quotas.items()})
-    found.update({("Reservation", name): kept for name, kept in structure.reservations.items()})
-    found.update({("Volume", name): volume for name, volume in structure.volumes.items()})
-    people = structure.access
-    found.update({("Person", email): one for email, one in people.identities.items()})
-    found.update({("Role", role.name): role for role in people.roles})
-    found.update({("Removal", label): how for label, how in structure.prune.items()})
-    found.update({("Job", name): job for name, job in state.jobs.items()})
-    return found
-
-
-def _differences(before: desired.Desired, after: desired.Desired) -> Iterator[Change]:
-    """Removals first, then changes, then additions; each by kind and name."""
-    old, new = _objects(before), _objects(after)
-    for kind, name in sorted(old.keys() - new.keys()):
-        yield Change("remove", kind, name)
-    for key in sorted(old.keys() & new.keys()):
-        if old[key] != new[key]:
-            fields = dict(_fields("", msgspec.to_builtins(old[key]), msgspec.to_builtins(new[key])))
-            fields.pop("path", None)
-            if fields:
-                yield Change("change", *key, fields)
-    for kind, name in sorted(new.keys() - old.keys()):
-        yield Change("add", kind, name)
-
-
-def _fields(path: str, old: object, new: object) -> Iterator[tuple[str, tuple[str, str]]]:
-    if old == new:
-        return
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            inner = f"{path}.{key}" if path else str(key)
-            yield from _fields(inner, old.get(key), new.get(key))
-        return
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for position, (left, right) in enumerate(zip(old, new, strict=True)):
-            yield from _fields(f"{path}[{position}]", left, right)
-        return
-    yield path or "value", (_text(old), _text(new))
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def _git_folder(repository: Path) -> str:
+    try:
+        found = Path(_git_in(repository, "rev-parse", "--absolute-git-dir"))
+    except RevisionError as error:
+        raise RevisionError(f"{repository} is no git repository: {error}") from None
+    return str((found / _git(found, "rev-parse", "--git-common-dir")).resolve())

@@ -1,7 +1,6 @@
 """What users read over HTTP: each call reads the store once and shows what it holds."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from litestar.params import JSONBody, Parameter, QueryParameter
 
 from reconciler.model import link, records
 from reconciler.model.states import JobState
-from reconciler.operations import planning, revisions, views
+from reconciler.operations import views
 from reconciler.server import access, failures, lists, services
 from reconciler.server.link_client import LinkDownError
 from reconciler.store.reader import cursor, parse_cursor
@@ -245,7 +244,7 @@ def git_sync(state: State) -> lists.Sync:
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
 def snapshot(state: State) -> lists.Snapshot:
-    """Everything that is shown elsewhere."""
+    """Everything that is shown elsewhere; of jobs those submitted last."""
     service: services.Services = state.services
     return lists.Snapshot(
         jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), views.ATTEMPTS_IN_LIST),
@@ -342,29 +341,6 @@ async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:
     return Hooked(told=True)
 
 
-@get(
-    "/v1/plan",
-    sync_to_thread=True,
-    responses=failures.responses(400, 401, 403, 404, 409, 501, 503),
-    summary="What a revision would change, and what the next cycle would do with it",
-)
-def plan(
-    state: State,
-    revision: Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")],
-) -> planning.Plan:
-    """Nothing is changed. The revision has to be in the repository that is in force."""
-    service: services.Services = state.services
-    if service.repository is None:
-        raise failures.Failure(501, "this controller reads no repository on its own machine")
-    folder, sub_path = service.repository
-    try:
-        return planning.plan(folder, sub_path, revision, service.reader, time.time())
-    except revisions.RevisionError as error:
-        raise failures.Failure(404, str(error)) from None
-    except planning.PlanError as error:
-        raise failures.Failure(409, str(error)) from None
-
-
 HANDLERS = [
     jobs,
     job,
@@ -377,5 +353,4 @@ HANDLERS = [
     events,
     git_hook,
     adopt,
-    plan,
 ]

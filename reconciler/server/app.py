@@ -13,12 +13,14 @@ from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from reconciler import __version__
 from reconciler.server import (
     api,
+    audits,
     changes,
     explanations,
     failures,
     health,
     logs,
     overrides,
+    plans,
     reporting,
     services,
     sync,
@@ -52,7 +54,9 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *health.HANDLERS,
             *api.HANDLERS,
             *explanations.HANDLERS,
+            *plans.HANDLERS,
             *changes.HANDLERS,
+            *audits.HANDLERS,
             *overrides.HANDLERS,
             *reporting.HANDLERS,
             *logs.HANDLERS,
@@ -65,6 +69,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "services": service,
                 "address": address,
                 "replays": explanations.Replays(service.store_url),
+                "plans": plans.Plans(service.store_url),
             }
         ),
         exception_handlers={

@@ -7,7 +7,7 @@ import time
 
 from reconciler import metrics
 from reconciler.model import link, records
-from reconciler.operations import submission
+from reconciler.operations import auditing, submission
 from reconciler.server import access, failures, relay, sessions
 from reconciler.server.link_client import LinkClient, LinkDownError
 from reconciler.store import Reader
@@ -49,6 +49,8 @@ class Services:
         #: Whether commits for users are signed, and the folder below which such commits count.
         self.signs = False
         self.jobs_folder = "jobs/"
+        #: The log of what became of revisions.
+        self.audit_path = link_path.with_name(auditing.FILE)
         self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S

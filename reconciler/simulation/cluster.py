@@ -165,6 +165,10 @@ class Cluster:
                 continue
             if attempt.boot_id in ("", node.boot_id):
                 self._begin(node, attempt, attempt.started_at or self.now)
+                if attempt.stop is not None:
+                    task = node.tasks[attempt.id]
+                    node.tell_to_leave(task, attempt.stop.reason, self.now, attempt.stop.grace_s)
+                    self._plan_end(node, attempt.id, task.ends_at)
 
     # -- what people do
 
@@ -198,7 +202,10 @@ class Cluster:
                 if name not in self.nodes:
                     known = self.memory.nodes.get(name)
                     boot_id = known.boot_id if known else ""
-                    self.nodes[name] = machines.VirtualNode(name, pool.node_resources, boot_id)
+                    inventory = known.inventory if known and known.inventory.hostname else None
+                    self.nodes[name] = machines.VirtualNode(
+                        name, pool.node_resources, boot_id, inventory
+                    )
                     self._speaking[name] = None
                     self._plan_heartbeat(name)
         self._new_desired()

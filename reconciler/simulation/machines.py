@@ -56,10 +56,19 @@ class Task(msgspec.Struct):
 class VirtualNode:
     """One machine with its agent, and the truth about what runs there."""
 
-    def __init__(self, name: str, capacity: Resources, first_boot_id: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        capacity: Resources,
+        first_boot_id: str = "",
+        inventory: records.Inventory | None = None,
+    ) -> None:
+        """A node that is up; ``inventory`` is what it tells of itself, None: as it is declared."""
         self.name = name
         self._first_boot_id = first_boot_id or f"{name}-boot-1"
-        self._inventory = records.Inventory(hostname=name, capacity=capacity, virtual=True)
+        self._inventory = inventory or records.Inventory(
+            hostname=name, capacity=capacity, virtual=True
+        )
         self.clock_offset_s = 0.0
         self.connected = True
         self.up = True

@@ -128,7 +128,7 @@ def test_the_outcome_of_a_revision_is_noted_in_the_repository(bed: beds.Bed) -> 
     assert shown.startswith("muster: Synced with 0 errors")
 
 
-def test_plan_says_what_a_revision_would_do_at_once(bed: beds.Bed) -> None:
+def test_plan_says_what_a_revision_would_do(bed: beds.Bed) -> None:
     bed.git("checkout", "--quiet", "-b", "proposal", folder=bed.clone)
     (bed.clone / "jobs").mkdir(exist_ok=True)
     (bed.clone / "jobs" / "proposed.yaml").write_text(
@@ -146,8 +146,10 @@ def test_plan_says_what_a_revision_would_do_at_once(bed: beds.Bed) -> None:
         ("add", "Job", "proposed"),
         ("add", "Job", "too-big"),
     ]
-    effects = {(effect["effect"], effect["subject"]) for effect in found["effects"]}
-    assert effects == {("start", "proposed"), ("wait", "too-big")}
+    shifts = {shift["job"]: shift for shift in found["forecast"]["shifts"]}
+    assert shifts["proposed"]["afterS"] < 2
+    assert shifts["too-big"]["afterS"] is None
+    assert shifts["too-big"]["reason"]
     bed.git("checkout", "--quiet", "main", folder=bed.clone)
     assert "proposed" not in {item["name"] for item in bed.get("/v1/jobs")["items"]}
 

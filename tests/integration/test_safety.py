@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +179,43 @@ def test_what_is_no_digest_is_refused(bed: beds.Bed) -> None:
     told = muster(bed, "approve", "HEAD")
     assert told.returncode == 1
     assert "no digest of a change" in told.stderr
+
+
+def test_history_and_audit_tell_what_became_of_revisions(bed: beds.Bed) -> None:
+    begin(bed)
+    revision = bed.commit({"cluster.yaml": cluster(1)}, "remove most nodes")
+    (found,) = held(bed, revision)
+    entry = bed.until(
+        lambda: next(
+            (one for one in bed.get("/v1/audit")["items"] if one["revision"] == revision), None
+        )
+    )
+    assert entry["result"] == "OutOfSync"
+    assert found["digest"] in entry["message"]
+    assert [(c["author"], c["subject"]) for c in entry["commits"]] == [
+        ("tester@example.org", "remove most nodes")
+    ]
+    told = muster(bed, "audit")
+    assert "tester@example.org: remove most nodes" in told.stdout
+    assert revision[:12] in muster(bed, "history").stdout
+    whole = muster(bed, "audit", "verify")
+    assert (whole.returncode, "the chain is whole" in whole.stdout) == (0, True), whole
+    repository = bed.folder / "repository.git"
+    note = bed.until(lambda: "; audit " in (text := _note(bed, revision, repository)) and text)
+    assert f"audit {entry['number']} {entry['hash']}" in note
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
+    # A line that somebody changes is seen.
+    path = bed.cluster.state / "audit.jsonl"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b"remove most nodes", b"remove more nodes"))
+    broken = muster(bed, "audit", "verify")
+    path.write_bytes(good)
+    assert broken.returncode == 1
+    assert "changed after it was written" in broken.stderr
+
+
+def _note(bed: beds.Bed, revision: str, repository: Path) -> str:
+    try:
+        return bed.git("notes", "--ref=muster", "show", revision, folder=repository)
+    except subprocess.CalledProcessError:
+        return ""

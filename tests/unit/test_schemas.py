@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+import referencing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,22 @@ def test_committed_schema_is_current(kind: str) -> None:
 
 def test_nothing_else_is_committed() -> None:
     names = {path.name for path in schema.FOLDER.glob("*.json")}
-    assert names == {schema.file_name(kind) for kind in kinds.KINDS}
+    assert names == {schema.ANY_KIND, *(schema.file_name(kind) for kind in kinds.KINDS)}
+
+
+def test_the_schema_of_any_kind_is_current_and_chooses_by_kind() -> None:
+    path = schema.FOLDER / schema.ANY_KIND
+    assert path.read_text(encoding="utf-8") == schema.render_any_kind()
+    jsonschema.Draft202012Validator.check_schema(schema.of_any_kind())
+    registry: referencing.Registry[Any] = referencing.Registry().with_resources(
+        (schema.file_name(kind), referencing.Resource.from_contents(schema.of_kind(kind)))
+        for kind in kinds.KINDS
+    )
+    whole = jsonschema.Draft202012Validator(schema.of_any_kind(), registry=registry)
+    queue = {"apiVersion": "muster/v1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {}}
+    assert whole.is_valid(queue)
+    assert not whole.is_valid(queue | {"spec": {"command": ["a job's field"]}})
+    assert not whole.is_valid(queue | {"kind": "Pool"})
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

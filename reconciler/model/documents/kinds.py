@@ -5,7 +5,7 @@ from reconciler.model.documents import (
     cluster,
     job,
     nodepool,
-    planned,
+    policy,
     queue,
     quota,
     reservation,
@@ -22,6 +22,7 @@ Document = (
     | volume.Volume
     | quota.Quota
     | reservation.Reservation
+    | policy.Policy
     | job.Job
 )
 
@@ -29,7 +30,7 @@ Document = (
 KINDS: dict[str, type[Part]] = {
     "Cluster": cluster.Cluster,
     "Access": access.Access,
-    "Policy": planned.Policy,
+    "Policy": policy.Policy,
     "PriorityClass": queue.PriorityClass,
     "NodePool": nodepool.NodePool,
     "Volume": volume.Volume,
@@ -40,9 +41,7 @@ KINDS: dict[str, type[Part]] = {
 }
 
 #: Kinds of which every document is refused for now, and why.
-KINDS_NOT_BUILT: dict[str, str] = {
-    "Policy": "policies are not built yet",
-}
+KINDS_NOT_BUILT: dict[str, str] = {}
 
 #: Every kind but Job: an error in one refuses the structure of its revision as a whole.
 STRUCTURAL_KINDS = frozenset(KINDS) - {"Job"}

@@ -24,7 +24,6 @@ TABLE = [
     (HEAD.replace("name: a", "name: A_b"), "wrong-value", "metadata.name", 3, 18, "team-a"),
     (HEAD.replace("Job", "Jobb"), "unknown-kind", "kind", 2, 7, "did you mean Job?"),
     (HEAD.replace("Job", "Zzz"), "unknown-kind", "kind", 2, 7, "NodePool"),
-    (HEAD.replace("Job", "Policy"), "not-built", "kind", 2, 7, "policies are not built yet"),
     (HEAD.replace("muster/v1", "muster/v2"), "api-version", "apiVersion", 1, 13, "muster/v1"),
     (HEAD.replace("muster/v1", "v1"), "not-muster", "apiVersion", 1, 13, "muster/v1"),
     ("services: {}\n", "not-muster", "", 1, 1, "no apiVersion"),

@@ -83,7 +83,7 @@ def test_change_and_removal(repository: Repository, make: Make) -> None:
 BAD_STRUCTURE = {
     "schema": queue("research", nonsense=1),
     "unknown kind": "apiVersion: muster/v1\nkind: Pool\nmetadata: {name: x}\nspec: {}\n",
-    "not built": "apiVersion: muster/v1\nkind: Policy\nmetadata: {name: x}\n",
+    "not built": queue("research", borrowingLimit={"gpu": 1}),
     "unknown parent": queue("research", parent="nobody"),
     "duplicate": documents(queue("research"), queue("research")),
     "unreadable": "a: [\n",

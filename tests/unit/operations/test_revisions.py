@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.operations import revisions
-from tests.unit.desired.repositories import ENVIRONMENT, Repository
+from reconciler.model.documents import kinds
+from reconciler.operations import differences, revisions
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, git
 
 POOL = """\
 apiVersion: muster/v1
@@ -38,11 +39,57 @@ def test_what_is_added_is_told(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     after = repository.commit({"new.yaml": document(kind, ADDED[kind])})
     found = revisions.compare(repository.path, "", before, after)
     assert not found.head.status.problems
-    assert found.changes == (revisions.Change("add", kind, "new"),)
+    assert [(c.operation, c.kind, c.name) for c in found.changes] == [("add", kind, "new")]
+    assert not found.merged
 
 
 def test_every_part_of_the_structure_is_compared() -> None:
     """A new kind can't be forgotten: its field makes this fail until it is compared."""
-    compared = {"settings", "pools", "queues", "priority_classes", "unix_users"}
-    compared |= {"quotas", "reservations", "volumes", "prune", "access"}
+    compared = {"settings", "access", *differences.KINDS}
     assert {field.name for field in msgspec.structs.fields(desired.Structure)} == compared
+    assert set(differences.KINDS.values()) - {"Removal"} <= set(kinds.KINDS)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return Repository(tmp_path / "state.git")
+
+
+def test_branches_that_have_parted_are_compared_as_merged(repository: Repository) -> None:
+    start = repository.commit({"pool.yaml": POOL})
+    ours = repository.commit({"ours.yaml": document("Queue", "{}").replace("new", "ours")})
+    theirs = repository.commit({"theirs.yaml": document("Volume", ADDED["Volume"])},
+                               branch="theirs", parent=start)  # fmt: skip
+    found = revisions.compare(repository.path, "", ours, theirs)
+    assert found.merged
+    assert [(c.operation, c.label) for c in found.changes] == [("add", "Volume/new")]
+    assert (found.base_commit, found.head_commit) == (ours, theirs)
+
+    clash = repository.commit({"ours.yaml": document("Queue", "{weight: 3}")},
+                              branch="clash", parent=start)  # fmt: skip
+    with pytest.raises(revisions.RevisionError, match="can't be merged without a decision"):
+        revisions.compare(repository.path, "", ours, clash)
+
+
+def test_what_is_in_force_from_before_is_what_is_compared_with(repository: Repository) -> None:
+    good = repository.commit({"q.yaml": document("Queue", "{limit: {gpu: 4}}")})
+    broken = repository.commit({"q.yaml": document("Queue", "{limit: {gpu: four}}")})
+    mended = repository.commit({"q.yaml": document("Queue", "{limit: {gpu: 5}}")})
+    found = revisions.compare(repository.path, "", broken, mended, before=[good])
+    assert [c.fields for c in found.changes] == [{"limit.gpu": ("4", "5")}]
+    without = revisions.compare(repository.path, "", broken, mended)
+    assert [c.operation for c in without.changes] == ["add"]
+
+
+def test_the_base_is_the_branch_it_goes_into_else_the_parent(repository: Repository) -> None:
+    first = repository.commit({"pool.yaml": POOL})
+    with pytest.raises(revisions.RevisionError, match="first commit"):
+        revisions.default_base(repository.path, "main")
+    repository.commit({"a.yaml": document("Queue", "{}")})
+    assert revisions.default_base(repository.path, "main") == "main~1"
+    branch = repository.commit({"b.yaml": document("Volume", ADDED["Volume"])},
+                               branch="proposal", parent=first)  # fmt: skip
+    base = revisions.default_base(repository.path, branch)
+    assert git(repository.path, "rev-parse", base) == git(repository.path, "rev-parse", "main")

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Puts plan.md up as the one comment of a pull request: the one of before is edited.
+# Needs GH_TOKEN, REPOSITORY (owner/name) and NUMBER.
+set -eu
+MARKER="$(head -n 1 plan.md)"
+export MARKER
+known="$(gh api --paginate "repos/$REPOSITORY/issues/$NUMBER/comments" \
+  --jq '.[] | select(.body | startswith(env.MARKER)) | .id' | head -n 1)"
+if [ -n "$known" ]; then
+  gh api --method PATCH "repos/$REPOSITORY/issues/comments/$known" --field body=@plan.md >/dev/null
+else
+  gh api "repos/$REPOSITORY/issues/$NUMBER/comments" --field body=@plan.md >/dev/null
+fi

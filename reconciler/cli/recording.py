@@ -1,0 +1,129 @@
+"""Commands that look back: ``history`` of revisions, and the ``audit`` log with its chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import context, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import auditing
+else:
+    from reconciler.cli import lazily
+
+    auditing = lazily.module("reconciler.operations.auditing")
+
+Json = Any
+Limit = Annotated[int, typer.Option("--limit", "-n", help="How many, the newest first.", min=1)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(history)
+    group = typer.Typer(rich_markup_mode=None, help="Who changed what, and what became of it.")
+    group.callback(invoke_without_command=True)(audit)
+    group.command()(verify)
+    app.add_typer(group, name="audit")
+
+
+def history(
+    limit: Limit = 20,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show what became of each revision.
+
+    Example: muster history
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/audit", limit=limit)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    for one in page["items"]:
+        changes = f"+{one['added']} ~{one['changed']} -{one['removed']}"
+        terminal.out.print(
+            f"{terminal.clock(one['at'])}  {one['revision'][:12]}  {one['result']:<9}  "
+            f"{changes:<12}  {one['durationS']:.2f} s",
+            markup=False,
+        )
+        if one["message"]:
+            terminal.out.print(f"    {one['message']}", markup=False, soft_wrap=True)
+    if not page["items"]:
+        terminal.note("no revision was looked at yet")
+
+
+def audit(
+    ctx: typer.Context,
+    limit: Limit = 20,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show who changed what, in which commit, and what became of it.
+
+    Example: muster audit
+    Example: muster audit verify
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/audit", limit=limit)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    for one in page["items"]:
+        terminal.out.print(
+            f"{one['number']:>6}  {terminal.clock(one['at'])}  {one['revision'][:12]}  "
+            f"{one['result']}",
+            markup=False,
+        )
+        for commit in one["commits"]:
+            person = f"{commit['submitter']} by {commit['author']}"
+            who = person if commit["submitter"] else commit["author"]
+            terminal.out.print(
+                f"        {commit['id'][:12]}  {who}: {commit['subject']}",
+                markup=False,
+                soft_wrap=True,
+            )
+        for label in one["objects"]:
+            terminal.out.print(f"        {label}", markup=False)
+        for problem in one["problems"]:
+            terminal.out.print(
+                f"        {problem['rule']} {problem['object']}: {problem['message']}",
+                markup=False,
+                soft_wrap=True,
+            )
+
+
+def verify(
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A copy of the log; else the controller's.")
+    ] = None,
+    *,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Go along the whole chain; exits with 1 where it is broken.
+
+    Example: muster audit verify
+    Example: muster audit verify --file audit.jsonl
+    """
+    if file is not None:
+        if not file.is_file():
+            terminal.fail(f"there is no file {file}")
+        found = auditing.Log(file).verify()
+        lines, last, wrong = found.lines, found.last, found.wrong
+    else:
+        with context.controller(server, token_file) as api:
+            told = api.get("/v1/audit/verify")
+        lines, last, wrong = told["lines"], told["last"], told["wrong"]
+    if wrong:
+        terminal.fail(f"the chain is good for {lines} lines, and then broken: {wrong}")
+    terminal.out.print(f"{lines} lines, the chain is whole; the last hash is {last}", markup=False)

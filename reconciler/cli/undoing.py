@@ -1,0 +1,116 @@
+"""Commands that take back or pause: ``rollback``, ``suspend`` and ``resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reconciler.cli import changing, terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import plantext, suspending
+    from reconciler.operations import rollback as going_back
+else:
+    from reconciler.cli import lazily
+
+    plantext = lazily.module("reconciler.operations.plantext")
+    going_back = lazily.module("reconciler.operations.rollback")
+    suspending = lazily.module("reconciler.operations.suspending")
+
+Here = Annotated[
+    Path, typer.Option("--clone", help="Your clone of the repository.", envvar="MUSTER_CLONE")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (rollback, suspend, resume):
+        app.command()(command)
+
+
+def rollback(
+    revision: Annotated[str, typer.Argument(help="Revision to go back to.")],
+    reason: changing.Reason = "",
+    *,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Let jobs go back too.")] = False,
+    branch: Annotated[
+        str, typer.Option("--branch", help="Commit to a new branch, for a pull request.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    path: Annotated[str, typer.Option("--path", help="Folder of the clone that is read.")] = "",
+    clone: Here = Path(),
+) -> None:
+    """Go back to a revision: a commit on top that makes the structure what it was then.
+
+    What it changes is shown first. Jobs stay as they are unless --jobs is given.
+
+    Example: muster rollback HEAD~3 --reason "the new queues starve training"
+    Example: muster rollback 4be1c02f --branch undo-queues
+    """
+    try:
+        root = going_back.here(clone)
+        made = going_back.prepare(root, path, revision, jobs=jobs, reason=reason)
+        if made is None:
+            terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
+            raise typer.Exit(terminal.DONE)
+        for change in made.changes:
+            title = f"{plantext.MARKS[change.operation]} {change.kind} {change.name}"
+            terminal.out.print(title, style=plantext.STYLES[change.operation], markup=False)
+            for field, (before, after) in change.fields.items():
+                terminal.out.print(f"    {field}: {before} → {after}", markup=False, soft_wrap=True)
+        if made.problems:
+            terminal.fail("going back there is refused today", details=made.problems)
+        if not yes and not typer.confirm(f"Go back to {revision}?", err=True):
+            terminal.fail("nothing was changed")
+        pushed = going_back.publish(root, made, branch)
+    except going_back.RollbackError as error:
+        terminal.fail(str(error))
+    where = "pushed" if pushed else "committed here; nothing to push to"
+    terminal.out.print(made.commit, markup=False)
+    terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
+
+
+def suspend(
+    subject: Annotated[
+        str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")
+    ],
+    reason: changing.Reason = "",
+    *,
+    clone: Here = Path(),
+) -> None:
+    """Stop acting on the cluster, a queue or a job; it is watched as before.
+
+    Nothing new starts; what runs goes on, except that a job that is suspended stops.
+
+    Example: muster suspend queue/research --reason "the file server is repaired"
+    """
+    _set(subject, reason, clone, suspended=True)
+
+
+def resume(
+    subject: Annotated[
+        str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")
+    ],
+    reason: changing.Reason = "",
+    *,
+    clone: Here = Path(),
+) -> None:
+    """Let what was suspended go on.
+
+    Example: muster resume queue/research
+    """
+    _set(subject, reason, clone, suspended=False)
+
+
+def _set(subject: str, reason: str, clone: Path, *, suspended: bool) -> None:
+    try:
+        outcome = suspending.put(clone, subject, reason, suspended=suspended)
+    except suspending.SuspendError as error:
+        terminal.fail(str(error))
+    told = "suspended" if suspended else "resumed"
+    if outcome.status == "unchanged":
+        told = f"is {told} already"
+    where = " here; nothing to push to" if outcome.status == "local" else ""
+    terminal.out.print(f"{subject}: {told}{where}", markup=False)

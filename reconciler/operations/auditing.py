@@ -1,0 +1,280 @@
+"""What became of each revision, kept in a file that only grows and tells when it was tampered with.
+
+One line a revision: its commits with who made them, what they changed, and the outcome. Each line
+carries the hash of the one before it, so that a line that was changed, removed or put in breaks the
+chain. The newest hash is told in git too (the note on the revision), outside of this machine.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.core import impact
+from reconciler.desired import provenance, source
+from reconciler.model import desired
+
+FILE = "audit.jsonl"
+#: The first line's predecessor.
+BEGINNING = "0" * 64
+#: The most that is listed of one revision: commits, labels of objects, problems.
+LISTED_MAX = 50
+LINE_BYTES_MAX = 1 << 20
+_TEXT_MAX = 1000
+_BLOCK = 1 << 16
+
+
+class CommitEntry(msgspec.Struct, frozen=True):
+    """A commit of a revision: who made it, and for whom."""
+
+    id: str
+    author: str
+    subject: str
+    submitter: str = ""
+
+
+class ProblemEntry(msgspec.Struct, frozen=True):
+    """What was refused or held."""
+
+    rule: str
+    object: str
+    message: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What became of one revision.
+
+    Attributes:
+        at: when, in seconds since the epoch. duration_s: how long it took to read and judge.
+        revision: attempted. result: as ``SyncStatus.sync``.
+        structure_revision, jobs_revision: in force afterwards.
+        commits: what it brought, the oldest first; the last ``LISTED_MAX`` of them.
+        added, changed, removed: labels of objects that are other than before, by count;
+        objects: the first of them with ``+``, ``~`` or ``-`` in front.
+        message, problems: of what was refused or held.
+    """
+
+    at: float
+    revision: str
+    result: Literal["Synced", "OutOfSync", "Unknown"]
+    structure_revision: str | None = None
+    jobs_revision: str | None = None
+    duration_s: float = 0.0
+    commits: tuple[CommitEntry, ...] = ()
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    objects: tuple[str, ...] = ()
+    message: str = ""
+    problems: tuple[ProblemEntry, ...] = ()
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An entry in the chain."""
+
+    number: int
+    previous: str
+    entry: Entry
+    hash: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of going along the chain: how many lines are good, and what is wrong after them."""
+
+    lines: int
+    last: str
+    wrong: str = ""
+
+
+def entry_of(
+    status: desired.SyncStatus,
+    line: Sequence[source.Commit],
+    *,
+    before: desired.Desired | None,
+    after: desired.Desired,
+    at: float,
+    duration_s: float,
+) -> Entry:
+    """What became of a revision.
+
+    Args:
+        status: after it was looked at.
+        line: its commits, the oldest first.
+        before: what was in force before; None: that is not known.
+        after: what is in force now.
+        at: seconds since the epoch. duration_s: how long it took.
+    """
+    marks = list(_marks(before, after)) if before is not None and before.generation else []
+    counts = {mark: sum(one[0] == mark for one in marks) for mark in "+~-"}
+    return Entry(
+        at=at,
+        revision=status.attempted_revision or "",
+        result=status.sync,
+        structure_revision=status.structure_revision,
+        jobs_revision=status.jobs_revision,
+        duration_s=round(duration_s, 3),
+        commits=tuple(
+            CommitEntry(
+                id=one.id,
+                author=one.author,
+                subject=one.subject[:_TEXT_MAX],
+                submitter=", ".join(one.trailer(provenance.SUBMITTER))[:_TEXT_MAX],
+            )
+            for one in line[-LISTED_MAX:]
+        ),
+        added=counts["+"],
+        changed=counts["~"],
+        removed=counts["-"],
+        objects=tuple(marks[:LISTED_MAX]),
+        message=status.message[:_TEXT_MAX],
+        problems=tuple(
+            ProblemEntry(one.rule, one.object, one.message[:_TEXT_MAX])
+            for one in status.problems[:LISTED_MAX]
+        ),
+    )
+
+
+def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
+    """Objects that are other than before, with what happened to them in front."""
+    if before.structure is not after.structure:
+        for label, (old, new) in impact.differences(before.structure, after.structure):
+            yield f"{'+' if old is None else '-' if new is None else '~'} {label}"
+    if before.jobs is after.jobs:
+        return
+    for name, job in after.jobs.items():
+        known = before.jobs.get(name)
+        if known is not job and known != job:
+            yield f"{'+' if known is None else '~'} Job/{name}"
+    for name in before.jobs:
+        if name not in after.jobs:
+            yield f"- Job/{name}"
+
+
+def is_news(entry: Entry, last: Entry | None) -> bool:
+    """Whether an entry tells anything that the last one did not."""
+
+    def outcome(of: Entry) -> tuple[object, ...]:
+        return (of.revision, of.result, of.structure_revision, of.message)
+
+    return last is None or outcome(entry) != outcome(last)
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(Line).decode
+
+
+def hash_of(line: Line) -> str:
+    """The hash of a line, over its number, its predecessor and its entry."""
+    return hashlib.sha256(_encode(msgspec.structs.replace(line, hash=""))).hexdigest()
+
+
+class Log:
+    """The file. One process appends; any may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, entry: Entry) -> Line:
+        """Add an entry; it is on disk when this returns.
+
+        Raises:
+            OSError: it can't be written.
+            ValueError: the last line can't be read: what follows would hang on nothing.
+        """
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._drop_torn(descriptor)
+            last = next(self._backwards(descriptor), None)
+            before = _decode(last) if last else Line(0, "", entry, BEGINNING)
+            line = Line(before.number + 1, before.hash, entry)
+            line = msgspec.structs.replace(line, hash=hash_of(line))
+            os.write(descriptor, _encode(line) + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return line
+
+    @staticmethod
+    def _drop_torn(descriptor: int) -> None:
+        """Cut off what a crash has left half written: nobody was told of it."""
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        start = max(0, size - LINE_BYTES_MAX)
+        tail = os.pread(descriptor, size - start, start)
+        if tail and not tail.endswith(b"\n"):
+            os.ftruncate(descriptor, start + tail.rfind(b"\n") + 1)
+
+    @staticmethod
+    def _backwards(descriptor: int) -> Iterator[bytes]:
+        """Whole lines, the last first."""
+        at = os.lseek(descriptor, 0, os.SEEK_END)
+        rest = b""
+        while at > 0:
+            size = min(_BLOCK, at)
+            at -= size
+            parts = (os.pread(descriptor, size, at) + rest).split(b"\n")
+            rest = parts[0]
+            for part in reversed(parts[1:]):
+                if part:
+                    yield part
+        if rest:
+            yield rest
+
+    def tail(self, limit: int) -> list[Line]:
+        """The last entries, the newest first.
+
+        Raises:
+            ValueError: one can't be read.
+        """
+        found: list[Line] = []
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return found
+        try:
+            for text in self._backwards(descriptor):
+                found.append(_decode(text))
+                if len(found) >= limit:
+                    break
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{self.path}: a line can't be read: {error}") from error
+        finally:
+            os.close(descriptor)
+        return found
+
+    def verify(self) -> Verdict:
+        """Go along the whole chain."""
+        previous, number = BEGINNING, 0
+        try:
+            with self.path.open("rb") as file:
+                for text in file:
+                    wrong = _wrong(text, number, previous)
+                    if wrong:
+                        return Verdict(number, previous, f"line {number + 1}: {wrong}")
+                    line = _decode(text)
+                    number, previous = line.number, line.hash
+        except FileNotFoundError:
+            return Verdict(0, BEGINNING)
+        return Verdict(number, previous)
+
+
+def _wrong(text: bytes, number: int, previous: str) -> str:
+    try:
+        line = _decode(text)
+    except msgspec.MsgspecError as error:
+        return f"it can't be read: {error}"
+    if line.number != number + 1:
+        return f"it is number {line.number}, and {number + 1} is due: lines are missing or put in"
+    if line.previous != previous:
+        return "it does not follow the line before it"
+    if line.hash != hash_of(line):
+        return "it was changed after it was written"
+    return ""
+
+
+def shown(line: Line) -> dict[str, Any]:
+    """A line for people and scripts."""
+    value: dict[str, Any] = msgspec.to_builtins(line.entry)
+    return {"number": line.number, "hash": line.hash, **value}

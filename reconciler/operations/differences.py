@@ -1,0 +1,110 @@
+"""What differs between two desired states, object by object, in the words of documents.
+
+Both sides are normalised, so that a default that is written out, a comment or another order of keys
+is no difference. Removals come first, since they are what a reader has to see.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.operations import wording
+
+Operation = Literal["remove", "change", "add"]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One object that differs between two revisions.
+
+    ``fields`` maps dotted paths, as documents have them, to (before, after), None for what is not
+    there; empty for added and removed. ``summary`` says of those what they are. ``path`` is the
+    file of a job.
+    """
+
+    operation: Operation
+    kind: str
+    name: str
+    fields: dict[str, tuple[str | None, str | None]] = {}
+    summary: str = ""
+    path: str = ""
+
+    @property
+    def label(self) -> str:
+        """``Kind/name``."""
+        return f"{self.kind}/{self.name}" if self.name else self.kind
+
+
+#: Fields of ``Structure`` that map names to objects, with the kind that a document has.
+KINDS: dict[str, str] = {
+    "pools": "NodePool",
+    "volumes": "Volume",
+    "priority_classes": "PriorityClass",
+    "unix_users": "Access",
+    "queues": "Queue",
+    "policies": "Policy",
+    "prune": "Removal",
+    "quotas": "Quota",
+    "reservations": "Reservation",
+}
+#: The order in which kinds are told.
+_ORDER = ("Cluster", "Access", "Policy", "PriorityClass", "NodePool", "Volume", "Queue", "Quota",
+          "Reservation", "Job")  # fmt: skip
+_RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
+
+
+def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
+    """Every object of a desired state by kind and name."""
+    structure = state.structure
+    found: dict[tuple[str, str], Any] = {("Cluster", ""): structure.settings}
+    for field, kind in KINDS.items():
+        named: Mapping[str, Any] = getattr(structure, field)
+        found.update({(kind, name): value for name, value in named.items()})
+    people = structure.access
+    found.update({("Person", email): one for email, one in people.identities.items()})
+    found.update({("Role", role.name): role for role in people.roles})
+    found.update({("Job", name): job for name, job in state.jobs.items()})
+    return found
+
+
+def between(before: desired.Desired, after: desired.Desired) -> tuple[Change, ...]:
+    """Removals first, then changes, then additions; each by kind and name."""
+    old, new = objects(before), objects(after)
+    removed = [_whole("remove", *key, old[key]) for key in sorted(old.keys() - new.keys(), key=_by)]
+    added = [_whole("add", *key, new[key]) for key in sorted(new.keys() - old.keys(), key=_by)]
+    return (*removed, *_changed(old, new), *added)
+
+
+def _by(key: tuple[str, str]) -> tuple[int, str]:
+    return (_RANK.get(key[0], len(_ORDER)), key[1])
+
+
+def _changed(
+    old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]
+) -> Iterator[Change]:
+    for key in sorted(
+        (key for key, value in old.items() if _differs(value, new.get(key))), key=_by
+    ):
+        found = fields(old[key], new[key])
+        if found:
+            yield Change("change", *key, found, path=getattr(new[key], "path", ""))
+
+
+def _differs(before: Any, after: Any) -> bool:
+    return after is not None and before is not after and bool(before != after)
+
+
+def _whole(operation: Operation, kind: str, name: str, value: Any) -> Change:
+    path = getattr(value, "path", "")
+    return Change(operation, kind, name, summary=wording.summary(value), path=path)
+
+
+def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
+    """The fields that differ between two versions of one object, by path, in order of the path."""
+    old, new = wording.fields(before), wording.fields(after)
+    return {
+        path: (old.get(path), new.get(path))
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    }

@@ -1,0 +1,214 @@
+"""A plan as one comment of a pull request, which the next plan replaces.
+
+A hidden marker lets whoever posts it find the one of before. The verdict comes first, then what a
+reviewer must not miss (findings, removals, impact), then the rest, folded. What is too long is cut
+in the middle; one comment is never split, since half of a plan reads like a whole one.
+"""
+
+from collections.abc import Iterator
+
+from reconciler.operations import planning, plantext
+from reconciler.operations.planning import Plan
+
+#: What a comment begins with; one repository may have several clusters, each with its ``name``.
+MARKER = "<!-- muster-plan:{name} -->"
+#: The most characters that a comment may have.
+CHARACTERS_MAX = 65_536
+#: Of one object, and of one field.
+OBJECT_LINES_MAX = 200
+#: Objects that change in each fold.
+OBJECTS_MAX = 500
+_SIGNS = {"refused": "❌", "changes": "🟡", "none": "✅"}
+_CUT = (
+    "\n\n… cut here: {count} characters are in the JSON of this plan (`muster plan -o json`) …\n\n"
+)
+
+
+def marker(name: str) -> str:
+    """The hidden first line of the comments of one cluster."""
+    return MARKER.format(name="".join(c for c in name if c.isalnum() or c in "-_") or "main")
+
+
+def render(plan: Plan, name: str = "main", limit: int = CHARACTERS_MAX) -> str:
+    """The comment; ``limit`` is how many characters it may have."""
+    head = "\n".join(_head(plan, name)) + "\n"
+    body = "\n".join(_body(plan))
+    tail = "\n" + "\n".join(_tail(plan)) + "\n"
+    return head + cut(body, limit - len(head) - len(tail)) + tail
+
+
+def cut(text: str, most: int) -> str:
+    """``text`` in at most so many characters: whole lines of its middle left out.
+
+    Fences and folds that are open where it is cut are closed and opened again.
+    """
+    if len(text) <= most:
+        return text
+    note = _CUT.format(count=len(text))
+    room = most - len(note) - 200  # for what has to be closed and opened again
+    if room <= 0:
+        return ""
+    lines = text.split("\n")
+    front: list[str] = []
+    used = 0
+    for line in lines:
+        if used + len(line) + 1 > room // 2:
+            break
+        front.append(line)
+        used += len(line) + 1
+    back: list[str] = []
+    for line in reversed(lines[len(front) :]):
+        if used + len(line) + 1 > room:
+            break
+        back.append(line)
+        used += len(line) + 1
+    back.reverse()
+    gone = sum(len(line) + 1 for line in lines[len(front) : len(lines) - len(back)])
+    before, after = _open(front), _open(lines[: len(lines) - len(back)])
+    closing = (["```"] if before[1] else []) + ["</details>"] * before[0]
+    opening = ["<details open><summary>…</summary>", ""] * after[0]
+    opening += ["```diff"] if after[1] else []
+    return "\n".join([*front, *closing]) + _CUT.format(count=gone) + "\n".join([*opening, *back])
+
+
+def _open(lines: list[str]) -> tuple[int, bool]:
+    """How many folds, and whether a fence, are open behind these lines."""
+    folds, fenced = 0, False
+    for line in lines:
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            folds += line.count("<details") - line.count("</details>")
+    return folds, fenced
+
+
+def _head(plan: Plan, name: str) -> Iterator[str]:
+    yield marker(name)
+    yield f"{_SIGNS[plan.verdict]} **{plantext.verdict(plan)}**"
+    yield ""
+    merged = ", as merged" if plan.merged else ""
+    where = f"`{plan.base[:12]}` → `{plan.head[:12]}`{merged}"
+    if plan.snapshot is not None:
+        old = plantext.duration(plan.snapshot.age_s)
+        where += f", against the cluster as of {old} before"
+    yield where
+    yield ""
+
+
+def _body(plan: Plan) -> Iterator[str]:
+    yield from _findings(plan)
+    if not plan.changes:
+        return
+    removed = [change for change in plan.changes if change.operation == "remove"]
+    if removed:
+        yield "**Removed**"
+        yield ""
+        yield from _diff(removed)
+    yield "**Impact**"
+    yield ""
+    yield from _fenced(line.text.removeprefix("  ") for line in plantext.impact_lines(plan))
+    yield from _forecast(plan)
+    for operation, title in (("change", "changed"), ("add", "added")):
+        some = [change for change in plan.changes if change.operation == operation]
+        if some:
+            yield from _folded(f"{len(some)} {title}", _diff(some))
+
+
+def _findings(plan: Plan) -> Iterator[str]:
+    new = [one for one in plan.findings if one.is_new]
+    old = [one for one in plan.findings if not one.is_new]
+    if new:
+        yield "| | rule | where | what |"
+        yield "| --- | --- | --- | --- |"
+        yield from (_row(one) for one in new)
+        yield ""
+    if old:
+        rows = ["| | rule | where | what |", "| --- | --- | --- | --- |", *map(_row, old), ""]
+        yield from _folded(f"{len(old)} findings as before", iter(rows))
+
+
+def _row(one: planning.FindingView) -> str:
+    sign = "❌" if one.severity == "error" else "⚠️"
+    where = f"{one.path}:{one.line}" if one.line else one.path
+    text = f"{one.object}: {one.message}" if one.object else one.message
+    if one.waiver:
+        text += f" — {one.waiver}"
+    return f"| {sign} | `{_cell(one.rule)}` | `{_cell(where)}` | {_plain(text)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("`", "'").replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(text: str) -> str:
+    """Text of somebody's document that must not become markup, a link or a mention."""
+    for character in "\\`*_[]<>#|~":
+        text = text.replace(character, "\\" + character)
+    return text.replace("@", "@\u200b").replace("\n", " ")
+
+
+def _forecast(plan: Plan) -> Iterator[str]:
+    lines = [line.text.removeprefix("  ") for line in plantext.forecast_lines(plan)]
+    if plan.forecast is None:
+        yield "**Forecast** " + _plain(" ".join(lines))
+        yield ""
+        return
+    ahead = plantext.duration(plan.forecast.horizon_s)
+    yield f"**Forecast** for {ahead}, if nothing else is submitted"
+    yield ""
+    yield from _fenced(iter(lines))
+
+
+def _tail(plan: Plan) -> Iterator[str]:
+    yield f"<sub>plan `{plan.digest}`; merging applies it</sub>"
+
+
+def _folded(title: str, inner: Iterator[str]) -> Iterator[str]:
+    yield f"<details><summary>{title}</summary>"
+    yield ""
+    yield from inner
+    yield "</details>"
+    yield ""
+
+
+def _fenced(inner: Iterator[str], language: str = "text") -> Iterator[str]:
+    yield f"```{language}"
+    for line in inner:
+        # a fence inside a text would end this one
+        yield line.replace("```", "'''")
+    yield "```"
+    yield ""
+
+
+def _diff(changes: list[planning.ChangeView]) -> Iterator[str]:
+    def lines() -> Iterator[str]:
+        for change in changes[:OBJECTS_MAX]:
+            yield from diff_lines(change)
+        if len(changes) > OBJECTS_MAX:
+            yield f"… and {len(changes) - OBJECTS_MAX} more"
+
+    return _fenced(lines(), "diff")
+
+
+def diff_lines(change: planning.ChangeView) -> Iterator[str]:
+    """One object as lines of a difference: the sign is the first character, so that it is coloured.
+
+    GitHub colours ``!`` as changed, and does nothing with ``~``.
+    """
+    sign = {"remove": "-", "add": "+", "change": "!"}[change.operation]
+    label = f"{change.kind}/{change.name}" if change.name else change.kind
+    summary = f": {change.summary}" if change.summary else ""
+    yield f"{sign} {label}{summary}"
+    count = 0
+    for path, (before, after) in change.fields.items():
+        if "\n" in (before or "") or "\n" in (after or ""):
+            found = [f"  {path}:", *plantext.text_difference(before or "", after or "")]
+        else:
+            found = [f"-   {path}: {before}"] if before is not None else []
+            found += [f"+   {path}: {after}"] if after is not None else []
+        for line in found:
+            count += 1
+            if count > OBJECT_LINES_MAX:
+                yield "  …"
+                return
+            yield line

@@ -1,0 +1,336 @@
+"""A plan as text for a terminal: what goes first, then impact, forecast, findings, verdict.
+
+Lines come out with the name of a style each; who prints them decides about colours. Nothing is
+wider than ``WIDTH`` but names and values that are, and nothing is cut: a plan is read to the end.
+"""
+
+import difflib
+import textwrap
+from collections.abc import Iterator
+
+import msgspec
+
+from reconciler.operations import planning
+from reconciler.operations.planning import Plan
+
+WIDTH = 80
+#: Jobs told one by one; what is more is counted.
+JOBS_MAX = 20
+MARKS = {"remove": "-", "change": "~", "add": "+"}
+STYLES = {"remove": "red", "change": "yellow", "add": "green"}
+_HOW = {
+    "cancelled": "is cancelled",
+    "replaced": "is replaced by another run",
+    "held": "is held",
+    "timed-out": "is over its new time limit",
+    "evicted": "is evicted",
+    "drained": "goes on there until it ends; nothing new starts",
+}
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line; ``style`` is empty for plain text."""
+
+    text: str
+    style: str = ""
+
+
+def lines(plan: Plan) -> Iterator[Line]:
+    """The whole plan."""
+    yield from head(plan)
+    if plan.changes:
+        yield Line("")
+        for change in plan.changes:
+            yield from change_lines(change)
+        yield from _section("Impact", impact_lines(plan))
+        yield from _section(_forecast_title(plan), forecast_lines(plan))
+    if plan.findings:
+        yield from _section("Findings", finding_lines(plan))
+    yield Line("")
+    yield Line(verdict(plan), {"refused": "red", "changes": "yellow"}.get(plan.verdict, "green"))
+    yield Line(f"digest {plan.digest[:23]}")
+
+
+def _section(title: str, inner: Iterator[Line]) -> Iterator[Line]:
+    yield Line("")
+    yield Line(title, "bold")
+    yield from inner
+
+
+def head(plan: Plan) -> Iterator[Line]:
+    """Which revisions, and against which cluster."""
+    merged = ", as merged" if plan.merged else ""
+    yield Line(f"{plan.base[:12]} -> {plan.head[:12]}{merged}")
+    if plan.snapshot is not None:
+        old = duration(plan.snapshot.age_s)
+        in_force = (plan.snapshot.revision or "none")[:12]
+        yield Line(f"against the cluster as of {old} ago, where {in_force} is in force")
+
+
+def verdict(plan: Plan) -> str:
+    """One sentence."""
+    counted = (
+        f"{plan.count('add')} to add, {plan.count('change')} to change, "
+        f"{plan.count('remove')} to remove"
+    )
+    if plan.verdict == "refused":
+        errors = sum(one.severity == "error" and one.is_new for one in plan.findings)
+        return f"Refused: {errors} error{'s' if errors > 1 else ''}; {counted}."
+    if plan.verdict == "none":
+        return "No changes."
+    return f"Plan: {counted}."
+
+
+# --- objects --------------------------------------------------------------------------------
+
+
+def change_lines(change: planning.ChangeView) -> Iterator[Line]:
+    """One object with its fields."""
+    style = STYLES[change.operation]
+    label = f"{change.kind}/{change.name}" if change.name else change.kind
+    yield Line(f"{MARKS[change.operation]} {label}", style)
+    if change.summary:
+        for text in textwrap.wrap(change.summary, WIDTH - 4):
+            yield Line(f"    {text}")
+    width = min(28, max((len(path) for path in change.fields), default=0))
+    for path, (before, after) in change.fields.items():
+        yield from field_lines(path, before, after, width)
+
+
+def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[Line]:
+    """One field: on one line where it fits, a text of several lines as a difference."""
+    if "\n" in (before or "") or "\n" in (after or ""):
+        yield Line(f"    {path}")
+        for text in text_difference(before or "", after or ""):
+            style = {"-": "red", "+": "green"}.get(text[:1], "")
+            yield Line(f"      {text}", style)
+        return
+    old, new = before or "none", after or "none"
+    line = f"    {path:<{width}}  {old} -> {new}"
+    if len(line) <= WIDTH:
+        yield Line(line)
+        return
+    yield Line(f"    {path}")
+    yield Line(f"      - {old}", "red")
+    yield Line(f"      + {new}", "green")
+
+
+def text_difference(before: str, after: str) -> list[str]:
+    """What differs between two texts of several lines, with two lines around it."""
+    found = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    return [line for line in found if not line.startswith(("---", "+++"))]
+
+
+# --- impact ---------------------------------------------------------------------------------
+
+
+def impact_lines(plan: Plan) -> Iterator[Line]:
+    """GPUs, guarantees and limits, running work."""
+    impact = plan.impact
+    told = False
+    if impact.gpus_leaving or impact.gpus_entering or impact.gpus_before != impact.gpus_after:
+        told = True
+        yield _pair("GPUs in service", f"{impact.gpus_before} -> {impact.gpus_after}")
+        if impact.nodes_leaving:
+            yield _pair("leaving", f"{impact.gpus_leaving} GPUs: {impact.nodes_leaving}")
+        if impact.nodes_entering:
+            yield _pair("entering", f"{impact.gpus_entering} GPUs: {impact.nodes_entering}")
+    for amount in impact.amounts:
+        told = True
+        old, new = amount.before or "none", amount.after or "none"
+        yield _pair(amount.object, f"{amount.field} {old} -> {new}")
+    for job in impact.jobs[:JOBS_MAX]:
+        told = True
+        yield from _wrapped(job.job, ended_text(job))
+    yield from _more(len(impact.jobs))
+    for eviction in plan.forecast.evictions[:JOBS_MAX] if plan.forecast else ():
+        if eviction.reason not in {"Cancelled", "Suspended"}:
+            told = True
+            yield from _wrapped(job_name(eviction), eviction_text(eviction))
+    if plan.forecast is not None:
+        yield from _more(len(plan.forecast.evictions))
+    if plan.snapshot is None:
+        yield Line("  what it does to running work is not known without a controller")
+    elif not told:
+        yield Line("  none: no GPU, guarantee, limit or running job is touched")
+
+
+def ended_text(job: planning.EndedView) -> str:
+    """What becomes of running work."""
+    lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
+    return f"{_HOW.get(job.how, job.how)}: {job.gpus:g} GPUs on {job.nodes}{lost}"
+
+
+def eviction_text(of: planning.EvictionView) -> str:
+    """Who is evicted, for whom, and until when."""
+    what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
+    whom = f" for {of.by.partition('[')[0]}" if of.by else ""
+    when = " at once" if of.in_s < 2 else f" in {duration(of.in_s)}"
+    lost = "; loses nothing, it saves when told" if of.checkpoints else ""
+    if of.gpu_hours_lost:
+        lost = f"; loses {hours(of.gpu_hours_lost)}"
+    back = "; not back within the forecast"
+    if of.back_in_s is not None:
+        back = f"; back {duration(max(0.0, of.back_in_s - of.in_s))} later"
+    return f"{what}{whom}{when}{lost}{back}"
+
+
+def job_name(of: planning.EvictionView) -> str:
+    """``sweep[3]``; the plain name outside arrays."""
+    return of.job if of.element is None else f"{of.job}[{of.element}]"
+
+
+# --- forecast -------------------------------------------------------------------------------
+
+
+def _forecast_title(plan: Plan) -> str:
+    if plan.forecast is None:
+        return "Forecast"
+    return f"Forecast for {duration(plan.forecast.horizon_s)}, if nothing else is submitted"
+
+
+def forecast_lines(plan: Plan) -> Iterator[Line]:
+    """Which jobs start when, and what that means for queues."""
+    found = plan.forecast
+    if found is None:
+        yield from _paragraph(f"none: {plan.no_forecast}")
+        return
+    new = [shift for shift in found.shifts if shift.is_new]
+    others = [shift for shift in found.shifts if not shift.is_new]
+    for shift in new[:JOBS_MAX]:
+        yield from _wrapped(shift.job, new_text(shift, found.decided_s))
+    yield from _more(len(new))
+    for shift in others[:JOBS_MAX]:
+        yield from _wrapped(shift.job, shift_text(shift, found.decided_s))
+    yield from _more(len(others))
+    for queue in found.queues:
+        yield from _wrapped(f"queue {queue.queue}", queue_text(queue))
+    if not found.shifts and not found.queues:
+        yield Line("  nothing starts sooner or later, and nobody is preempted")
+    for text in caveats(found):
+        yield from _paragraph(text)
+
+
+def new_text(shift: planning.ShiftView, decided_s: float) -> str:
+    """When a new job starts."""
+    if shift.after_s is None:
+        return f"new: does not start ({shift.reason or 'within ' + duration(decided_s)})"
+    about = "about " if shift.estimated else ""
+    return (
+        "new: starts at once"
+        if shift.after_s < 2
+        else (f"new: starts in {about}{duration(shift.after_s)}")
+    )
+
+
+def shift_text(shift: planning.ShiftView, decided_s: float) -> str:
+    """How much sooner or later a job starts."""
+    about = "about " if shift.estimated else ""
+    if shift.after_s is None:
+        why = f" ({shift.reason})" if shift.reason else ""
+        return (
+            f"no longer starts in {duration(shift.before_s or 0.0)}, nor within "
+            f"{duration(decided_s)}{why}"
+        )
+    if shift.before_s is None or shift.later_s is None:
+        return f"starts in {about}{duration(shift.after_s)}, and would not otherwise"
+    word = "later" if shift.later_s > 0 else "sooner"
+    return (
+        f"starts {about}{duration(abs(shift.later_s))} {word}: "
+        f"in {duration(shift.before_s)} -> in {duration(shift.after_s)}"
+    )
+
+
+def queue_text(of: planning.QueueShiftView) -> str:
+    """A queue in one sentence."""
+    parts = [
+        f"{count} {word}"
+        for count, word in (
+            (of.later, "later"),
+            (of.sooner, "sooner"),
+            (of.stuck, "no longer start"),
+            (of.freed, "start that would not"),
+        )
+        if count
+    ]
+    text = f"{of.waiting} wait"
+    if parts:
+        text += ": " + ", ".join(parts)
+    if of.later or of.sooner:
+        word = "longer" if of.later_s > 0 else "shorter"
+        text += f"; {duration(abs(of.later_s))} {word} on average"
+    if of.preempted:
+        text += f"; {of.preempted} running preempted"
+    return text
+
+
+def caveats(found: planning.ForecastView) -> Iterator[str]:
+    """What the forecast does not know."""
+    if found.decided_s < found.horizon_s:
+        yield (
+            f"Decided cycle by cycle for {duration(found.decided_s)} ({found.cycles} cycles); "
+            "what comes later is the scheduler's estimate."
+        )
+    if found.endless:
+        yield (
+            f"{found.endless} running jobs have no time limit and no earlier runs to go by: "
+            "they are taken never to end."
+        )
+
+
+# --- findings -------------------------------------------------------------------------------
+
+
+def finding_lines(plan: Plan) -> Iterator[Line]:
+    """Findings with their place; what was there before is said to have been."""
+    for one in plan.findings:
+        style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
+        before = "" if one.is_new else " (as before)"
+        place = f"{one.path}:{one.line}" if one.line else one.path
+        yield Line(f"  {one.severity} {one.rule}{before}: {place}", style)
+        subject = ": ".join(part for part in (one.object, one.field) if part)
+        yield from _paragraph(f"{subject}: {one.message}" if subject else one.message, 6)
+        if one.waiver:
+            yield from _paragraph(one.waiver, 6)
+
+
+# --- helpers --------------------------------------------------------------------------------
+
+
+def _pair(name: str, text: str) -> Line:
+    return Line(f"  {name:<18} {text}")
+
+
+def _wrapped(name: str, text: str) -> Iterator[Line]:
+    if len(name) > 18:
+        yield Line(f"  {name}")
+        name = ""
+    for number, part in enumerate(textwrap.wrap(text, WIDTH - 21) or [""]):
+        yield _pair(name if not number else "", part)
+
+
+def _paragraph(text: str, indent: int = 2) -> Iterator[Line]:
+    for part in textwrap.wrap(text, WIDTH - indent):
+        yield Line(" " * indent + part)
+
+
+def _more(count: int) -> Iterator[Line]:
+    if count > JOBS_MAX:
+        yield Line(f"  ... and {count - JOBS_MAX} more; -o json has all")
+
+
+def duration(span_s: float) -> str:
+    """A span as people say it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    whole = round(span_s)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s" if whole % 60 else f"{whole // 60}m"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m" if whole % 3600 else f"{whole // 3600}h"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+def hours(gpu_hours: float) -> str:
+    """GPU-hours, with as many digits as tell something."""
+    return f"{gpu_hours:.2g} GPU-hours" if gpu_hours < 10 else f"{gpu_hours:,.0f} GPU-hours"

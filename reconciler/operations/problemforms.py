@@ -1,0 +1,92 @@
+"""Problems in the forms that other programs read: SARIF, and annotations of GitHub's workflows.
+
+Problems come in with paths below the folder that was read; ``prefix`` is where that folder stands
+in its repository, since those programs know paths from the top alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from reconciler import __version__
+from reconciler.model import desired
+
+_LEVELS = {"error": "error", "warning": "warning"}
+#: GitHub shows no more annotations of one step; what is more is told in one line.
+ANNOTATIONS_MAX = 50
+
+
+def place(problem: desired.Problem, prefix: str) -> str:
+    """The path of a problem from the top of its repository."""
+    return "/".join(part for part in (prefix.strip("/"), problem.path) if part)
+
+
+def message(problem: desired.Problem) -> str:
+    """What is wrong, without where."""
+    subject = ": ".join(part for part in (problem.object, problem.field) if part)
+    text = f"{subject}: {problem.message}" if subject else problem.message
+    if problem.found:
+        text += f"; found {problem.found}"
+    if problem.expected:
+        text += f"; expected {problem.expected}"
+    return text
+
+
+def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
+    """A SARIF 2.1.0 log, as code scanning takes it."""
+    rules = sorted({problem.rule for problem in problems})
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "muster",
+                        "version": __version__,
+                        "rules": [{"id": rule} for rule in rules],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(problem, prefix, rules) for problem in problems],
+            }
+        ],
+    }
+
+
+def _result(problem: desired.Problem, prefix: str, rules: list[str]) -> dict[str, Any]:
+    location: dict[str, Any] = {"artifactLocation": {"uri": place(problem, prefix) or "."}}
+    if problem.line:
+        location["region"] = {"startLine": problem.line, "startColumn": max(1, problem.column)}
+    return {
+        "ruleId": problem.rule,
+        "ruleIndex": rules.index(problem.rule),
+        "level": _LEVELS[problem.severity],
+        "message": {"text": message(problem)},
+        "locations": [{"physicalLocation": location}],
+    }
+
+
+def annotations(problems: Iterable[desired.Problem], prefix: str) -> list[str]:
+    """Workflow commands, one a problem, errors first, no more than are shown."""
+    ordered = sorted(problems, key=lambda one: one.severity)
+    lines = [_annotation(problem, prefix) for problem in ordered[:ANNOTATIONS_MAX]]
+    if len(ordered) > ANNOTATIONS_MAX:
+        more = len(ordered) - ANNOTATIONS_MAX
+        lines.append(f"::warning title=muster::{more} more problems are in the log of this step")
+    return lines
+
+
+def _annotation(problem: desired.Problem, prefix: str) -> str:
+    parts = [f"file={_property(place(problem, prefix))}"]
+    if problem.line:
+        parts += [f"line={problem.line}", f"col={max(1, problem.column)}"]
+    parts.append(f"title={_property(problem.rule)}")
+    return f"::{problem.severity} {','.join(parts)}::{_data(message(problem))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,191 @@
+"""Going back to an earlier revision: one commit on top that makes the structure what it was.
+
+History is not rewritten: what was good before is committed again, and reviewed, verified and held
+like any other change. Jobs stay as they are unless they are asked for, since a run happens once.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from reconciler.changes import pushing
+from reconciler.desired import documents, gitobjects
+from reconciler.operations import differences, revisions
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+class RollbackError(Exception):
+    """It can't be made; says why."""
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """A commit that is made and not in any branch yet, and what it changes."""
+
+    commit: str
+    head: str
+    changes: tuple[differences.Change, ...]
+    problems: tuple[str, ...] = ()
+
+
+def prepare(
+    clone: Path, sub_path: str, revision: str, *, jobs: bool = False, reason: str = ""
+) -> Rollback | None:
+    """Make the commit that goes back to ``revision``; None where nothing differs.
+
+    Args:
+        clone: a work tree without changes.
+        sub_path: where in the repository desired state begins.
+        revision: to which to go back.
+        jobs: whether jobs go back too.
+        reason: for the commit's message.
+
+    Raises:
+        RollbackError: it can't be made.
+    """
+    try:
+        if gitobjects.run(clone, "status", "--porcelain", "--untracked-files=no").stdout:
+            raise RollbackError(f"{clone} has changes that are not committed: commit or undo them")
+        head = _commit_of(clone, "HEAD")
+        target = _commit_of(clone, revision)
+        paths = _paths(clone, sub_path, head, target, jobs=jobs)
+        if not paths:
+            return None
+        commit = _make(clone, head, target, paths, reason)
+    except gitobjects.GitError as error:
+        raise RollbackError(str(error)) from error
+    try:
+        found = revisions.compare(clone, sub_path, head, commit)
+    except revisions.RevisionError as error:
+        raise RollbackError(str(error)) from error
+    problems = [p.text() for p in found.head.status.problems if p.severity == "error"]
+    return Rollback(commit, head, found.changes, tuple(problems))
+
+
+def publish(clone: Path, made: Rollback, branch: str = "") -> bool:
+    """Put a prepared commit into the branch that is checked out, or into a new one; push it.
+
+    Returns:
+        Whether it was pushed; False where the branch follows no remote one.
+
+    Raises:
+        RollbackError: somebody was faster, or git refuses.
+    """
+    try:
+        if branch:
+            gitobjects.run(clone, "branch", "--", branch, made.commit)
+            remote, name = "origin", branch
+        else:
+            gitobjects.run(clone, "merge", "--quiet", "--ff-only", made.commit)
+            upstream = gitobjects.run(
+                clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
+            )
+            remote, _, name = upstream.stdout.decode().strip().partition("/")
+        if not remote or not name or not gitobjects.run(clone, "remote").stdout.strip():
+            return False
+        why = pushing.push(clone, remote, made.commit, f"refs/heads/{name}")
+    except gitobjects.GitError as error:
+        raise RollbackError(str(error)) from error
+    if why:
+        raise RollbackError(
+            f"it is committed here and not pushed, since somebody else pushed: {why}; "
+            "`git pull --rebase`, look again, and `git push`"
+        )
+    return True
+
+
+def _commit_of(clone: Path, revision: str) -> str:
+    found = (
+        gitobjects.run(
+            clone,
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{revision}^{{commit}}",
+            good=(0, 1, 128),
+        )
+        .stdout.decode()
+        .strip()
+    )
+    if not found:
+        raise RollbackError(f"{revision} is no revision of {clone}")
+    return found
+
+
+def _paths(clone: Path, sub_path: str, head: str, target: str, *, jobs: bool) -> list[str]:
+    """The files that have to be as they were."""
+    arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
+    if sub_path:
+        arguments += ["--", f"{sub_path}/"]
+    listed = gitobjects.run(clone, *arguments).stdout.decode().split("\0")
+    found = []
+    for path in listed:
+        if not path.endswith(_SUFFIXES):
+            continue
+        kinds = _kinds(clone, head, path) | _kinds(clone, target, path)
+        if not jobs and "Job" in kinds and len(kinds) > 1:
+            raise RollbackError(
+                f"{path} holds jobs and other objects: go back with --jobs, or edit it by hand"
+            )
+        if jobs or "Job" not in kinds:
+            found.append(path)
+    return found
+
+
+def _kinds(clone: Path, commit: str, path: str) -> set[str]:
+    shown = gitobjects.run(clone, "show", f"{commit}:{path}", good=(0, 128))
+    if shown.returncode:
+        return set()
+    return {document.kind for document in documents.read(shown.stdout).documents}
+
+
+def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) -> str:
+    """The commit, made beside the index and the work tree."""
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        gitobjects.run(clone, "read-tree", head, extra=index)
+        for path in paths:
+            listed = gitobjects.run(clone, "ls-tree", "-z", target, "--", path).stdout
+            entry = listed.decode().split("\0")[0]
+            if entry:
+                mode, _, rest = entry.partition(" ")
+                blob = rest.partition(" ")[2].partition("\t")[0]
+                gitobjects.run(
+                    clone,
+                    "update-index",
+                    "--add",
+                    "--cacheinfo",
+                    f"{mode},{blob},{path}",
+                    extra=index,
+                )
+            else:
+                gitobjects.run(clone, "update-index", "--force-remove", "--", path, extra=index)
+        tree = gitobjects.run(clone, "write-tree", extra=index).stdout.decode().strip()
+    signed = (
+        gitobjects.run(clone, "config", "--type=bool", "--default=false", "--get", "commit.gpgsign")
+        .stdout.decode()
+        .strip()
+    )
+    subject = f"Roll back to {target[:12]}" + (f": {reason}" if reason else "")
+    sign = ["-S"] if signed == "true" else []
+    made = gitobjects.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
+    return made.stdout.decode().strip()
+
+
+def here(folder: Path) -> Path:
+    """The clone around a folder.
+
+    Raises:
+        RollbackError: there is none.
+    """
+    with contextlib.suppress(gitobjects.GitError, OSError):
+        found = gitobjects.run(folder, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        if found:
+            return Path(found)
+    raise RollbackError(
+        f"{os.fspath(folder)} is in no clone: stand in one, or name it with --clone"
+    )

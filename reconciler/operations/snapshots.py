@@ -1,0 +1,184 @@
+"""Everything that a live controller knows, as bytes: what a plan is made against.
+
+The controller's store goes in, and a file comes out that ``muster plan --against`` takes, on any
+machine that has the repository: in a pipeline without a way to the controller, or next week.
+``python -m reconciler.operations.snapshots`` writes one to stdout, in a process of its own, so that
+agents are answered as quickly while it is made.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reconciler import __version__
+from reconciler.model import desired, records, times
+from reconciler.operations import client, endpoints, views
+from reconciler.store import Reader, StoreError
+
+#: What a file begins with: the form, and its version.
+MAGIC = b"muster-snapshot 1\n"
+#: A larger one is refused, packed or unpacked.
+BYTES_MAX = 256 * 2**20
+UNPACKED_BYTES_MAX = 2 * 2**30
+_LEVEL = 1
+
+
+class SnapshotError(Exception):
+    """It can't be read; says why."""
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A controller's knowledge at one moment.
+
+    Attributes:
+        muster: the version that wrote it.
+        at: seconds since the epoch.
+        revision: the commit that jobs in force are of; structure_revision: and the structure.
+        observed: every record.
+        pools: those in force, with what the controller's own options add to them.
+    """
+
+    muster: str
+    at: float
+    revision: str | None
+    structure_revision: str | None
+    observed: records.Observed
+    pools: tuple[desired.Pool, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot with the digest of its bytes."""
+
+    live: Live
+    digest: str
+
+
+def take(reader: Reader, now: float) -> bytes:
+    """A snapshot of what a store holds.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    sync = views.stored_sync(reader.view(views.SYNC))
+    live = Live(
+        muster=__version__,
+        at=now,
+        revision=sync.jobs_revision,
+        structure_revision=sync.structure_revision,
+        observed=reader.observed(now),
+        pools=views.stored_pools(reader.view(views.POOLS)),
+    )
+    return pack(live)
+
+
+def pack(live: Live) -> bytes:
+    """A snapshot as bytes."""
+    return MAGIC + zlib.compress(msgspec.msgpack.encode(live), _LEVEL)
+
+
+def unpack(data: bytes, where: str) -> Snapshot:
+    """A snapshot from bytes; ``where`` they come from is named in errors.
+
+    Raises:
+        SnapshotError: it is none, too large, or of another version of Muster.
+    """
+    if not data.startswith(MAGIC):
+        raise SnapshotError(
+            f"{where} is no snapshot of a controller; `muster snapshot FILE` writes one"
+        )
+    try:
+        unpacker = zlib.decompressobj()
+        packed = memoryview(data)[len(MAGIC) :]
+        body = unpacker.decompress(packed, UNPACKED_BYTES_MAX)
+        if unpacker.unconsumed_tail:
+            raise SnapshotError(f"{where} unpacks to more than {UNPACKED_BYTES_MAX} bytes")
+        live = msgspec.msgpack.decode(body, type=Live)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise SnapshotError(
+            f"{where} can't be read by this version of Muster, {__version__} ({error})"
+        ) from None
+    return Snapshot(live, hashlib.sha256(data).hexdigest())
+
+
+def read(path: Path) -> Snapshot:
+    """A snapshot from a file.
+
+    Raises:
+        SnapshotError: it can't be read.
+    """
+    try:
+        if path.stat().st_size > BYTES_MAX:
+            raise SnapshotError(f"{path} has more than {BYTES_MAX} bytes")
+        return unpack(path.read_bytes(), str(path))
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror or error}") from None
+
+
+def fetch(api: client.Client) -> bytes:
+    """A snapshot of a running controller.
+
+    Raises:
+        ApiError: it can't be had.
+    """
+    return api.data("/v1/snapshot/records")
+
+
+def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]) -> Snapshot:
+    """The snapshot of a file, or of the controller at a URL, or of the one that is known here.
+
+    Args:
+        against: a URL, a file, or None.
+        endpoint: where the controller of a URL is, or the one that is known here.
+
+    Raises:
+        SnapshotError: it can't be had or read.
+    """
+    if against is not None and "://" not in against:
+        return read(Path(against))
+    try:
+        with client.Client(endpoint(against)) as api:
+            return unpack(fetch(api), api.url)
+    except endpoints.EndpointError as error:
+        raise SnapshotError(str(error)) from None
+    except client.ApiError as error:
+        raise SnapshotError(str(error)) from None
+
+
+def age_s(live: Live, now: float) -> float:
+    """How old it is."""
+    return max(0.0, now - live.at)
+
+
+def shown(live: Live) -> str:
+    """When it was taken, for a message."""
+    return times.format_time(live.at)
+
+
+def main(arguments: list[str]) -> int:
+    """Write a snapshot of a store to stdout."""
+    parser = argparse.ArgumentParser(prog="python -m reconciler.operations.snapshots")
+    parser.add_argument("--store", required=True, metavar="URL")
+    options = parser.parse_args(arguments)
+    os.nice(5)
+    try:
+        reader = Reader.open(options.store)
+        try:
+            data = take(reader, time.time())
+        finally:
+            reader.close()
+    except StoreError as error:
+        sys.stdout.write(str(error))
+        return 1
+    sys.stdout.buffer.write(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,279 @@
+"""Normalised objects in the words and units of documents, for people who read a difference.
+
+The model says ``limit.gpu_milli = 4000``; whoever wrote the document wrote ``limit.gpu: 4``. An
+object comes in, its fields come out by the dotted path that a document has them under, as texts in
+the units that documents are written in. Nothing that is a default on both sides is told apart from
+what is written: that is what makes two revisions comparable.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from reconciler.model import desired, hostlists, quantities, times
+from reconciler.model.resources import Resources
+
+Texts = dict[str, str]
+
+_HOUR_S = 3600.0
+
+
+def _hours(value: float) -> str:
+    return f"{value / _HOUR_S:g}"
+
+
+def _hosts(names: tuple[str, ...]) -> str:
+    return hostlists.fold(names)
+
+
+def _domains(of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Hosts by the path of their domain, which is how a document says it."""
+    members: dict[str, list[str]] = {}
+    for host, path in of.items():
+        members.setdefault("/".join(path), []).append(host)
+    return {path: hostlists.fold(hosts) for path, hosts in members.items()}
+
+
+def _drains(of: Mapping[str, desired.Drain]) -> dict[str, dict[str, str]]:
+    """Overrides by the hosts that they are for."""
+    alike: dict[desired.Drain, list[str]] = {}
+    for host, drain in of.items():
+        alike.setdefault(drain, []).append(host)
+    return {
+        hostlists.fold(hosts): {
+            "drain": "true",
+            "reason": drain.reason,
+            **({"owner": drain.owner} if drain.owner else {}),
+            **({"gone": "true"} if drain.gone else {}),
+        }
+        for drain, hosts in alike.items()
+    }
+
+
+def _schedule(fields: tuple[tuple[int, ...] | None, ...]) -> str:
+    return " ".join("*" if one is None else ",".join(map(str, one)) for one in fields)
+
+
+def _labels(pairs: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in pairs)
+
+
+def _instances(pairs: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{count} x {profile}" for profile, count in pairs)
+
+
+def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
+    return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
+
+
+def _choice(yes: str, no: str) -> Callable[[bool], str]:
+    return lambda value: yes if value else no
+
+
+Show = Callable[[Any], Any]
+
+#: (type, field) to the path in the document and how the value is shown there; None: as it is.
+RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
+    (desired.Pool, "nodes"): ("hosts", _hosts),
+    (desired.Pool, "node_resources"): ("nodes", None),
+    (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
+    (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
+    (desired.Pool, "gpu_driver"): ("nodes.driver", None),
+    (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
+    (desired.Pool, "drains"): ("overrides", _drains),
+    (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
+    (desired.Pool, "levels"): ("topology.levels", None),
+    (desired.Pool, "domains"): ("topology.domains", _domains),
+    (desired.Pool, "shareable"): ("sharing", _choice("time-slice", "none")),
+    (desired.Pool, "mig"): ("nodes.gpus.mig", None),
+    (desired.Pool, "overcommit"): ("overcommit", _overcommit),
+    (desired.MigLayout, "device"): ("devices", None),
+    (desired.MigLayout, "instances"): ("instances", _instances),
+    (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),
+    (desired.Queue, "min_runtime_s"): ("preemption.minRuntime", quantities.format_duration),
+    (desired.Queue, "default_time_limit_s"): ("defaults.timeLimit", quantities.format_duration),
+    (desired.Queue, "time_limit_max_s"): ("maxima.timeLimit", quantities.format_duration),
+    (desired.Queue, "gpu_milli_max"): ("maxima.gpu", quantities.format_gpu),
+    (desired.Quota, "user"): ("subject.user", None),
+    (desired.Quota, "queue"): ("subject.queue", None),
+    (desired.Quota, "running"): ("jobs.running", None),
+    (desired.Quota, "pending"): ("jobs.pending", None),
+    (desired.Quota, "budget_gpu_s"): ("budget.gpuHours", _hours),
+    (desired.Quota, "window_s"): ("budget.window", quantities.format_duration),
+    (desired.Quota, "ends"): ("budget.onExhausted", _choice("end", "wait")),
+    (desired.Reservation, "nodes"): ("hosts", _hosts),
+    (desired.Reservation, "starts_at"): ("start", times.format_time),
+    (desired.Reservation, "ends_at"): ("end", times.format_time),
+    (desired.Reservation, "schedule"): ("schedule", _schedule),
+    (desired.Reservation, "duration_s"): ("duration", quantities.format_duration),
+    (desired.Scheduling, "usage_half_life_s"): ("fairness.halfLife", quantities.format_duration),
+    (desired.Scheduling, "usage_strength"): ("fairness.strength", None),
+    (desired.Scheduling, "learned_quantile"): ("learnedRunTimes.quantile", None),
+    (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
+    (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
+    (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),
+    (desired.Settings, "retain_journal_s"): ("retention.journal", quantities.format_duration),
+    (desired.Settings, "retain_finished_jobs_s"): (
+        "retention.finishedJobs",
+        quantities.format_duration,
+    ),
+    (desired.Settings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
+    (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
+    (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
+    (desired.Job, "array_count"): ("array.count", None),
+    (desired.Job, "parallelism"): ("array.parallelism", None),
+    (desired.Job, "deadline"): ("deadline", times.format_time),
+    (desired.Job, "grace_s"): ("terminationGrace", quantities.format_duration),
+    (desired.Job, "node_preferences"): ("affinity.nodes", None),
+    (desired.Job, "affinities"): ("affinity.jobs", None),
+    (desired.NodePreference, "labels"): ("labels", _labels),
+    (desired.JobAffinity, "labels"): ("jobs", _labels),
+    (desired.TaskGroup, "minimum"): ("min", None),
+    (desired.TaskGroup, "devices"): ("resources.devices", None),
+    (desired.TaskGroup, "gpu_memory_bytes"): ("resources.gpuMemory", quantities.format_memory),
+    (desired.TaskGroup, "mig_profile"): ("resources.mig.profile", None),
+    (desired.Topology, "slice_size"): ("slices.size", None),
+    (desired.Topology, "slice_level"): ("slices.level", None),
+    (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),
+    (desired.Amounts, "gpu_milli"): ("gpu", quantities.format_gpu),
+}
+#: How a number is shown whose name ends so; the ending is no part of the name in a document.
+_UNITS: dict[str, Show] = {
+    "_milli": quantities.format_cpu,
+    "_bytes": quantities.format_memory,
+    "_s": quantities.format_duration,
+}
+#: What is no field of a document.
+_NOT_SHOWN = frozenset({"name", "path", "hash"})
+#: Empty values: the same as a field that is not there.
+_NOTHING: tuple[Any, ...] = (None, "", (), {})
+
+
+def camel(name: str) -> str:
+    """A field's name as documents have it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def fields(of: Any) -> Texts:
+    """The fields of a normalised object by dotted path, each as a text; empty ones left out."""
+    if not isinstance(of, msgspec.Struct):
+        return {"value": text(of)}
+    found = dict(_flat("", of))
+    if isinstance(of, desired.Job) and len(of.groups) == 1:
+        start = f"groups.{of.groups[0].name}."
+        found = {path.removeprefix(start): value for path, value in found.items()}
+    return found
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if value in _NOTHING:
+        return
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            if name not in _NOT_SHOWN:
+                inner, shown = _field(type(value), name, getattr(value, name))
+                yield from _flat(_join(path, inner), shown)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _flat(_join(path, str(key)), one)
+    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        for index, one in enumerate(value):
+            yield from _flat(_join(path, _key(one, index)), one)
+    else:
+        yield path, text(value)
+
+
+def _key(item: Any, index: int) -> str:
+    """What an item of a list is known by."""
+    for name in ("name", "job", "key", "device"):
+        found = getattr(item, name, None)
+        if found not in _NOTHING:
+            return str(found)
+    return str(index)
+
+
+def _field(kind: type, name: str, value: Any) -> tuple[str, Any]:
+    """The path of a field in a document, and its value as shown there."""
+    known = RENAMED.get((kind, name))
+    if known is not None:
+        path, show = known
+        return path, value if show is None or value in _NOTHING else show(value)
+    for ending, show in _UNITS.items():
+        if name.endswith(ending):
+            return camel(name.removesuffix(ending)), None if value is None else show(value)
+    return camel(name), value
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def text(value: Any) -> str:
+    """A single value as a document would have it, on one line unless it has several."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_item(one) for one in value) + "]"
+    return str(value)
+
+
+def _item(value: Any) -> str:
+    """An item of a list: quoted where a reader could not tell where it ends."""
+    shown = text(value)
+    return f'"{shown}"' if any(c in shown for c in ' ,[]"') or not shown else shown
+
+
+def gpus(milli: int) -> str:
+    """``1 GPU``, ``8 GPUs``, ``0.5 GPUs``."""
+    return f"{quantities.format_gpu(milli)} GPU{'' if milli == 1000 else 's'}"
+
+
+def amounts(of: Resources) -> str:
+    """``1 GPU, 500m CPU, 32Mi``: what is there of each."""
+    parts = [gpus(of.gpu_milli)] if of.gpu_milli else []
+    if of.cpu_milli:
+        parts.append(f"{quantities.format_cpu(of.cpu_milli)} CPU")
+    if of.memory_bytes:
+        parts.append(quantities.format_memory(of.memory_bytes))
+    return ", ".join(parts)
+
+
+def summary(of: Any) -> str:
+    """One line on an object that comes or goes; empty where its name says it all."""
+    if isinstance(of, desired.Job):
+        return _job_summary(of)
+    if isinstance(of, desired.Pool):
+        total = of.node_resources.times(len(of.nodes))
+        return f"{len(of.nodes)} nodes ({_hosts(of.nodes)}): {amounts(total)}"
+    if isinstance(of, desired.Queue):
+        parts = [f"below {of.parent}"] if of.parent else []
+        for word, found in (("guaranteed", of.guaranteed), ("limit", of.limit)):
+            if found.gpu_milli is not None:
+                parts.append(f"{word} {gpus(found.gpu_milli)}")
+        return ", ".join(parts)
+    if isinstance(of, msgspec.Struct):
+        shown = [f"{path}: {value}" for path, value in fields(of).items() if "\n" not in value]
+        return ", ".join(shown[:4])
+    return text(of)
+
+
+def _job_summary(job: desired.Job) -> str:
+    groups = [
+        f"{group.count} x ({amounts(group.resources)})"
+        if group.count > 1
+        else amounts(group.resources)
+        for group in job.groups
+    ]
+    what = " + ".join(groups)
+    if job.array_count is not None:
+        what = f"{job.array_count} x [{what}]"
+    limit = "no time limit"
+    if job.time_limit_s is not None:
+        limit = f"up to {quantities.format_duration(job.time_limit_s)}"
+    return f"{what} in {job.queue}, priority {job.priority}, {limit}"

@@ -1,0 +1,126 @@
+"""``GET /v1/audit``: what became of revisions, and whether the log of it is whole."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.datastructures import State
+from litestar.params import Parameter
+
+from reconciler.model import times
+from reconciler.operations import auditing, views
+from reconciler.server import failures, services
+
+#: The most entries of one answer.
+ENTRIES_MAX = 1000
+
+
+class CommitView(msgspec.Struct, frozen=True, rename="camel"):
+    """A commit: who made it, and for whom."""
+
+    id: str
+    author: str
+    subject: str
+    submitter: str
+
+
+class ProblemView(msgspec.Struct, frozen=True, rename="camel"):
+    """What was refused or held."""
+
+    rule: str
+    object: str
+    message: str
+
+
+class EntryView(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of one revision."""
+
+    number: int
+    hash: str
+    at: str
+    revision: str
+    result: str
+    structure_revision: str | None
+    jobs_revision: str | None
+    duration_s: float
+    commits: list[CommitView]
+    added: int
+    changed: int
+    removed: int
+    objects: list[str]
+    message: str
+    problems: list[ProblemView]
+
+
+class Entries(msgspec.Struct, frozen=True, rename="camel"):
+    """The newest first."""
+
+    items: list[EntryView]
+    api_version: str = views.API_VERSION
+
+
+class Verified(msgspec.Struct, frozen=True, rename="camel"):
+    """How many lines of the chain are good, the hash of the last of them, and what is wrong."""
+
+    lines: int
+    last: str
+    wrong: str
+
+
+def _view(line: auditing.Line) -> EntryView:
+    entry = line.entry
+    return EntryView(
+        number=line.number,
+        hash=line.hash,
+        at=times.format_time(entry.at),
+        revision=entry.revision,
+        result=entry.result,
+        structure_revision=entry.structure_revision,
+        jobs_revision=entry.jobs_revision,
+        duration_s=entry.duration_s,
+        commits=[CommitView(c.id, c.author, c.subject, c.submitter) for c in entry.commits],
+        added=entry.added,
+        changed=entry.changed,
+        removed=entry.removed,
+        objects=list(entry.objects),
+        message=entry.message,
+        problems=[ProblemView(p.rule, p.object, p.message) for p in entry.problems],
+    )
+
+
+@get(
+    "/v1/audit",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 500),
+    summary="What became of each revision, the newest first",
+)
+async def entries(
+    state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
+) -> Entries:
+    """The commits of each, what they changed, and the outcome."""
+    log = _log(state.services)
+    try:
+        found = await asyncio.to_thread(log.tail, limit)
+    except ValueError as error:
+        raise failures.Failure(500, str(error)) from None
+    return Entries([_view(line) for line in found])
+
+
+@get(
+    "/v1/audit/verify",
+    status_code=200,
+    responses=failures.responses(401, 403),
+    summary="Whether the log of revisions is whole",
+)
+async def verify(state: State) -> Verified:
+    """Goes along the whole chain."""
+    found = await asyncio.to_thread(_log(state.services).verify)
+    return Verified(found.lines, found.last, found.wrong)
+
+
+def _log(service: services.Services) -> auditing.Log:
+    return auditing.Log(service.audit_path)
+
+
+HANDLERS = [entries, verify]

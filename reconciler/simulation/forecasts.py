@@ -1,0 +1,532 @@
+"""What becomes of a cluster under one desired state and under another, from the same moment on.
+
+A snapshot of everything that the controller knows and two desired states come in; the real
+``reconcile`` goes through virtual time with each, and out come the jobs that start sooner or later,
+those that are preempted, and by how much. Nothing is submitted meanwhile, and nothing fails. A task
+runs as long as its like ran before, else as long as its time limit; without either it never ends.
+"""
+
+import math
+from collections.abc import Mapping
+from statistics import median_low
+
+import msgspec
+
+from reconciler.core import learning
+from reconciler.model import desired, outcome, records
+from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.simulation import cluster as clusters
+from reconciler.simulation import faults, machines
+
+#: How far it is looked ahead.
+HORIZON_S = 24 * 3600.0
+#: How many cycles one future may take: so much by the nodes and jobs that each has to look at.
+EFFORT_MAX = 24_000
+CYCLES_MIN, CYCLES_MAX = 6, 2000
+#: Less than this is not between two cycles: nodes need a moment to do what they are told.
+CYCLE_EVERY_S = 0.5
+#: When half of the cycles are spent, the next ones are each so much further away, as a share of
+#: the time gone; what happens between two is decided at the later one.
+COARSER_BY = 0.05
+#: Estimates of the scheduler differ by at least this share of the time until then, or are alike.
+ESTIMATE_TOLD = 0.1
+ESTIMATE_TOLD_S = 60.0
+#: So often the controller may wake by itself while nothing can happen any more.
+IDLE_STEPS_MAX = 100
+#: A task leaves this long before its time limit would end it.
+BEFORE_LIMIT_S = 0.5
+#: Differences that are smaller are not told.
+TOLD_S = 1.0
+#: Why somebody's work is made to leave by what others, or git, want; and which of it comes back.
+COMES_BACK = frozenset({EndReason.PREEMPTED, EndReason.DRAINED})
+MADE_TO_LEAVE = COMES_BACK | {EndReason.CANCELLED, EndReason.SUSPENDED}
+#: Nodes of which nothing is heard: they stay away.
+_AWAY = frozenset({NodeState.UNKNOWN, NodeState.GONE})
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """An element is told to leave.
+
+    Attributes:
+        by: the job it makes room for; empty where it leaves for another reason.
+        lost_gpu_s: GPU-seconds of work that are lost; 0 where it checkpoints when it is told.
+        back_at: when it starts again; None: not within the horizon.
+    """
+
+    job: str
+    element: int
+    reason: str
+    at: float
+    by: str = ""
+    lost_gpu_s: float = 0.0
+    back_at: float | None = None
+
+
+class Future(msgspec.Struct):
+    """What one desired state leads to. Times are seconds since the epoch.
+
+    Attributes:
+        starts: job to when it starts next: what waits now, what is new, what was made to leave.
+        evictions: in the order in which they happen.
+        reasons: job to the first reason for which it still waits at the end.
+        estimated: of the starts, those that the scheduler expects after the last cycle.
+        until: up to when every cycle was decided.
+        coarse_from: from when on cycles were further apart, by ``COARSER_BY``.
+    """
+
+    starts: dict[str, float] = {}
+    estimated: set[str] = set()
+    evictions: list[Eviction] = []
+    reasons: dict[str, str] = {}
+    until: float = 0.0
+    coarse_from: float = math.inf
+    cycles: int = 0
+
+
+class _Observer:
+    """Keeps what happens in one future."""
+
+    def __init__(self, now: float, observed: records.Observed, expected: "_Expected") -> None:
+        self.found = Future()
+        self._now = now
+        self._specs = {name: record.spec for name, record in observed.jobs.items()}
+        self._known = frozenset(observed.attempts)
+        self._gone: dict[tuple[str, int], int] = {}
+        self._expected = expected
+        self.waiting: set[str] = set()
+        self.estimates: Mapping[str, outcome.ExpectedStart] = {}
+
+    def started(self, attempt: records.AttemptRecord, at: float) -> None:
+        """A task is up: one that ran when the snapshot was made is no start."""
+        if attempt.id in self._known:
+            return
+        self.found.starts.setdefault(attempt.job, at)
+        self.waiting.discard(attempt.job)
+        place = self._gone.pop((attempt.job, attempt.element), None)
+        if place is not None:
+            known = self.found.evictions[place]
+            self.found.evictions[place] = msgspec.structs.replace(known, back_at=at)
+
+    def ended(
+        self,
+        attempt: records.AttemptRecord,
+        at: float,  # noqa: ARG002
+        why: EndReason,
+        ran_s: float,
+    ) -> None:
+        """A task has left; what it saved is not done again."""
+        if why is not EndReason.EXITED:
+            self._expected.interrupt(attempt, ran_s)
+
+    def decided(self, result: outcome.Outcome) -> None:
+        """A cycle has decided: who is told to leave, who is over, what it expects."""
+        if result.expected is not None:
+            self.estimates = result.expected
+        for job in result.jobs:
+            self._specs[job.name] = job.spec
+            if job.finished:
+                self.waiting.discard(job.name)
+        lost: dict[tuple[str, int], tuple[records.AttemptRecord, float]] = {}
+        for attempt in result.attempts:
+            stop = attempt.stop
+            key = (attempt.job, attempt.element)
+            if stop is None or stop.at != result.now or stop.reason not in MADE_TO_LEAVE:
+                continue
+            gpu_s = self._lost_gpu_s(attempt, result.now) + lost.get(key, (attempt, 0.0))[1]
+            lost[key] = (attempt, gpu_s)
+        for key, (attempt, gpu_s) in lost.items():
+            if attempt.stop is not None:
+                self._gone[key] = len(self.found.evictions)
+                if attempt.stop.reason in COMES_BACK:
+                    self.waiting.add(attempt.job)
+                self.found.evictions.append(
+                    Eviction(
+                        attempt.job,
+                        attempt.element,
+                        attempt.stop.reason.value,
+                        result.now,
+                        attempt.stop.by,
+                        gpu_s,
+                    )
+                )
+
+    def _lost_gpu_s(self, attempt: records.AttemptRecord, now: float) -> float:
+        spec = self._specs.get(attempt.job)
+        saves = spec is not None and spec.checkpoint is not None
+        if attempt.started_at is None or saves:
+            return 0.0
+        return max(0.0, now - attempt.started_at) * attempt.resources.gpu_milli / 1000
+
+
+class _Expected:
+    """How long tasks run; what an interrupted element has saved is not run again."""
+
+    def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
+        self._run_times = observed.recollection.run_times
+        self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
+        self._saved_s: dict[tuple[str, int], float] = {}
+
+    def of_job(self, spec: desired.Job) -> float:
+        """Seconds of one run of an element; infinite where nothing says it."""
+        limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
+        times = self._run_times.get(learning.stem_of(spec), ())
+        if len(times) < learning.RUN_TIMES_NEEDED:
+            return limit_s
+        return min(limit_s, median_low(times))
+
+    def fate(self, attempt: records.AttemptRecord, now: float) -> machines.Fate:
+        """What becomes of an attempt that begins, or has begun before ``now``."""
+        spec = self._jobs.get(attempt.job)
+        if spec is None:
+            return machines.Fate()
+        runs_s = self.of_job(spec) - self._saved_s.get((attempt.job, attempt.element), 0.0)
+        began = attempt.started_at
+        if began is not None and began + runs_s <= now and spec.time_limit_s is not None:
+            runs_s = spec.time_limit_s - BEFORE_LIMIT_S  # it has run for longer than its like did
+        elif began is not None and began + runs_s <= now:
+            runs_s = math.inf
+        return machines.Fate(runs_s=max(0.0, runs_s))
+
+    def interrupt(self, attempt: records.AttemptRecord, ran_s: float) -> None:
+        """It left before its end; with a checkpoint it goes on from there."""
+        spec = self._jobs.get(attempt.job)
+        if spec is not None and spec.checkpoint is not None:
+            key = (attempt.job, attempt.element)
+            self._saved_s[key] = max(self._saved_s.get(key, 0.0), ran_s)
+
+
+def future(
+    wanted: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    base_nodes: frozenset[str],
+    horizon_s: float = HORIZON_S,
+) -> Future:
+    """What ``wanted`` leads to from a snapshot.
+
+    Args:
+        wanted: what git asks for.
+        observed: everything that the controller knows at ``now``.
+        base_nodes: nodes declared so far: of those, the ones that are away stay away; others come
+            up at once.
+        horizon_s: how far it is looked.
+
+    Raises:
+        SimulationError: controller and nodes find no rest.
+    """
+    structure = wanted.structure
+    known = {**observed.nodes}
+    away = [name for name in base_nodes if name not in known or known[name].state in _AWAY]
+    for name in away:
+        if name in known:
+            known[name] = msgspec.structs.replace(known[name], last_report_at=0.0)
+    observed = msgspec.structs.replace(
+        observed, nodes=known, reports=(), answered={}, asked=(), standing=None
+    )
+    expected = _Expected(observed, wanted.jobs)
+    seen = _Observer(now, observed, expected)
+    held: list[clusters.Cluster] = []  # the clock of what is about to be made
+    cluster = clusters.Cluster(
+        structure,
+        now=now,
+        jobs=wanted.jobs,
+        observed=observed,
+        fates=lambda attempt: expected.fate(attempt, held[0].now if held else now),
+        watcher=seen,
+        timing=clusters.Timing(start_report_within_s=horizon_s, cycle_every_s=CYCLE_EVERY_S),
+    )
+    held.append(cluster)
+    cluster.memory.leader_since = 0.0
+    for name in away:
+        if name in cluster.nodes:
+            cluster.suffer(faults.Fault(now, "cut", name))
+    seen.waiting = _waiting(wanted, observed)
+    _run(cluster, seen, now + horizon_s)
+    found = seen.found
+    found.cycles = cluster.cycles
+    for name in seen.waiting:
+        estimate = seen.estimates.get(name)
+        record = cluster.memory.jobs.get(name)
+        told = cluster.memory.reasons.get(record.reason_key, ()) if record else ()
+        if estimate is not None and cluster.now < estimate.at <= now + horizon_s:
+            found.starts.setdefault(name, estimate.at)
+            found.estimated.add(name)
+        elif told:
+            found.reasons[name] = f"{told[0].code}: {told[0].message}"
+    return found
+
+
+def _waiting(wanted: desired.Desired, observed: records.Observed) -> set[str]:
+    """Jobs whose start is waited for: those that wait now, and those that are new."""
+    found = set()
+    for name, job in wanted.jobs.items():
+        record = observed.jobs.get(name)
+        is_new = record is None or record.key != job.key
+        if job.suspend or (is_new and job.key in observed.past_runs):
+            continue
+        if is_new or (record is not None and record.state is JobState.PENDING):
+            found.add(name)
+    return found
+
+
+def _run(cluster: clusters.Cluster, seen: _Observer, until: float) -> None:
+    """Go on until all that waits has started, the cycles are spent, or ``until``."""
+    now = cluster.now
+    size = 1 + len(cluster.nodes) + len(seen.waiting)
+    most = min(CYCLES_MAX, max(CYCLES_MIN, EFFORT_MAX // size))
+    idle = 0
+    while idle <= IDLE_STEPS_MAX and cluster.cycles < most:
+        at = cluster.next_at()
+        if at is None or at > until:
+            break
+        idle = idle + 1 if cluster.idle else 0
+        cluster.step()
+        if not seen.waiting:
+            break
+        if 2 * cluster.cycles >= most:
+            seen.found.coarse_from = min(seen.found.coarse_from, cluster.now)
+            cluster.timing = msgspec.structs.replace(
+                cluster.timing, cycle_every_s=max(CYCLE_EVERY_S, COARSER_BY * (cluster.now - now))
+            )
+    seen.found.until = until if cluster.cycles < most else cluster.now
+
+
+# --- two futures beside each other ----------------------------------------------------------
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """A job that waits, or is new, and when it starts with and without the change.
+
+    ``before``, ``after``: seconds since the epoch; None: not within the horizon, or there is no
+    such job. ``estimated``: one of them is the scheduler's estimate. ``reason``: why it still waits
+    at the end, where it does.
+    """
+
+    job: str
+    queue: str
+    before: float | None
+    after: float | None
+    is_new: bool = False
+    estimated: bool = False
+    reason: str = ""
+
+    @property
+    def later_s(self) -> float | None:
+        """By how much it starts later; None where it starts in one of the two only."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+class QueueShift(msgspec.Struct, frozen=True):
+    """What becomes of the waiting jobs of a queue, without those that are new.
+
+    ``later_s`` is the mean change over those that start in both, as far as it can be told;
+    ``stuck`` are those that start only without the change, ``freed`` those that do only with it.
+    """
+
+    queue: str
+    waiting: int
+    sooner: int
+    later: int
+    stuck: int
+    freed: int
+    later_s: float
+    preempted: int
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What the change does to what waits and runs.
+
+    Attributes:
+        at: the moment of the snapshot.
+        until: how far was looked ahead.
+        decided_until: up to when every cycle of both was decided; later starts are estimates.
+        shifts: jobs that start otherwise, those first that are hit hardest; then the new ones.
+        evictions: elements that are made to leave, and would not be without the change.
+        spared: elements that would be made to leave without the change.
+        queues: those in which anything changes.
+        endless: running jobs for which nothing says when they end: they are taken never to.
+        cycles: how many cycles both took.
+    """
+
+    at: float
+    until: float
+    decided_until: float
+    shifts: tuple[Shift, ...]
+    evictions: tuple[Eviction, ...]
+    spared: tuple[Eviction, ...]
+    queues: tuple[QueueShift, ...]
+    endless: int
+    cycles: int
+
+
+def forecast(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    horizon_s: float = HORIZON_S,
+) -> Forecast:
+    """Both futures from one snapshot, and what differs between them.
+
+    Raises:
+        SimulationError: controller and nodes find no rest.
+    """
+    base_nodes = frozenset(base.structure.pool_of_node())
+    before, after = (
+        future(wanted, observed, now, base_nodes=base_nodes, horizon_s=horizon_s)
+        for wanted in (base, head)
+    )
+    return compare(base, head, observed, now, before=before, after=after, horizon_s=horizon_s)
+
+
+def compare(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    before: Future,
+    after: Future,
+    horizon_s: float = HORIZON_S,
+) -> Forecast:
+    """What differs between two futures of one snapshot."""
+    shifts = _shifts(base, head, observed, now, before=before, after=after)
+    # what only one of them had the time to see is no difference
+    decided_until = min(before.until, after.until)
+    before.evictions = [one for one in before.evictions if one.at <= decided_until]
+    after.evictions = [one for one in after.evictions if one.at <= decided_until]
+    evictions = _only_in(after.evictions, before.evictions)
+    return Forecast(
+        at=now,
+        until=now + horizon_s,
+        decided_until=decided_until,
+        shifts=tuple(shifts),
+        evictions=evictions,
+        spared=_only_in(before.evictions, after.evictions),
+        queues=_queues(observed, before=before, after=after, shifts=shifts, evictions=evictions),
+        endless=_endless(observed),
+        cycles=before.cycles + after.cycles,
+    )
+
+
+def _only_in(some: list[Eviction], others: list[Eviction]) -> tuple[Eviction, ...]:
+    known = {(one.job, one.element) for one in others}
+    return tuple(one for one in some if (one.job, one.element) not in known)
+
+
+def _pending(observed: records.Observed) -> set[str]:
+    return {name for name in observed.active if observed.jobs[name].state is JobState.PENDING}
+
+
+def _shifts(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    before: Future,
+    after: Future,
+) -> list[Shift]:
+    found, new = [], []
+    pending = _pending(observed)
+    for name, job in head.jobs.items():
+        in_base = base.jobs.get(name)
+        is_new = in_base is None or in_base.key != job.key
+        if not (is_new or name in pending) or (is_new and job.key in observed.past_runs):
+            continue
+        shift = Shift(
+            name,
+            job.queue,
+            before.starts.get(name) if not is_new else None,
+            after.starts.get(name),
+            is_new,
+            name in after.estimated or (not is_new and name in before.estimated),
+            after.reasons.get(name, "") if name not in after.starts else "",
+        )
+        if is_new:
+            new.append(shift)
+        elif _is_told(shift, now, before, after):
+            found.append(shift)
+    found.sort(key=_weight)
+    return found + new
+
+
+def _is_told(shift: Shift, now: float, before: Future, after: Future) -> bool:
+    """Whether a difference is larger than what can't be known."""
+    if shift.before is None or shift.after is None:
+        starts = shift.after if shift.before is None else shift.before
+        waits = before if shift.before is None else after
+        return starts is not None and starts + 2 * COARSER_BY * (starts - now) < waits.until
+    coarse_from = min(before.coarse_from, after.coarse_from)
+    first, last = sorted((shift.before, shift.after))
+    told_s = TOLD_S
+    if shift.estimated:
+        told_s = max(ESTIMATE_TOLD_S, ESTIMATE_TOLD * (last - now))
+    elif last > coarse_from:
+        told_s = max(TOLD_S, 2 * COARSER_BY * (last - now))
+    return last - first > told_s
+
+
+def _weight(shift: Shift) -> tuple[int, float, str]:
+    """Those that no longer start first, then by how much later."""
+    if shift.later_s is None:
+        return (0 if shift.after is None else 2, 0.0, shift.job)
+    return (1, -shift.later_s, shift.job)
+
+
+def _queues(
+    observed: records.Observed,
+    *,
+    before: Future,
+    after: Future,
+    shifts: list[Shift],
+    evictions: tuple[Eviction, ...],
+) -> tuple[QueueShift, ...]:
+    waiting: dict[str, list[str]] = {}
+    for name in _pending(observed):
+        waiting.setdefault(observed.jobs[name].spec.queue, []).append(name)
+    moved: dict[str, list[Shift]] = {}
+    for shift in shifts:
+        if not shift.is_new:
+            moved.setdefault(shift.queue, []).append(shift)
+    preempted: dict[str, set[str]] = {}
+    for one in evictions:
+        known = observed.jobs.get(one.job)
+        if known is not None and one.reason in COMES_BACK:
+            preempted.setdefault(known.spec.queue, set()).add(one.job)
+    found = []
+    for queue in sorted(moved.keys() | preempted.keys()):
+        names = waiting.get(queue, [])
+        its = moved.get(queue, [])
+        total_s = sum(one.later_s or 0.0 for one in its)
+        both = [n for n in names if n in before.starts and n in after.starts]
+        found.append(
+            QueueShift(
+                queue,
+                waiting=len(names),
+                sooner=sum((one.later_s or 0.0) < 0 for one in its),
+                later=sum((one.later_s or 0.0) > 0 for one in its),
+                stuck=sum(one.after is None for one in its),
+                freed=sum(one.before is None for one in its),
+                later_s=total_s / len(both) if both else 0.0,
+                preempted=len(preempted.get(queue, ())),
+            )
+        )
+    return tuple(found)
+
+
+def _endless(observed: records.Observed) -> int:
+    expected = _Expected(observed, {})
+    running = {
+        attempt.job
+        for attempt in observed.attempts.values()
+        if attempt.state is not AttemptState.ENDED
+    }
+    return sum(
+        expected.of_job(observed.jobs[name].spec) == math.inf
+        for name in running
+        if name in observed.jobs
+    )

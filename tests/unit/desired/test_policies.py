@@ -1,0 +1,130 @@
+"""Policies in force: what they refuse stays as it was, what is let off is let off until a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.desired import loader, source
+from tests.unit.desired.repositories import Repository, job, queue
+
+DAY_S = 86_400.0
+POLICY = """\
+apiVersion: muster/v1
+kind: Policy
+metadata: {{name: {name}}}
+spec:
+  match: {{kinds: [{kind}]}}
+  schema: {schema}
+  message: {message}
+  waivers: [{waivers}]
+"""
+OWNED = POLICY.format(
+    name="owned", kind="Job", schema="{properties: {spec: {required: [owner]}}}",
+    message="say whose it is", waivers="",
+)  # fmt: skip
+WAIVED = OWNED.replace(
+    "waivers: []",
+    'waivers: [{object: Job/a, reason: moving, expires: "1970-01-11T00:00:00Z"}]',
+)
+
+
+class Reader:
+    """Makes loaders of one repository, with a clock that is set by hand."""
+
+    def __init__(self, repository: Path) -> None:
+        self._repository = repository
+        self.now = 0.0
+        self.made: list[loader.Loader] = []
+
+    def __call__(self, now: float) -> loader.Loader:
+        self.now = now
+        found = loader.Loader(
+            source.Source(str(self._repository), branch="main"), clock=lambda: self.now
+        )
+        self.made.append(found)
+        return found
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    found = Reader(tmp_path / "state.git")
+    yield found
+    for one in found.made:
+        one.close()
+
+
+def rules(found: loader.Loader) -> list[tuple[str, str]]:
+    return [(p.rule, p.severity) for p in found.last.status.problems]
+
+
+def test_a_new_policy_leaves_what_is_in_force_and_refuses_what_comes(
+    tmp_path: Path, reader: Reader
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"a.yaml": job("a")})
+    one = reader(0.0)
+    one.load()
+    repository.commit({"policy.yaml": OWNED, "b.yaml": job("b")})
+    state = one.load()
+    assert set(state.jobs) == {"a"}
+    assert set(state.refused) == {"b"}
+    assert rules(one) == [("policy/owned", "error")] * 2
+    repository.commit({"b.yaml": job("b", owner="ada@example.org")})
+    assert set(one.load().jobs) == {"a", "b"}
+
+
+def test_a_waiver_ends_by_itself_and_what_it_let_in_stays(tmp_path: Path, reader: Reader) -> None:
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"a.yaml": job("a"), "policy.yaml": WAIVED})
+    one = reader(DAY_S)
+    assert set(one.load().jobs) == {"a"}
+    assert rules(one) == [("policy/owned", "warning")]
+    assert one.last.status.sync == "Synced"
+    reader.now = 10 * DAY_S
+    assert set(one.load().jobs) == {"a"}
+    assert rules(one) == [("policy/owned", "error")]
+    assert "its waiver ended" in one.last.status.problems[0].message
+    assert set(reader(10 * DAY_S).load().jobs) == set(), "a controller that never had it"
+
+
+def test_structure_that_a_policy_denies_is_refused_as_a_whole(
+    tmp_path: Path, reader: Reader
+) -> None:
+    limited = POLICY.format(
+        name="limited", kind="Queue", schema="{properties: {spec: {required: [limit]}}}",
+        message="say its limit", waivers="",
+    )  # fmt: skip
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"q.yaml": queue("q", limit="{gpu: 4}"), "policy.yaml": limited})
+    one = reader(0.0)
+    assert set(one.load().structure.queues) == {"default", "q"}
+    repository.commit({"r.yaml": queue("r")})
+    assert set(one.load().structure.queues) == {"default", "q"}
+    assert [(p.rule, p.object) for p in one.last.status.problems] == [("policy/limited", "Queue/r")]
+    repository.commit({"policy.yaml": limited.replace("spec:\n", "spec:\n  action: warn\n")})
+    assert set(one.load().structure.queues) == {"default", "q", "r"}
+    assert rules(one) == [("policy/limited", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("{type: nonsense}", "this is no JSON Schema"),
+        ('{$ref: "https://example.org/schema.json"}', "refers to nothing outside itself"),
+        ("{properties: {a: {$ref: other.json}}}", "refers to nothing outside itself"),
+    ],
+)
+def test_a_schema_that_is_none_refuses_its_policy(
+    schema: str, told: str, tmp_path: Path, reader: Reader
+) -> None:
+    text = POLICY.format(name="p", kind="Job", schema=schema, message="no", waivers="")
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"policy.yaml": text, "a.yaml": job("a")})
+    one = reader(0.0)
+    state = one.load()
+    assert state.structure.policies == {}
+    (problem,) = state.status.problems
+    assert (problem.rule, problem.line) == ("bad-schema", problem.line)
+    assert problem.line >= 6
+    assert told in problem.message

@@ -1,0 +1,121 @@
+"""The audit log: what is in it, and that tampering with it is seen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations import auditing
+
+
+def entry(revision: str = "abc", **more: object) -> auditing.Entry:
+    return auditing.Entry(at=1.0, revision=revision, result="Synced", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> auditing.Log:
+    made = auditing.Log(tmp_path / auditing.FILE)
+    for revision in "abcde":
+        made.append(entry(revision))
+    return made
+
+
+def test_lines_are_chained_and_listed_backwards(log: auditing.Log) -> None:
+    assert [line.entry.revision for line in log.tail(3)] == ["e", "d", "c"]
+    assert [line.number for line in log.tail(99)] == [5, 4, 3, 2, 1]
+    found = log.verify()
+    assert (found.lines, found.wrong) == (5, "")
+    assert found.last == log.tail(1)[0].hash
+    assert log.path.stat().st_mode & 0o077 == 0
+
+
+def lines(log: auditing.Log) -> list[bytes]:
+    return log.path.read_bytes().splitlines(keepends=True)
+
+
+TAMPERING: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
+    "changed": (
+        lambda x: [*x[:2], x[2].replace(b'"c"', b'"z"'), *x[3:]],
+        2,
+        "changed after it was written",
+    ),
+    "removed": (lambda x: [*x[:2], *x[3:]], 2, "is number 4, and 3 is due"),
+    "first removed": (lambda x: x[1:], 0, "is number 2, and 1 is due"),
+    "put in": (lambda x: [*x[:2], x[1], *x[2:]], 2, "is number 2, and 3 is due"),
+    "turned round": (lambda x: [x[1], x[0], *x[2:]], 0, "is number 2, and 1 is due"),
+    "no line": (lambda x: [*x[:4], b"{}\n"], 4, "can't be read"),
+}
+
+
+@pytest.mark.parametrize("how", TAMPERING)
+def test_tampering_is_seen(log: auditing.Log, how: str) -> None:
+    tamper, good, told = TAMPERING[how]
+    log.path.write_bytes(b"".join(tamper(lines(log))))
+    found = log.verify()
+    assert found.lines == good
+    assert told in found.wrong
+
+
+def test_a_line_made_anew_breaks_the_next_one(log: auditing.Log, tmp_path: Path) -> None:
+    whole = lines(log)
+    other = auditing.Log(tmp_path / "other")
+    for revision in "abz":
+        other.append(entry(revision))
+    log.path.write_bytes(b"".join([*lines(other), *whole[3:]]))
+    found = log.verify()
+    assert found.lines == 3
+    assert "does not follow the line before it" in found.wrong
+
+
+def test_what_a_crash_left_half_written_is_dropped(log: auditing.Log) -> None:
+    with log.path.open("ab") as file:
+        file.write(b'{"number":6,"previous":')
+    log.append(entry("f"))
+    assert (log.verify().lines, log.verify().wrong) == (6, "")
+
+
+def test_it_does_not_go_on_after_what_it_can_not_read(log: auditing.Log) -> None:
+    with log.path.open("ab") as file:
+        file.write(b"nonsense\n")
+    with pytest.raises(ValueError, match="JSON"):
+        log.append(entry("f"))
+    with pytest.raises(ValueError, match="can't be read"):
+        log.tail(1)
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    log = auditing.Log(tmp_path / "none")
+    assert log.tail(5) == []
+    assert log.verify() == auditing.Verdict(0, auditing.BEGINNING)
+
+
+def test_long_lines_and_many(tmp_path: Path) -> None:
+    log = auditing.Log(tmp_path / "long")
+    for number in range(30):
+        log.append(entry(str(number), message="x" * 9000))
+    assert [line.entry.revision for line in log.tail(30)] == [str(n) for n in reversed(range(30))]
+    assert log.verify().lines == 30
+
+
+def test_what_changed_is_counted_and_the_first_of_it_listed() -> None:
+    def state(generation: int, **queues: float) -> desired.Desired:
+        jobs = {f"j{n}": desired.Job(f"j{n}", generation, "h", "q", ()) for n in range(60)}
+        made = {name: desired.Queue(name, weight=weight) for name, weight in queues.items()}
+        return desired.Desired(generation, desired.Structure(queues=made), jobs)
+
+    status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
+    found = auditing.entry_of(
+        status, [], before=state(1, a=1, b=1), after=state(2, b=2, c=1), at=1.0, duration_s=0.5
+    )
+    assert (found.added, found.changed, found.removed) == (1, 61, 1)
+    assert found.objects[:3] == ("- Queue/a", "~ Queue/b", "+ Queue/c")
+    assert len(found.objects) == auditing.LISTED_MAX
+    unknown = auditing.entry_of(status, [], before=None, after=state(1), at=1.0, duration_s=0.5)
+    assert (unknown.added, unknown.objects) == (0, ())
+
+
+def test_what_is_news() -> None:
+    assert auditing.is_news(entry(), None)
+    assert not auditing.is_news(entry(), entry(duration_s=3.0))
+    assert auditing.is_news(entry(message="held"), entry())

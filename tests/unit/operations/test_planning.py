@@ -1,0 +1,155 @@
+"""A plan as people read it: golden text, verdicts, findings, and snapshots that travel as files."""
+
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations import differences, planning, plantext, revisions, snapshots
+from tests.unit.simulation import test_forecasts as world
+
+OLD = desired.Problem("never-fits", "warning", "jobs/a.yaml", "no pool holds it", 3, 1, "Job/a")
+NEW = desired.Problem(
+    "unknown-queue", "error", "jobs/b.yaml", "there is no such queue", 7, 3, "Job/b", "spec.queue",
+    found="nowhere", expected="one of default",
+)  # fmt: skip
+
+
+def comparison(
+    base: desired.Desired,
+    head: desired.Desired,
+    before: tuple[desired.Problem, ...] = (),
+    after: tuple[desired.Problem, ...] = (),
+) -> revisions.Comparison:
+    def with_problems(
+        state: desired.Desired, found: tuple[desired.Problem, ...]
+    ) -> desired.Desired:
+        return msgspec.structs.replace(state, status=desired.SyncStatus(problems=found))
+
+    return revisions.Comparison(
+        base=with_problems(base, before),
+        head=with_problems(head, after),
+        base_commit="a" * 40,
+        head_commit="b" * 40,
+        changes=differences.between(base, head),
+    )
+
+
+def live() -> snapshots.Snapshot:
+    observed, now = world.after(world.LOW, world.KEPT, world.WAITS)
+    return snapshots.unpack(
+        snapshots.pack(snapshots.Live("0", now, "a" * 40, "a" * 40, observed)), "here"
+    )
+
+
+BASE = world.wanted(world.LOW, world.KEPT, world.WAITS)
+HEAD = world.wanted(world.LOW, world.KEPT, world.WAITS, world.URGENT)
+
+GOLDEN = """\
+aaaaaaaaaaaa -> bbbbbbbbbbbb
+against the cluster as of 5s ago, where aaaaaaaaaaaa is in force
+
++ Job/urgent
+    4 GPUs, 1 CPU, 1Gi in default, priority 100, up to 1m
+
+Impact
+  low                is preempted for urgent at once; loses 0.67 GPU-hours; back
+                     1m later
+
+Forecast for 24h, if nothing else is submitted
+  urgent             new: starts at once
+  waits              starts 11m later: in 50m -> in 1h01m
+  queue default      0 wait; 1 running preempted
+  queue other        1 wait: 1 later; 11m longer on average
+
+Plan: 1 to add, 0 to change, 0 to remove.
+"""
+
+
+def text(plan: planning.Plan) -> str:
+    return "\n".join(line.text for line in plantext.lines(plan)) + "\n"
+
+
+def test_a_plan_names_who_is_preempted_and_which_queue_waits_longer() -> None:
+    snapshot = live()
+    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
+    told = text(plan)
+    assert told.startswith(GOLDEN), told
+    assert told.splitlines()[-1].startswith("digest sha256:")
+    assert max(map(len, told.splitlines())) <= plantext.WIDTH
+    assert plan.verdict == "changes"
+
+
+def test_without_a_controller_there_is_no_forecast_and_it_is_said() -> None:
+    plan = planning.plan(comparison(BASE, HEAD), None, 0.0, no_snapshot="nobody answers")
+    assert plan.forecast is None
+    assert "Forecast\n  none: nobody answers\n" in text(plan)
+    assert plan.snapshot is None
+
+
+def test_nothing_changes() -> None:
+    plan = planning.plan(comparison(BASE, BASE), live(), 2e6)
+    assert (plan.verdict, plan.changes, plan.forecast) == ("none", [], None)
+    assert "No changes." in text(plan)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [((), (), "changes"), ((), (OLD,), "changes"), ((), (OLD, NEW), "refused"),
+     ((NEW,), (NEW,), "changes")],
+)  # fmt: skip
+def test_only_errors_that_are_new_refuse(
+    before: tuple[desired.Problem, ...], after: tuple[desired.Problem, ...], verdict: str
+) -> None:
+    found = comparison(BASE, HEAD, before, after)
+    plan = planning.plan(found, None, 0.0)
+    assert plan.verdict == verdict
+    moved = [msgspec.structs.replace(one, line=one.line + 40) for one in before]
+    again = planning.plan(comparison(BASE, HEAD, tuple(moved), after), None, 0.0)
+    assert again.verdict == verdict, "a problem that has only moved is not new"
+
+
+def test_the_digest_is_of_revisions_snapshot_and_changes() -> None:
+    snapshot = live()
+    found = comparison(BASE, HEAD)
+    first = planning.plan(found, snapshot, 2e6, forecast=False).digest
+    assert planning.plan(found, snapshot, 3e6, forecast=False).digest == first
+    others = {
+        planning.plan(found, None, 2e6).digest,
+        planning.plan(msgspec.structs.replace(found, head_commit="c" * 40), snapshot, 2e6,
+                      forecast=False).digest,
+        planning.plan(comparison(BASE, BASE), snapshot, 2e6).digest,
+    }  # fmt: skip
+    assert first not in others
+    assert len(others) == 3
+
+
+def test_a_snapshot_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    observed, now = world.after(world.LOW, world.KEPT, world.WAITS)
+    kept = snapshots.Live("0", now, "a" * 40, None, observed, (world.POOL,))
+    path = tmp_path / "cluster.snapshot"
+    path.write_bytes(snapshots.pack(kept))
+    found = snapshots.read(path).live
+    assert found.observed.jobs == observed.jobs
+    assert found.observed.attempts == observed.attempts
+    assert (found.at, found.pools) == (now, (world.POOL,))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "is no snapshot of a controller"),
+        (b"{}", "is no snapshot of a controller"),
+        (snapshots.MAGIC + b"x", "can't be read by this version"),
+        (snapshots.MAGIC + zlib.compress(b"\x80"), "can't be read by this version"),
+    ],
+)
+def test_what_is_no_snapshot_is_told_apart(data: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(snapshots.SnapshotError, match=told):
+        snapshots.read(path)
+    with pytest.raises(snapshots.SnapshotError, match="No such file"):
+        snapshots.read(tmp_path / "missing")

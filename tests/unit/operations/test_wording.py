@@ -1,0 +1,146 @@
+"""Normalised objects in the words of documents: each path is one that a document has."""
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.desired import validate
+from reconciler.model import desired
+from reconciler.model.documents import kinds
+from reconciler.operations import differences, wording
+
+BEFORE = """\
+apiVersion: muster/v1
+kind: Cluster
+metadata: {name: c}
+spec: {lease: 15m}
+---
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: p}
+spec: {hosts: "gpu[001-128]", nodes: {cpu: 64, memory: 512Gi, gpus: {count: 8, model: H200}}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: q}
+spec: {guaranteed: {gpu: 4}, limit: {gpu: 8}}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: j}
+spec:
+  queue: q
+  count: 2
+  resources: {cpu: 500m, memory: 1Gi, gpu: 0.5}
+  environment: {EPOCHS: "3"}
+  timeLimit: 90m
+  script: |
+    echo one
+    echo two
+"""
+#: (what is written instead of what, the fields that are told)
+CHANGES = {
+    ("lease: 15m", "lease: 1h"): {"lease": ("15m", "1h")},
+    ("[001-128]", "[001-096]"): {"hosts": ("gpu[001-128]", "gpu[001-096]")},
+    ("count: 8, model: H200", "count: 4, model: H200"): {"nodes.gpu": ("8", "4")},
+    ("gpus: {count: 8, model: H200}}", "gpus: {count: 8, model: H200}}, mode: observe"): {
+        "mode": ("manage", "observe")
+    },
+    ("guaranteed: {gpu: 4}", "guaranteed: {gpu: 4.5}"): {"guaranteed.gpu": ("4", "4.5")},
+    ("guaranteed: {gpu: 4}, ", ""): {"guaranteed.gpu": ("4", None)},
+    ("limit: {gpu: 8}", "limit: {gpu: 8, memory: 1Ti}"): {"limit.memory": (None, "1Ti")},
+    ("count: 2", "count: 3"): {"count": ("2", "3")},
+    ("gpu: 0.5", "gpu: 1"): {"resources.gpu": ("0.5", "1")},
+    ("cpu: 500m", "cpu: 2"): {"resources.cpu": ("500m", "2")},
+    ("timeLimit: 90m", "timeLimit: 2h"): {"timeLimit": ("1h30m", "2h")},
+    ('EPOCHS: "3"', 'EPOCHS: "4", X: y'): {
+        "environment.EPOCHS": ("3", "4"),
+        "environment.X": (None, "y"),
+    },
+    ("echo two", "echo 2"): {"script": ("echo one\necho two\n", "echo one\necho 2\n")},
+    # written otherwise, and the same
+    ("timeLimit: 90m", "timeLimit: 1h30m"): {},
+    ("count: 2\n", "count: 2\n  priority: 50\n"): {},
+}
+
+
+def state(text: str) -> desired.Desired:
+    found = validate.check({"all.yaml": text.encode()})
+    assert [p.text() for p in found.status.problems if p.severity == "error"] == []
+    return found
+
+
+@pytest.mark.parametrize("written", CHANGES, ids=lambda pair: f"{pair[0]} to {pair[1]}"[:60])
+def test_a_change_is_told_as_it_was_written(written: tuple[str, str]) -> None:
+    old, new = written
+    assert old in BEFORE
+    found = differences.between(state(BEFORE), state(BEFORE.replace(old, new)))
+    told = {path: values for change in found for path, values in change.fields.items()}
+    assert told == CHANGES[written]
+    assert "milli" not in str(found)
+
+
+def paths(kind: type, prefix: str = "") -> Iterator[str]:
+    """Dotted paths of a normalised type as they are told."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if name in wording._NOT_SHOWN:
+            continue
+        path, _ = wording._field(kind, name, None)
+        inner = [one for one in (hint, *typing.get_args(hint)) if _is_struct(one)]
+        if inner and name != "drains":
+            yield from paths(inner[0], f"{prefix}{path}.")
+        else:
+            yield f"{prefix}{path}"
+
+
+def _is_struct(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, msgspec.Struct)
+
+
+def schema_paths(kind: type, prefix: str = "") -> Iterator[str]:
+    """Dotted paths of a document, lists and mappings of parts looked through."""
+    for field in msgspec.structs.fields(kind):
+        path = f"{prefix}{field.encode_name}"
+        yield path
+        waiting, inner = [field.type], []
+        while waiting:
+            one = waiting.pop()
+            if _is_struct(one):
+                inner.append(one)
+            waiting.extend(typing.get_args(one))
+        for part in inner:
+            yield from schema_paths(part, f"{path}.")
+
+
+#: Normalised beyond recognition: where the value comes from stands behind.
+DERIVED = {
+    "NodePool": {"nodes.gpu"},  # nodes.gpus.count
+    "Job": {
+        *("resources.devices", "leases", "affinity.jobs.jobs", "affinity.jobs.level"),
+        *("affinity.jobs.apart", "affinity.jobs.weight", "prune"),
+    },
+    "Cluster": {"scheduling.depth"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [
+        ("NodePool", desired.Pool),
+        ("Queue", desired.Queue),
+        ("Quota", desired.Quota),
+        ("Reservation", desired.Reservation),
+        ("Volume", desired.Volume),
+        ("Job", desired.Job),
+    ],
+)
+def test_every_path_is_one_of_a_document(kind: str, type_: type) -> None:
+    spec = next(f.type for f in msgspec.structs.fields(kinds.KINDS[kind]) if f.name == "spec")
+    while not _is_struct(spec):
+        spec = typing.get_args(spec)[0]
+    known = set(schema_paths(spec)) | DERIVED.get(kind, set()) | {"labels"}
+    told = {path.replace("groups.resources", "resources") for path in paths(type_)}
+    assert told - known == set()

@@ -1,0 +1,173 @@
+"""Two futures from one snapshot: who starts sooner or later, and who has to leave."""
+
+import msgspec
+import pytest
+
+from reconciler.model import desired, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import NodeState
+from reconciler.simulation import cluster as clusters
+from reconciler.simulation import forecasts
+
+BEGIN = 1_000_000.0
+GI = 2**30
+POOL = desired.Pool(
+    name="gpu", nodes=("n1", "n2"), node_resources=Resources(16_000, 64 * GI, 4000), allow_root=True
+)
+STRUCTURE = desired.Structure(
+    pools={"gpu": POOL},
+    queues={"default": desired.Queue("default"), "other": desired.Queue("other", weight=0.0)},
+)
+SAVES = desired.Checkpoint()
+
+
+def job(name: str, *, gpu: int = 4, limit_s: int | None = 3600, **more: object) -> desired.Job:
+    group = desired.TaskGroup("main", 1, Resources(1000, GI, gpu * 1000), command=("true",))
+    values: dict[str, object] = {
+        "name": name,
+        "run": 1,
+        "hash": "0" * 16,
+        "queue": "default",
+        "groups": (group,),
+        "time_limit_s": limit_s,
+        **more,
+    }
+    return desired.Job(**values)  # type: ignore[arg-type]
+
+
+def wanted(*jobs: desired.Job, structure: desired.Structure = STRUCTURE) -> desired.Desired:
+    return desired.Desired(1, structure, {one.name: one for one in jobs})
+
+
+def after(*jobs: desired.Job, run_s: float = 600.0) -> tuple[records.Observed, float]:
+    """What is known of a cluster in which these jobs are wanted since so long."""
+    cluster = clusters.Cluster(STRUCTURE, now=BEGIN, jobs={one.name: one for one in jobs})
+    cluster.run(BEGIN + run_s)
+    return cluster.memory.observed((), {}), BEGIN + run_s
+
+
+LOW = job("low", priority=10)
+KEPT = job("kept", priority=200, limit_s=7200)
+WAITS = job("waits", queue="other", priority=5)
+URGENT = job("urgent", priority=100, limit_s=60)
+
+
+def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
+    observed, now = after(LOW, KEPT, WAITS)
+    base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
+    found = forecasts.forecast(base, head, observed, now)
+    (gone,) = found.evictions
+    assert (gone.job, gone.reason, gone.by.partition("[")[0]) == ("low", "Preempted", "urgent")
+    assert gone.at == now
+    assert gone.lost_gpu_s == pytest.approx(600 * 4)
+    assert gone.back_at is not None
+    assert 59 <= gone.back_at - now <= 62
+    later = {shift.job: shift for shift in found.shifts}
+    assert later["urgent"].is_new
+    assert (later["urgent"].after or 0) - now <= 1
+    waits = later["waits"]
+    assert (waits.before or 0) - now == pytest.approx(3000, abs=2)
+    # low begins anew after the urgent one
+    assert (waits.later_s or 0) == pytest.approx(660, abs=5)
+    (other,) = [queue for queue in found.queues if queue.queue == "other"]
+    assert (other.waiting, other.later, other.sooner) == (1, 1, 0)
+    (own,) = [queue for queue in found.queues if queue.queue == "default"]
+    assert own.preempted == 1
+
+
+def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
+    low = msgspec.structs.replace(LOW, checkpoint=SAVES)
+    observed, now = after(low, KEPT, WAITS)
+    found = forecasts.forecast(
+        wanted(low, KEPT, WAITS), wanted(low, KEPT, WAITS, URGENT), observed, now
+    )
+    assert [one.lost_gpu_s for one in found.evictions] == [0.0]
+    (waits,) = [shift for shift in found.shifts if shift.job == "waits"]
+    assert (waits.later_s or 0) == pytest.approx(60, abs=5)
+
+
+def test_what_leaves_the_queue_lets_others_start_sooner() -> None:
+    observed, now = after(LOW, KEPT, WAITS)
+    found = forecasts.forecast(wanted(LOW, KEPT, WAITS), wanted(KEPT, WAITS), observed, now)
+    (waits,) = found.shifts
+    assert waits.later_s is not None
+    assert waits.later_s < -2990
+    (gone,) = found.evictions
+    assert (gone.job, gone.reason) == ("low", "Cancelled")
+    assert [(q.queue, q.sooner, q.later) for q in found.queues] == [("other", 1, 0)]
+
+
+def test_without_a_change_nothing_is_told() -> None:
+    observed, now = after(LOW, KEPT, WAITS)
+    state = wanted(LOW, KEPT, WAITS)
+    again = msgspec.structs.replace(state, generation=7)
+    found = forecasts.forecast(state, again, observed, now)
+    assert (found.shifts, found.evictions, found.spared, found.queues) == ((), (), (), ())
+
+
+def test_same_input_same_forecast() -> None:
+    observed, now = after(LOW, KEPT, WAITS)
+    base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
+    first = forecasts.forecast(base, head, observed, now)
+    assert forecasts.forecast(base, head, observed, now) == first
+
+
+def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
+    endless = msgspec.structs.replace(LOW, time_limit_s=None, priority=200)
+    observed, now = after(endless, KEPT, run_s=60.0)
+    base, head = wanted(endless, KEPT), wanted(endless, KEPT, URGENT)
+    found = forecasts.forecast(base, head, observed, now)
+    assert found.endless == 1
+    (urgent,) = [shift for shift in found.shifts if shift.is_new]
+    assert (urgent.after or 0) - now > 7000, "only the other one makes room"
+    learned = msgspec.structs.replace(
+        observed.recollection, run_times={"\nlow": (600.0, 500.0, 700.0)}
+    )
+    known = msgspec.structs.replace(observed, recollection=learned)
+    found = forecasts.forecast(base, head, known, now)
+    assert found.endless == 0
+    (urgent,) = [shift for shift in found.shifts if shift.is_new]
+    assert (urgent.after or 0) - now == pytest.approx(540, abs=2)
+
+
+def test_nodes_that_are_away_stay_away_and_new_ones_come_up() -> None:
+    observed, now = after(KEPT)
+    nodes = dict(observed.nodes)
+    (free,) = {"n1", "n2"} - {attempt.node for attempt in observed.attempts.values()}
+    nodes[free] = msgspec.structs.replace(nodes[free], state=NodeState.UNKNOWN)
+    observed = msgspec.structs.replace(observed, nodes=nodes)
+    found = forecasts.forecast(wanted(KEPT), wanted(KEPT, URGENT), observed, now)
+    (urgent,) = found.shifts
+    assert (urgent.after or 0) - now > 6000
+    larger = msgspec.structs.replace(POOL, nodes=("n1", "n2", "n3"))
+    structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": larger})
+    found = forecasts.forecast(
+        wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now
+    )
+    (urgent,) = found.shifts
+    assert (urgent.after or 0) - now < 2
+
+
+def test_what_does_not_start_within_the_horizon_says_why() -> None:
+    observed, now = after(KEPT, LOW)
+    huge = job("huge", gpu=8)
+    found = forecasts.forecast(wanted(KEPT, LOW), wanted(KEPT, LOW, huge), observed, now)
+    (shift,) = found.shifts
+    assert shift.after is None
+    assert shift.reason.startswith("NeverFits: ")
+
+
+def test_the_cycles_of_a_future_are_bounded_and_the_rest_is_estimated() -> None:
+    many = [job(f"j{number:03}", limit_s=3600) for number in range(60)]
+    observed, now = after(*many)
+    before = forecasts.EFFORT_MAX
+    forecasts.EFFORT_MAX = 0
+    try:
+        found = forecasts.forecast(wanted(*many), wanted(*many, URGENT), observed, now)
+    finally:
+        forecasts.EFFORT_MAX = before
+    assert found.cycles <= 2 * forecasts.CYCLES_MIN
+    assert found.decided_until < found.until
+    assert all(one.at <= found.decided_until for one in found.evictions)
+    starts = {shift.job: shift for shift in found.shifts}
+    assert not starts["urgent"].estimated

@@ -1,0 +1,113 @@
+"""Each field of a ``Policy`` makes a difference in what is said of an object.
+
+``test_fields_of_scheduling`` holds that no field is forgotten here.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.desired import validate
+from reconciler.model import desired
+from reconciler.operations import planning, revisions
+from tests.unit import test_fields_honoured as base
+
+Json = Any
+OWNER = {"properties": {"spec": {"required": ["owner"]}}}
+TEXT = "say whose job it is: spec.owner"
+RULE = "policy/owned"
+
+
+def policy(**spec: Json) -> base.Document:
+    given = {"match": {"kinds": ["Job"]}, "schema": OWNER, "message": TEXT}
+    return base.document("Policy", "owned", given | spec)
+
+
+WAIVER = {"object": "Job/j", "reason": "until the move", "expires": "2090-01-01T00:00:00Z"}
+IN_QUEUE = (policy(), base.queue("q"), base.pool(), base.job(queue="q"))
+DENIED = [(RULE, "error", "Job/j", TEXT)]
+LET_OFF = "waived until 2090-01-01T00:00:00.000Z"
+WAIVED = [(RULE, "warning", "Job/j", f"{TEXT} ({LET_OFF}: until the move)")]
+
+#: Field to two values, what is told of each: (rule, severity, object, message).
+TABLE: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[base.Document, ...]]] = {
+    "Policy.metadata.name": (
+        ("owned", "mine"),
+        (DENIED, [("policy/mine", "error", "Job/j", TEXT)]),
+        (policy(), *base.BASE),
+    ),
+    "Policy.spec.match.kinds": ((["Job"], ["Volume"]), (DENIED, []), (policy(), *base.BASE)),
+    "Policy.spec.match.queues": ((["q"], ["other"]), (DENIED, []), IN_QUEUE),
+    "Policy.spec.match.labels": (
+        ({"a": "b"}, {"a": "c"}),
+        (DENIED, []),
+        (policy(), base.pool(), base.document("Job", "j", {"command": ["x"]}, labels={"a": "b"})),
+    ),
+    "Policy.spec.schema": (
+        (OWNER, {"properties": {"effective": {"properties": {"cpu": {"maximum": 1}}}}}),
+        (DENIED, []),
+        (policy(), *base.BASE),
+    ),
+    "Policy.spec.message": (
+        (TEXT, "no"),
+        (DENIED, [(RULE, "error", "Job/j", "no")]),
+        (policy(), *base.BASE),
+    ),
+    "Policy.spec.action": (
+        ("deny", "warn"),
+        (DENIED, [(RULE, "warning", "Job/j", TEXT)]),
+        (policy(), *base.BASE),
+    ),
+    "Policy.spec.waivers[].object": (
+        ("Job/j", "Job/k"),
+        (WAIVED, DENIED),
+        (policy(waivers=[WAIVER]), *base.BASE),
+    ),
+    "Policy.spec.waivers[].reason": (
+        ("until the move", "x"),
+        (WAIVED, [(RULE, "warning", "Job/j", f"{TEXT} ({LET_OFF}: x)")]),
+        (policy(waivers=[WAIVER]), *base.BASE),
+    ),
+    "Policy.spec.waivers[].expires": (
+        ("2090-01-01T00:00:00Z", "1970-01-02T00:00:00Z"),
+        (
+            WAIVED,
+            [
+                (
+                    *DENIED[0][:3],
+                    f"{TEXT} (its waiver ended 1970-01-02T00:00:00.000Z: until the move)",
+                )
+            ],
+        ),
+        (policy(waivers=[WAIVER]), *base.BASE),
+    ),
+}
+#: Fields that say to people what to do, and are seen in plans.
+TOLD = {"Policy.spec.owners"}
+NOT_READ = {"Policy.metadata.labels": "as for Access"}
+KNOWN = TABLE.keys() | TOLD | NOT_READ.keys()
+
+
+def found(documents: tuple[base.Document, ...]) -> list[tuple[str, str, str, str]]:
+    files = {"all.yaml": b"\n---\n".join(map(msgspec.json.encode, documents))}
+    judged = validate.check(files, now=1e9)
+    return [(p.rule, p.severity, p.object, p.message) for p in judged.status.problems]
+
+
+@pytest.mark.parametrize("field", TABLE)
+def test_two_values_are_judged_differently(field: str) -> None:
+    values, seen, (target, *others) = TABLE[field]
+    for value, expected in zip(values, seen, strict=True):
+        chosen = base.put(target, field.split(".", 1)[1], value)
+        assert found((chosen, *others)) == expected
+
+
+@pytest.mark.parametrize("owners", [["ops@example.org"], []])
+def test_a_plan_says_who_may_waive(owners: list[str]) -> None:
+    head = base.read((policy(owners=owners), *base.BASE))
+    compared = revisions.Comparison(desired.Desired(), head, "a" * 40, "b" * 40, ())
+    (finding,) = planning.plan(compared, None, 0.0).findings
+    asked = f"ask {owners[0]}" if owners else "ask who may change it"
+    assert finding.waiver.startswith(f"to let it off, {asked}: add to spec.waivers of all.yaml")
+    assert finding.line == 7
