@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import desired, hostlists, quantities, times
+from reconciler.model import checks, desired, hostlists, quantities, times
 from reconciler.model.resources import Resources
 
 Texts = dict[str, str]
@@ -67,6 +67,10 @@ def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
     return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.4g}"
+
+
 def _choice(yes: str, no: str) -> Callable[[bool], str]:
     return lambda value: yes if value else no
 
@@ -79,7 +83,6 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "node_resources"): ("nodes", None),
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
     (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
-    (desired.Pool, "gpu_driver"): ("nodes.driver", None),
     (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
     (desired.Pool, "drains"): ("overrides", _drains),
     (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
@@ -88,6 +91,17 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "shareable"): ("sharing", _choice("time-slice", "none")),
     (desired.Pool, "mig"): ("nodes.gpus.mig", None),
     (desired.Pool, "overcommit"): ("overcommit", _overcommit),
+    (desired.Pool, "checks"): ("health", None),
+    (desired.Pool, "remedies"): ("health.remedies", None),
+    (desired.Pool, "gpu_driver"): ("nodes.driver", None),
+    (desired.Healing, "verb"): ("action", None),
+    (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
+    (desired.Pool, "black_hole"): ("health.blackHole", None),
+    (checks.Plan, "gpus"): ("gpus", None),
+    (checks.Plan, "mounts"): ("mounts", None),
+    (checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
+    (checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
+    (checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
     (desired.MigLayout, "device"): ("devices", None),
     (desired.MigLayout, "instances"): ("instances", _instances),
     (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),

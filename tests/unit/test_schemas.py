@@ -82,13 +82,6 @@ def test_every_field_says_what_it_is(kind: str) -> None:
                     jsonschema.Draft202012Validator(resolved(kind, value)).validate(example)
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS_NOT_BUILT)
-def test_kinds_not_built_are_refused(kind: str) -> None:
-    document = {"apiVersion": "muster/v1", "kind": kind, "metadata": {"name": "x"}, "spec": {}}
-    assert not explain.validator(kind).is_valid(document)
-    assert schema.of_kind(kind)["x-not-built"] == kinds.KINDS_NOT_BUILT[kind]
-
-
 # --- agreement ------------------------------------------------------------------------------
 
 TEXTS = st.sampled_from(
