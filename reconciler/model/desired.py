@@ -265,18 +265,48 @@ class MigLayout(msgspec.Struct, frozen=True):
     instances: tuple[tuple[str, int], ...]
 
 
+class Provisioning(msgspec.Struct, frozen=True):
+    """How the nodes of a pool come and go; the pool's ``nodes`` are then the slots for them.
+
+    Attributes:
+        script: what of the controller's folder of scripts makes them; empty: virtual nodes.
+        minimum, maximum: how many nodes.
+        settings: for the script, as written.
+        delay_s: how long work has to wait before nodes are made for it.
+        idle_s: a node on which nothing ran for so long leaves.
+        cooldown_s: no node leaves within this time of the last change.
+        create_timeout_s: a node that is not heard of by then is given up.
+        script_timeout_s: how long the script may run.
+        retries: after so many failures in a row making nodes pauses.
+        orphans: what is done about instances that nobody asked for.
+    """
+
+    minimum: int
+    maximum: int
+    script: str = ""
+    settings: dict[str, str] = {}
+    delay_s: int = 0
+    idle_s: int = 600
+    cooldown_s: int = 120
+    create_timeout_s: int = 900
+    script_timeout_s: int = 300
+    retries: int = 3
+    orphans: Literal["report", "destroy"] = "report"
+
+
 class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
     ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
     each. ``overcommit`` says how many times CPU and memory may be promised. ``gpu_driver`` is how
     the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
+    ``provisioning`` is there where nodes come and go: any of ``nodes`` may then be absent.
     """
 
     name: str
     nodes: tuple[str, ...]
     node_resources: Resources
-    provisioner: Literal["static", "virtual"] = "static"
+    provisioner: Literal["static", "virtual", "exec"] = "static"
     gpu_model: str = ""
     gpu_memory_bytes: int | None = None
     labels: dict[str, str] = {}
@@ -292,6 +322,7 @@ class Pool(msgspec.Struct, frozen=True):
     overcommit: tuple[float, float] = (1.0, 1.0)
     gpu_driver: str = ""
     drift: dict[str, Action] = {}
+    provisioning: Provisioning | None = None
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""

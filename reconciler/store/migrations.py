@@ -71,6 +71,12 @@ def _remedies(connection: sa.Connection) -> None:
         "remedies",
         sa.MetaData(),
         sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+def _provisions(connection: sa.Connection) -> None:
+    """Instances of pools whose nodes come and go."""
+    sa.Table(
+        "provisions",
+        sa.MetaData(),
+        sa.Column("pool", sa.Text, primary_key=True),
         sa.Column("body", sa.LargeBinary, nullable=False),
     ).create(connection)
 
@@ -100,7 +106,7 @@ def _rollups(connection: sa.Connection) -> None:
 
 
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups)
+STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups, _provisions)
 NEWEST = 1 + len(STEPS)
 
 
