@@ -28,7 +28,6 @@ from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, records
 from reconciler.operations import auditing, logfiles
-from reconciler.operations import logfiles
 from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores

@@ -411,7 +411,7 @@ def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
     renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
-    renewed |= {"recollection", "remedies"}
+    renewed |= {"recollection", "remedies", "provisions"}
     inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
@@ -435,6 +435,7 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "remedies": (drift.Remedy("i", "tell", "c", "p", 1.0),),
         "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
         "answers": {"id": "no"},
+        "provisions": {"pool": None},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
         "promised": {"job": 1},
         "standing": records.Standing(1.0, 1),
