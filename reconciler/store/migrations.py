@@ -71,6 +71,10 @@ def _remedies(connection: sa.Connection) -> None:
         "remedies",
         sa.MetaData(),
         sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+    ).create(connection)
+
+
 def _provisions(connection: sa.Connection) -> None:
     """Instances of pools whose nodes come and go."""
     sa.Table(

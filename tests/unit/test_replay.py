@@ -148,7 +148,8 @@ class Lived(test_storm.Story):
         live_before = self._usage()
         before = self.memory.observed((), {}, tuple(self.memory.asked))
         result = self.leader.cycle()
-        for name in {node for action in result.actions for node in [action.node]}:
+        told = [a for a in result.actions if not isinstance(a, outcome.RunProvisioner)]
+        for name in {action.node for action in told}:
             if name in self.memory.nodes:
                 self.payloads[name] = self._payload(name)
         for action in result.actions:

@@ -163,15 +163,27 @@ class ProvisionSpec(Part, frozen=True):
     ] = {}
     delay: Annotated[
         Duration,
-        doc("How long a job has to wait before nodes are made for it.", example="30s"),
+        doc(
+            "How long a job has to wait before nodes are made for it.",
+            example="30s",
+            unit="duration",
+        ),
     ] = "0s"
     idle_time: Annotated[
         Duration,
-        doc("A node above `min` on which nothing ran for so long leaves.", example="20m"),
+        doc(
+            "A node above `min` on which nothing ran for so long leaves.",
+            example="20m",
+            unit="duration",
+        ),
     ] = "10m"
     cooldown: Annotated[
         Duration,
-        doc("No idle node leaves within this time after the pool grew or shrank.", example="5m"),
+        doc(
+            "No idle node leaves within this time after the pool grew or shrank.",
+            example="5m",
+            unit="duration",
+        ),
     ] = "2m"
     create_timeout: Annotated[
         Duration,
@@ -179,10 +191,11 @@ class ProvisionSpec(Part, frozen=True):
             "A node whose agent is not heard of so long after it was asked for is destroyed and "
             "made anew.",
             example="30m",
+            unit="duration",
         ),
     ] = "15m"
     script_timeout: Annotated[
-        Duration, doc("How long one run of the script may take.", example="2m")
+        Duration, doc("How long one run of the script may take.", example="2m", unit="duration")
     ] = "5m"
     retries: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=100)],
