@@ -11,7 +11,6 @@ import pytest
 
 from tests.unit import test_fields_honoured as base
 from tests.unit import test_fields_of_policy as policies
-from tests.unit import test_fields_of_safety
 from tests.unit import test_fields_of_provisioning, test_fields_of_safety
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
