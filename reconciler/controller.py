@@ -11,7 +11,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
 from reconciler.metrics import metering
-from reconciler.model import desired, link, outcome, records, wire
+from reconciler.model import desired, link, outcome, provisioning, records, wire
 from reconciler.operations import views as shown
 from reconciler.store import store as stores
 
@@ -59,6 +59,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
+        self._provisioned: deque[provisioning.Result] = deque()
         self._looks: deque[metrics.Look] = deque(maxlen=LOOKS_MAX)
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -83,6 +84,15 @@ class Inbox:
     def put_look(self, look: metrics.Look) -> None:
         """The repository was looked at; nothing waits for that to be known."""
         self._looks.append(look)
+
+    def put_provisioned(self, result: provisioning.Result) -> None:
+        """A script has answered; there are no more answers than open orders."""
+        self._provisioned.append(result)
+        self.wake()
+
+    def take_provisioned(self) -> list[provisioning.Result]:
+        """What scripts answered since the last time."""
+        return [self._provisioned.popleft() for _ in range(len(self._provisioned))]
 
     def take_looks(self) -> list[metrics.Look]:
         """The looks at the repository since the last time."""
@@ -122,6 +132,8 @@ class Loop:
         structure: what was in force before a restart, for as long as the repository can't be read.
         adopting: the store is empty and the repository was run before: its jobs wait for
             somebody to say which of them are new, and nodes are left alone.
+        provision: given all open orders of pools whose nodes come and go, whenever they change;
+            it returns at once, and puts what comes of them into ``inbox``.
         clock: seconds since the epoch.
     """
 
@@ -135,12 +147,15 @@ class Loop:
         hint: Callable[[], None],
         structure: desired.Structure | None = None,
         adopting: bool = False,
+        provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._epoch = epoch
         self._inbox = inbox
         self._hint = hint
+        self._provision = provision
+        self._provisions: object = None
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
@@ -214,6 +229,9 @@ class Loop:
             if key.data == "inbox":
                 self._inbox.drain()
                 due = self._take_desired() or due
+                for answer in self._inbox.take_provisioned():
+                    self._memory.add_provisioned(answer)
+                    due = True
             elif key.data == "listener":
                 if self._link.accept():
                     self._tell_everything()
@@ -329,7 +347,11 @@ class Loop:
         if wanted.generation != self._memory.desired_generation:
             self._memory.share_specs(wanted.jobs)
         self._journal.begin(wanted, self._memory.observed((), {}), now)
-        observed = self._memory.observed(*self._memory.take_input(), self._memory.take_asked())
+        observed = self._memory.observed(
+            *self._memory.take_input(),
+            self._memory.take_asked(),
+            self._memory.take_provisioned(),
+        )
         phases("journal")
         result = reconcile.reconcile(
             wanted, observed, now, recall=self._memory.recall, ended=phases
@@ -373,6 +395,13 @@ class Loop:
         for node in sorted(waiting - {update.node for update in updates}):
             self._link.send(self._engine.update(node, structure, self._memory))
         self._fresh.clear()
+        if self._memory.provisions is not self._provisions:  # the first time, and when it changed
+            self._provisions = self._memory.provisions
+            self._provision(
+                order
+                for pool in self._memory.provisions.values()
+                for order in provisioning.orders(pool)
+            )
         for identity, refused in result.answers.items():
             self._link.send(link.OverrideAnswered(identity, refused))
 
@@ -397,6 +426,7 @@ class Loop:
             or result.new_runs
             or result.reasons
             or result.actions
+            or result.provisions
             or result.left_jobs
             or result.left_nodes
             or result.drift != self._memory.drift

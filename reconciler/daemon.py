@@ -28,6 +28,7 @@ from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, records
 from reconciler.operations import auditing, logfiles
+from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
@@ -288,6 +289,12 @@ def parser() -> argparse.ArgumentParser:
         help="SSH key that signs what the controller commits for people",
     )
     options.add_argument(
+        "--provisioners",
+        type=Path,
+        metavar="FOLDER",
+        help="scripts that pools with `provisioner: exec` may name; nobody else may write there",
+    )
+    options.add_argument(
         "--accept-revision",
         metavar="COMMIT",
         help="take this revision although it does not follow the last one (a rewritten history)",
@@ -399,6 +406,8 @@ def run(options: argparse.Namespace) -> int:
             audit=auditing.Log(options.state / auditing.FILE),
         )
         watching = _watch(options.repo, reading)
+        scripts = options.provisioners.resolve() if options.provisioners else None
+        running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
         loop = controller.Loop(
             store=store,
             epoch=epoch,
@@ -407,6 +416,7 @@ def run(options: argparse.Namespace) -> int:
             hint=reading.hint,
             adopting=_is_adoption(store, repository, known=packed is not None),
             structure=before.basis.structure if before.basis else desired.Structure(),
+            provision=running.want,
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -418,6 +428,7 @@ def run(options: argparse.Namespace) -> int:
         finally:
             server.stop()
             reading.stop()
+            running.stop()
             if watching is not None:
                 watching.close()
     return 0

@@ -59,6 +59,11 @@ def up(
         int | None, typer.Option("--nodes", help="Virtual nodes; else what the pools say.")
     ] = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
+    *,
+    provisioners: Annotated[
+        Path | None,
+        typer.Option("--provisioners", help="Folder of scripts that pools may name."),
+    ] = None,
 ) -> None:
     """Run a cluster of virtual nodes over your repository.
 
@@ -73,6 +78,7 @@ def up(
         listen=listen,
         identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
         nodes=nodes,
+        provisioners=provisioners,
     )
     stop = _Stop()
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")

@@ -8,7 +8,7 @@ does, in the cycle after, so that whatever is made right was listed before.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reconciler.core import health, limits, mismatches, overrides
+from reconciler.core import health, limits, mismatches, overrides, provisioning
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, devices, outcome, quantities, records, resources, times
@@ -75,6 +75,7 @@ def find(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> tuple[
         *_of_nodes(work),
         *_of_attempts(work, known),
         *_of_queues(work, queues),
+        *_of_provisioners(work),
         *_of_overrides(work),
         *_of_repository(work.desired.status),
     ]
@@ -118,6 +119,12 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
     )
 
 
+def _of_provisioners(work: desk.Work) -> Iterator[Found]:
+    """Instances, and pools of them, that are not as they were asked for."""
+    for one in provisioning.differences(work):
+        yield Found(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
+
+
 # --- nodes ----------------------------------------------------------------------------------
 
 
@@ -126,11 +133,14 @@ def _of_nodes(work: desk.Work) -> Iterator[Found]:
     for name in alike.look(work):
         node = None if name in work.left_nodes else work.node(name)
         pool = work.desired.structure.pools.get(declared.get(name, ""))
-        found = [] if node is None else list(_of_node(node, pool))
+        there = node is not None and name not in work.absent
+        found = list(_of_node(node, pool)) if there and node is not None else []
         if not found and name not in work.nodes:
             alike.others.discard(name)
         yield from found
     for name in alike.missing:
+        if name in work.absent:
+            continue
         message, pool_name = "declared, and no agent reports", declared[name]
         yield Found("node-missing", name, message, "reporting", "absent", pool=pool_name, node=name)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from reconciler.core import memory as memories
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired, outcome, provisioning, records
 
 #: A snapshot is due after so many calls of ``reconcile``, or when they took so long together, or
 #: after so many bytes of their inputs: no replay has more to do than this. It is due after a time,
@@ -69,6 +69,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     wanted: DesiredDelta | None = None
     asked: tuple[records.OverrideRequest, ...] = ()
     adopted: tuple[str, ...] = ()
+    provisioned: tuple[provisioning.Result, ...] = ()
     checks: tuple[int, ...] = ()
 
 
@@ -137,6 +138,7 @@ PARTS = (
     "events",
     "drift",
     "remedies",
+    "provisions",
     "overrides",
     "queues",
     "times",
@@ -155,6 +157,7 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
         of.events,
         of.drift,
         of.remedies,
+        of.provisions,
         (of.overrides, of.answers) if of.overrides or of.answers else (),
         (of.queues, of.expected) if of.queues or of.expected else (),
         (
@@ -323,6 +326,7 @@ class Recorder:
                 wanted=difference(self._wanted, wanted),
                 asked=observed.asked,
                 adopted=adopted,
+                provisioned=observed.provisioned,
                 checks=checksums(result),
             )
         )
@@ -400,7 +404,7 @@ class Replay:
             self._wanted = changed(self._wanted, one.wanted)
         memory.past_runs.update(one.adopted)
         memory.leader_since = one.leader_since
-        observed = memory.observed(one.reports, one.answered, one.asked)
+        observed = memory.observed(one.reports, one.answered, one.asked, one.provisioned)
         result = reconcile.reconcile(self._wanted, observed, one.now)
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)

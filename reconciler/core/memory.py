@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from reconciler.core import recall as recalls
-from reconciler.model import desired, outcome, records, runs
+from reconciler.model import desired, outcome, provisioning, records, runs
 from reconciler.model.reasons import Reason
 from reconciler.model.states import AttemptState
 
@@ -42,6 +42,8 @@ class Memory:
         self.overrides = loaded.overrides
         self.drift = loaded.drift
         self.remedies = loaded.remedies
+        self.provisions: dict[str, provisioning.Provision] = dict(loaded.provisions)
+        self.provisioned: list[provisioning.Result] = []
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
         self.look_at = loaded.look_at
@@ -72,6 +74,15 @@ class Memory:
         if len(self.asked) < ASKED_MAX:
             self.asked.append(request)
 
+    def add_provisioned(self, result: provisioning.Result) -> None:
+        """Keep what a script answered for the next cycle; no more than there are open orders."""
+        self.provisioned.append(result)
+
+    def take_provisioned(self) -> tuple[provisioning.Result, ...]:
+        """What scripts answered since the last cycle; it is not handed out twice."""
+        answers, self.provisioned = tuple(self.provisioned), []
+        return answers
+
     def take_asked(self) -> tuple[records.OverrideRequest, ...]:
         """The overrides that were asked for since the last cycle; they are not handed out twice."""
         asked, self.asked = tuple(self.asked), []
@@ -88,6 +99,7 @@ class Memory:
         reports: tuple[records.NodeReport, ...],
         answered: Mapping[str, float],
         asked: tuple[records.OverrideRequest, ...] = (),
+        provisioned: tuple[provisioning.Result, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
         return records.Observed(
@@ -103,6 +115,8 @@ class Memory:
             answered=answered,
             asked=asked,
             overrides=self.overrides,
+            provisions=self.provisions,
+            provisioned=provisioned,
             drift=self.drift,
             remedies=self.remedies,
             promised=self.promised,
@@ -144,6 +158,9 @@ class Memory:
         self.drift = result.drift
         self.remedies = result.remedies
         self.overrides = result.overrides
+        if result.provisions:
+            renewed = {**self.provisions, **result.provisions}
+            self.provisions = {name: one for name, one in renewed.items() if one is not None}
         self.promised = result.promised
         self.standing = result.standing
         self.look_at = result.look_at

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.core import (
     admission,
+    autoscaling,
     budgets,
     drifts,
     health,
@@ -22,6 +23,7 @@ from reconciler.core import (
     lifecycle,
     overrides,
     placing,
+    provisioning,
     remedies,
     snapshots,
     standing,
@@ -65,6 +67,7 @@ def reconcile(
     ended("ingest")
     admission.admit(work)
     overrides.apply(work)
+    provisioning.apply(work)
     ended("admit")
     health.watch(work)
     ended("health")
@@ -78,7 +81,12 @@ def reconcile(
     ended("leave")
     last = standing.find(work)
     if last is not None and not always_schedule:
-        return _outcome(work, _Schedule(last, None, observed.promised, learning.renewed(work)))
+        known = learning.renewed(work)
+        remembered = autoscaling.decide(work, known, scheduled=False)
+        if known.growing.helped.keys() - remembered.growing.helped.keys():
+            last = None  # what was said of them holds no longer
+            work.wake(work.now)
+        return _outcome(work, _Schedule(last, None, observed.promised, remembered))
     at = now if last is None else last.at
     situation = snapshots.build(work, at)
     ended("snapshot")
@@ -92,13 +100,16 @@ def reconcile(
     if new is None and work.schedule_at is not None:
         work.wake(work.schedule_at)
     usage = _queue_usage(work, situation, decided)
+    remembered = autoscaling.decide(
+        work, _remembered(work, situation, decided, usage), scheduled=True
+    )
     return _outcome(
         work,
         _Schedule(
             new,
             usage,
             decided.promised,
-            _remembered(work, situation, decided, usage),
+            remembered,
             {
                 job: outcome.ExpectedStart(one.at, one.certain)
                 for job, one in decided.estimates.items()
@@ -162,6 +173,11 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
         remedies=tuple(work.remedies),
         overrides=work.overrides,
         answers=work.answers,
+        provisions={
+            name: renewed
+            for name, book in work.books.items()
+            if (renewed := book.record()) is not work.observed.provisions.get(name)
+        },
         queues=schedule_.queues,
         promised=schedule_.promised,
         standing=stands,

@@ -7,6 +7,7 @@ Every change of state passes through here and is checked against the tables of `
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,9 @@ from reconciler.core import recall as recalls
 from reconciler.model import desired, drift, events, outcome, records, states
 from reconciler.model.reasons import Reason
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
+
+if TYPE_CHECKING:
+    from reconciler.core import provisioning
 
 PENDING = ELEMENT_CODE[JobState.PENDING]
 STARTING = ELEMENT_CODE[JobState.STARTING]
@@ -161,6 +165,9 @@ class Work:
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.Drain] = {}
+        #: Pools whose nodes come and go, and slots of theirs behind which nothing is to be.
+        self.books: dict[str, provisioning.Book] = {}
+        self.absent: set[str] = set()
         #: Keys of runs that somebody cancelled before they could begin.
         self.barred: set[str] = set()
         self.next_order = observed.next_order

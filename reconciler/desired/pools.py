@@ -48,6 +48,7 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         gpu_driver=spec.nodes.driver,
         drift=drift_policy(spec.drift.policy, faults, of_pool=True),
         **_health(spec, faults),
+        provisioning=_provisioning(spec, faults),
     )
 
 
@@ -237,25 +238,98 @@ def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout
 
 
 def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
-    wanted, other = ("hosts", "count") if spec.provisioner == "static" else ("count", "hosts")
-    if getattr(spec, other) is not None:
-        faults.add(
-            "exclusive-fields",
-            f"a pool with `provisioner: {spec.provisioner}` has `{wanted}`: remove `{other}`",
-            "spec",
-            other,
-        )
-    if getattr(spec, wanted) is None:
+    kind = spec.provisioner
+    scales = spec.min is not None or spec.max is not None
+    wanted, others = ("count", ["hosts"]) if kind != "static" else ("hosts", ["count"])
+    if kind == "static" or spec.count is not None:
+        others += ["min", "max"]
+    for other in others:
+        if getattr(spec, other) is not None:
+            fix = f"remove `{other}`"
+            if kind != "static" and other != "hosts":
+                fix = "write `count`, or `min` and `max`"
+            faults.add(
+                "exclusive-fields",
+                f"a pool with `provisioner: {kind}` has `{wanted}`: {fix}",
+                "spec",
+                other,
+            )
+    if getattr(spec, wanted) is None and (kind == "static" or not scales):
         faults.add(
             "missing-field",
-            f"a pool with `provisioner: {spec.provisioner}` needs `{wanted}`",
+            f"a pool with `provisioner: {kind}` needs `{wanted}`"
+            + ("" if kind == "static" else ", or `min` and `max`"),
             "spec",
             wanted,
         )
         return ()
-    if spec.provisioner == "virtual":
-        return tuple(f"{name}-{index}" for index in range(spec.count or 0))
-    return tuple(expand(spec.hosts or "", faults, "spec", "hosts"))
+    if kind == "static":
+        return tuple(expand(spec.hosts or "", faults, "spec", "hosts"))
+    return tuple(f"{name}-{index}" for index in range(_bounds(spec, faults)[1]))
+
+
+def _bounds(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[int, int]:
+    """The least and most nodes of a pool whose nodes are numbered."""
+    if spec.count is not None or spec.max is None:
+        if spec.count is None and spec.min is not None:
+            faults.add("missing-field", "`min` needs `max` beside it", "spec", "max")
+        return spec.count or 0, spec.count or 0
+    least = spec.min or 0
+    if least > spec.max:
+        faults.add(
+            "min-above-max",
+            "the least can't be more than the most",
+            "spec",
+            "min",
+            found=str(least),
+            expected=f"at most {spec.max}",
+        )
+    return min(least, spec.max), spec.max
+
+
+def _provisioning(spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
+    """How nodes come and go; None where they do not."""
+    given = spec.provision
+    scales = spec.min is not None or spec.max is not None
+    if spec.provisioner == "static" or not (scales or spec.provisioner == "exec"):
+        if given != nodepool.ProvisionSpec():
+            faults.add(
+                "exclusive-fields",
+                "it is for pools with `provisioner: exec`, or with `min` and `max`: remove it",
+                "spec",
+                "provision",
+            )
+        return None
+    if (given.script is None) is (spec.provisioner == "exec"):
+        faults.add(
+            "missing-field" if given.script is None else "exclusive-fields",
+            "`provisioner: exec` needs the name of a script, and no other has one",
+            *("spec", "provision", "script"),
+        )
+    if given.settings and spec.provisioner != "exec":
+        faults.add(
+            "exclusive-fields",
+            "settings are for scripts, and this pool has none: remove them",
+            *("spec", "provision", "settings"),
+        )
+    least, most = _bounds(spec, Faults())
+
+    def seconds(text: str | int, field: str) -> int:
+        return faults.duration(text, "spec", "provision", field)
+
+    return desired.Provisioning(
+        minimum=least,
+        maximum=most,
+        script=given.script or "",
+        settings=dict(given.settings),
+        delay_s=seconds(given.delay, "delay"),
+        idle_s=seconds(given.idle_time, "idleTime"),
+        cooldown_s=seconds(given.cooldown, "cooldown"),
+        create_timeout_s=seconds(given.create_timeout, "createTimeout"),
+        script_timeout_s=seconds(given.script_timeout, "scriptTimeout"),
+        retries=given.retries,
+        orphans=given.orphans,
+    )
 
 
 def expand(text: str, faults: Faults, *path: str | int) -> list[str]:

@@ -79,6 +79,8 @@ class AgentsEngine:
         changed: dict[str, None] = {}
         acknowledged: dict[str, list[str]] = {}
         for action in actions:
+            if isinstance(action, outcome.RunProvisioner):
+                continue  # no node hears of it
             if isinstance(action, outcome.Acknowledge):
                 acknowledged.setdefault(action.node, []).append(action.attempt)
             changed.setdefault(action.node)

@@ -291,6 +291,35 @@ class BlackHole(msgspec.Struct, frozen=True):
     out_s: int = 3600
 
 
+class Provisioning(msgspec.Struct, frozen=True):
+    """How the nodes of a pool come and go; the pool's ``nodes`` are then the slots for them.
+
+    Attributes:
+        script: what of the controller's folder of scripts makes them; empty: virtual nodes.
+        minimum, maximum: how many nodes.
+        settings: for the script, as written.
+        delay_s: how long work has to wait before nodes are made for it.
+        idle_s: a node on which nothing ran for so long leaves.
+        cooldown_s: no node leaves within this time of the last change.
+        create_timeout_s: a node that is not heard of by then is given up.
+        script_timeout_s: how long the script may run.
+        retries: after so many failures in a row making nodes pauses.
+        orphans: what is done about instances that nobody asked for.
+    """
+
+    minimum: int
+    maximum: int
+    script: str = ""
+    settings: dict[str, str] = {}
+    delay_s: int = 0
+    idle_s: int = 600
+    cooldown_s: int = 120
+    create_timeout_s: int = 900
+    script_timeout_s: int = 300
+    retries: int = 3
+    orphans: Literal["report", "destroy"] = "report"
+
+
 class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
@@ -299,12 +328,13 @@ class Pool(msgspec.Struct, frozen=True):
     the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
     ``checks`` is what its nodes look at; ``remedies`` what is done where a check has failed, by its
     name, on at the most ``remedies_at_once`` nodes.
+    ``provisioning`` is there where nodes come and go: any of ``nodes`` may then be absent.
     """
 
     name: str
     nodes: tuple[str, ...]
     node_resources: Resources
-    provisioner: Literal["static", "virtual"] = "static"
+    provisioner: Literal["static", "virtual", "exec"] = "static"
     gpu_model: str = ""
     gpu_memory_bytes: int | None = None
     labels: dict[str, str] = {}
@@ -324,6 +354,7 @@ class Pool(msgspec.Struct, frozen=True):
     remedies: dict[str, Healing] = {}
     remedies_at_once: int = 1
     black_hole: BlackHole | None = None
+    provisioning: Provisioning | None = None
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""

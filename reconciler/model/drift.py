@@ -81,6 +81,18 @@ KINDS: dict[str, Kind] = {
         "warning", "report", _ANY, "what runs in a queue is above its limit, as after lowering it",
         "preemptible work leaves, the newest first", pooled=False,
     ),
+    "instance-orphaned": Kind(
+        "warning", "report", _TOLD, "a provisioner lists an instance that nobody asked for"
+    ),
+    "instance-left-over": Kind(
+        "warning", "report", _TOLD, "an instance could not be destroyed; it is tried on and on"
+    ),
+    "pool-not-growing": Kind(
+        "warning", "report", _TOLD, "nodes of a pool did not come up again and again; it rests"
+    ),
+    "provisioner-failing": Kind(
+        "warning", "report", _TOLD, "a pool's instances can't be listed, so that it makes none"
+    ),
     "job-cancelled-by-override": Kind(
         "warning", "report", _TOLD, "a job was cancelled by hand, behind git", pooled=False
     ),

@@ -10,6 +10,7 @@ import msgspec
 from reconciler.model import recollection as recollections
 from reconciler.model.drift import Drift, Remedy
 from reconciler.model.events import Event
+from reconciler.model.provisioning import Provision, Verb
 from reconciler.model.reasons import Reason
 from reconciler.model.records import AttemptRecord, JobRecord, NodeRecord, Override, Standing
 
@@ -48,7 +49,17 @@ class TellRemedies(msgspec.Struct, frozen=True, tag="remedies"):
     node: str
 
 
-Action = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRemedies
+class RunProvisioner(msgspec.Struct, frozen=True, tag="provision"):
+    """A pool's script is to create, destroy or list; what it is told is ``provisioning.Order``."""
+
+    verb: Verb
+    pool: str
+    request: str
+    number: int
+
+
+NodeAction = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRemedies
+Action = NodeAction | RunProvisioner
 
 
 class QueueUsage(msgspec.Struct, frozen=True):
@@ -89,6 +100,13 @@ class Outcome(msgspec.Struct, frozen=True):
     cycle before. ``left_jobs`` and ``left_nodes`` are names of those that leave the memory;
     ``look_at`` is when to look for more. ``standing`` is what this cycle's schedule holds for, None
     where it changed what it was made from.
+    list, and so is ``overrides``. ``provisions`` are the records of pools that changed, None
+    for one that goes. ``answers`` says of each of ``Observed.asked``, by its id, why
+    it was refused; empty where it was not. ``promised`` is the room kept for what waits for
+    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``left_jobs``
+    and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when to look for
+    more. ``standing`` is what this cycle's schedule holds for, None where it changed what it was
+    made from.
     ``recollection`` is what the scheduler remembers; ``expected`` when jobs are expected to start,
     None where that is as in the cycle before. ``wake_at`` is the next moment at which time alone
     changes something.
@@ -107,6 +125,7 @@ class Outcome(msgspec.Struct, frozen=True):
     remedies: tuple[Remedy, ...] = ()
     overrides: tuple[Override, ...] = ()
     answers: dict[str, str] = {}
+    provisions: dict[str, Provision | None] = {}
     queues: tuple[QueueUsage, ...] | None = None
     promised: Mapping[str, int] = {}
     standing: Standing | None = None

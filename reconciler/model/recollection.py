@@ -30,6 +30,20 @@ class TaskKind(msgspec.Struct, frozen=True):
     selector: tuple[tuple[str, str], ...] = ()
 
 
+class Growing(msgspec.Struct, frozen=True):
+    """What is known of the wish for more nodes.
+
+    Attributes:
+        probed_at: when it was last asked what would start on more nodes.
+        due_at: when to ask again; None: when something changes.
+        helped: jobs that would start if a pool had more nodes, with that pool.
+    """
+
+    probed_at: float = 0.0
+    due_at: float | None = None
+    helped: Mapping[str, str] = {}
+
+
 class Recollection(msgspec.Struct, frozen=True):
     """What is remembered.
 
@@ -42,6 +56,7 @@ class Recollection(msgspec.Struct, frozen=True):
         held: queue to GPUs of itself and all below it since then.
         run_times: owner and stem of a job's name to the last run times in seconds.
         spent: quota to GPU-seconds settled in it by the hour in which the work ended.
+        growing: what pools could do for work that waits.
         short_since: element (``JOB/ELEMENT``) to since when it has fewer tasks than it needs.
     """
 
@@ -55,6 +70,7 @@ class Recollection(msgspec.Struct, frozen=True):
     run_times: Mapping[str, tuple[float, ...]] = {}
     spent: Mapping[str, Mapping[int, float]] = {}
     short_since: Mapping[str, float] = {}
+    growing: Growing = Growing()
 
 
 NOTHING = Recollection()

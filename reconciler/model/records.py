@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import desired, devices, hosts, runs
+from reconciler.model import desired, devices, hosts, provisioning, runs
 from reconciler.model import recollection as recollections
 from reconciler.model.checks import Result
 from reconciler.model.drift import Drift, Remedy
@@ -376,6 +376,8 @@ class Observed(msgspec.Struct, frozen=True):
         answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
         asked: overrides that people asked for or ended since the last cycle, oldest first.
         overrides: those in force.
+        provisions: of each pool whose nodes come and go what is known of its instances.
+        provisioned: what scripts answered since the last cycle, oldest first.
         drift: the differences found by the last cycle.
         remedies: tries of the last day to make differences right, oldest first.
         promised: elements of jobs for which the last cycle kept room while others leave.
@@ -398,6 +400,8 @@ class Observed(msgspec.Struct, frozen=True):
     answered: Mapping[str, float] = {}
     asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
+    provisions: Mapping[str, provisioning.Provision] = {}
+    provisioned: tuple[provisioning.Result, ...] = ()
     drift: tuple[Drift, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     promised: Mapping[str, int] = {}

@@ -53,6 +53,7 @@ class LocalCluster:
         repository: path or URL. branch, sub_path: what of it is in force.
         listen: address and port of the API.
         identity: who the user's token stands for.
+        provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
         nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
     """
 
@@ -67,6 +68,7 @@ class LocalCluster:
         identity: str = "local",
         nodes: int | None = None,
         signing_key: Path | None = None,
+        provisioners: Path | None = None,
     ) -> None:
         self.signing_key = signing_key
         self.folder = folder.resolve()
@@ -77,6 +79,7 @@ class LocalCluster:
         self.listen = listen
         self.identity = identity
         self.node_count = nodes
+        self.provisioners = provisioners
         self.nodes: virtual.VirtualNodes | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._api: clients.Client | None = None
@@ -143,6 +146,8 @@ class LocalCluster:
         ]
         if self.signing_key is not None:
             command += ["--signing-key", str(self.signing_key)]
+        if self.provisioners is not None:
+            command += ["--provisioners", str(self.provisioners)]
         with (self.state / "controller.log").open("ab") as output:
             self._controller = subprocess.Popen(
                 command,

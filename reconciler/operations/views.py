@@ -13,7 +13,16 @@ from typing import TypeVar
 import msgspec
 
 from reconciler.core import overrides
-from reconciler.model import desired, devices, drift, events, hostlists, outcome, records
+from reconciler.model import (
+    desired,
+    devices,
+    drift,
+    events,
+    hostlists,
+    outcome,
+    provisioning,
+    records,
+)
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
@@ -247,7 +256,11 @@ class QueueView(_View, frozen=True):
 
 
 class PoolView(_View, frozen=True):
-    """A pool: nodes declared, and nodes by state."""
+    """A pool: its nodes, and nodes by state.
+
+    Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
+    and ``max`` how many there may be, and ``instances`` counts what is behind them by state.
+    """
 
     name: str
     nodes: int
@@ -260,6 +273,9 @@ class PoolView(_View, frozen=True):
     node_resources: AmountsView
     capacity: AmountsView
     drains: dict[str, DrainView]
+    min: int | None = None
+    max: int | None = None
+    instances: dict[str, int] | None = None
 
 
 class DriftView(_View, frozen=True):
@@ -533,16 +549,29 @@ def queue_view(of: outcome.QueueUsage) -> QueueView:
     )
 
 
-def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> PoolView:
-    """A pool with what is known of its nodes; those never seen count as ``Missing``."""
-    states = Counter(nodes[name].state.value if name in nodes else "Missing" for name in of.nodes)
+def pool_view(
+    of: desired.Pool,
+    nodes: Mapping[str, records.NodeRecord],
+    provision: provisioning.Provision | None = None,
+) -> PoolView:
+    """A pool with what is known of its nodes; those never seen count as ``Missing``.
+
+    ``provision``: what is known of its instances, where they come and go.
+    """
+    hosts, scales = of.nodes, of.provisioning
+    instances: Counter[str] = Counter()
+    if scales is not None:
+        hosts = tuple(sorted(provision.expected())) if provision else ()
+        here = provision.instances.values() if provision else ()
+        instances.update(one.state.value for one in here)
+    states = Counter(nodes[name].state.value if name in nodes else "Missing" for name in hosts)
     capacity = sum(
-        (nodes[name].inventory.capacity for name in of.nodes if name in nodes), start=Resources()
+        (nodes[name].inventory.capacity for name in hosts if name in nodes), start=Resources()
     )
     return PoolView(
         name=of.name,
-        nodes=len(of.nodes),
-        hosts=hostlists.fold(of.nodes),
+        nodes=len(hosts),
+        hosts=hostlists.fold(hosts),
         states=dict(sorted(states.items())),
         provisioner=of.provisioner,
         gpu_model=of.gpu_model,
@@ -551,6 +580,9 @@ def pool_view(of: desired.Pool, nodes: Mapping[str, records.NodeRecord]) -> Pool
         node_resources=amounts(of.node_resources),
         capacity=amounts(capacity),
         drains={name: _drain_view(one) for name, one in of.drains.items()},
+        min=scales.minimum if scales else None,
+        max=scales.maximum if scales else None,
+        instances=dict(sorted(instances.items())) if scales else None,
     )
 
 

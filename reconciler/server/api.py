@@ -189,7 +189,8 @@ def show_pools(service: services.Services) -> list[views.PoolView]:
     """All pools."""
     declared = views.stored_pools(service.reader.view(views.POOLS))
     known = {node.name: node for node in service.reader.nodes()}
-    return [views.pool_view(pool, known) for pool in declared]
+    instances = service.reader.provisions()
+    return [views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")

@@ -196,6 +196,12 @@ class Cluster:
         if self.timing.heartbeat_s is None:
             settings = msgspec.structs.replace(structure.settings, node_silence_s=NEVER_SILENT_S)
             structure = msgspec.structs.replace(structure, settings=settings)
+        # how long a provisioner takes is not known: pools are as large as they may become
+        pools = {
+            name: msgspec.structs.replace(pool, provisioning=None)
+            for name, pool in structure.pools.items()
+        }
+        structure = msgspec.structs.replace(structure, pools=pools)
         self.structure = structure
         for pool in structure.pools.values():
             for name in pool.nodes:
@@ -289,6 +295,8 @@ class Cluster:
         self._watcher.decided(result)
         changed: dict[str, None] = {}
         for action in result.actions:
+            if isinstance(action, outcome.RunProvisioner):
+                continue
             changed[action.node] = None
             if isinstance(action, outcome.Acknowledge):
                 self._waiting_acknowledgements.setdefault(action.node, []).append(action.attempt)

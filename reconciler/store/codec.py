@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import drift, events, recollection, records
+from reconciler.model import drift, events, provisioning, recollection, records
 from reconciler.model.reasons import Reason
 
 Row = tuple[Any, ...]
@@ -26,6 +26,7 @@ _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
 _decode_drift = msgspec.msgpack.Decoder(drift.Drift).decode
 _decode_remedy = msgspec.msgpack.Decoder(drift.Remedy).decode
+_decode_provision = msgspec.msgpack.Decoder(provisioning.Provision).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
 _decode_recollection = msgspec.msgpack.Decoder(recollection.Recollection).decode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
@@ -133,6 +134,11 @@ def drift_row(found: drift.Drift) -> Row:
 def drift_of(body: bytes) -> drift.Drift:
     """The difference of a row of ``schema.DRIFT``."""
     return _decode_drift(body)
+
+
+def provision(body: bytes) -> provisioning.Provision:
+    """The record of a row of ``schema.PROVISIONS``."""
+    return _decode_provision(body)
 
 
 def override(body: bytes) -> records.Override:

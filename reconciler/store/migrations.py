@@ -75,6 +75,16 @@ def _remedies(connection: sa.Connection) -> None:
     ).create(connection)
 
 
+def _provisions(connection: sa.Connection) -> None:
+    """Instances of pools whose nodes come and go."""
+    sa.Table(
+        "provisions",
+        sa.MetaData(),
+        sa.Column("pool", sa.Text, primary_key=True),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+    ).create(connection)
+
+
 def _rollups(connection: sa.Connection) -> None:
     """Sums by the hour, of which reports are made; they begin with this version."""
     for statement in (
@@ -100,7 +110,7 @@ def _rollups(connection: sa.Connection) -> None:
 
 
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups)
+STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups, _provisions)
 NEWEST = 1 + len(STEPS)
 
 

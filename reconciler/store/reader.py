@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from reconciler.model import drift, events, records, runs
+from reconciler.model import drift, events, provisioning, records, runs
 from reconciler.model.drift import Remedy
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, database, migrations, schema
@@ -105,6 +105,7 @@ class Reader:
                     for row in connection.execute(sa.select(reasons.key, reasons.body))
                 },
                 overrides=self.overrides(),
+                provisions=self.provisions(),
                 drift=tuple(self.drift()),
                 remedies=self.remedies(),
                 recollection=codec.recollection_of(self.view(RECOLLECTION)),
@@ -367,6 +368,13 @@ class Reader:
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.position))
             return tuple(codec.remedy(row.body) for row in rows)
+
+    def provisions(self) -> dict[str, provisioning.Provision]:
+        """What is known of the instances of pools whose nodes come and go, by pool."""
+        table = schema.PROVISIONS.c
+        with database.told(self.url):
+            rows = self.rows(sa.select(table.pool, table.body).order_by(table.pool))
+            return {row.pool: codec.provision(row.body) for row in rows}
 
     def overrides(self) -> tuple[records.Override, ...]:
         """Cancels and drains that are not committed."""

@@ -156,6 +156,8 @@ DRIFT = sa.Table(
 VIEWS = sa.Table("views", METADATA, _text("name", key=True), _body())
 OVERRIDES = sa.Table("overrides", METADATA, _integer("position", key=True), _body())
 REMEDIES = sa.Table("remedies", METADATA, _integer("position", key=True), _body())
+#: What is known of the instances of each pool whose nodes come and go.
+PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
 #: How ``core.journal`` writes. Rows of format 1 lack the desired state: nothing replays them.
 JOURNAL_FORMAT = 2
 #: The inputs of each cycle, as ``core.journal`` packs them; ``at`` is the time of the last.

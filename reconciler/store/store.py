@@ -167,6 +167,7 @@ class Store(Reader):
             put.drift(connection, outcome.drift)
             put.overrides(connection, outcome.overrides)
             put.remedies(connection, outcome.remedies)
+            put.provisions(connection, outcome.provisions)
             put.views(connection, shown)
             put.rollup(connection, rollup)
             written_as = schema.JOURNAL_FORMAT

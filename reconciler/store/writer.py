@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from reconciler.model import drift, events, records, rollups, runs
+from reconciler.model import drift, events, provisioning, records, rollups, runs
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, schema
 from reconciler.store.codec import Row
@@ -62,6 +62,7 @@ UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
 DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
 DELETE_REASON = _delete(schema.REASONS.c.key)
 LEFT_JOB = "UPDATE jobs SET newest = 0 WHERE name = ? AND newest = 1"
+DELETE_PROVISION = _delete(schema.PROVISIONS.c.pool)
 DELETE_NODE = _delete(schema.NODES.c.name)
 OLD_RUNS = "UPDATE jobs SET newest = 0 WHERE name = ? AND key <> ? AND newest = 1"
 
@@ -149,6 +150,15 @@ class Writer:
         rows = [(position, codec.encode(one)) for position, one in enumerate(tried)]
         many(connection, UPSERT["remedies"], rows)
         self._remedies = tried
+
+    def provisions(
+        self, connection: sa.Connection, changed: Mapping[str, provisioning.Provision | None]
+    ) -> None:
+        """Records of pools that changed; None goes."""
+        rows = [(pool, codec.encode(one)) for pool, one in changed.items() if one is not None]
+        many(connection, UPSERT["provisions"], rows)
+        gone = [(pool,) for pool, one in changed.items() if one is None]
+        many(connection, DELETE_PROVISION, gone)
 
     def records(
         self,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit import test_fields_honoured as base
 from tests.unit import test_fields_of_policy as policies
-from tests.unit import test_fields_of_safety
+from tests.unit import test_fields_of_provisioning, test_fields_of_safety
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
 NOW = "1970-01-12T13:46:40Z"  # Monday; the second at which the world of the tests begins
@@ -700,6 +700,8 @@ def test_every_field_has_an_entry() -> None:
     known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys() | test_fields_of_safety.TABLE.keys()
     known |= policies.KNOWN
     known |= test_fields_of_safety.TABLE_OF_PROBLEMS.keys()
+    known |= test_fields_of_provisioning.TABLE.keys()
+    known |= test_fields_of_provisioning.TABLE_OF_PROBLEMS.keys()
     found = {field for field in base.fields() if not field.endswith(".metadata.annotations")}
     assert found == known - {"*.metadata.annotations"}
 

@@ -186,6 +186,7 @@ def test_counts_are_true() -> None:
         ("start",): 1,
         ("stop",): 1,
         ("remedies",): 0,
+        ("provision",): 0,
         ("withdraw",): 0,
     }
     assert values(page, "muster_pool_gpus") == {

@@ -148,7 +148,8 @@ class Lived(test_storm.Story):
         live_before = self._usage()
         before = self.memory.observed((), {}, tuple(self.memory.asked))
         result = self.leader.cycle()
-        for name in {node for action in result.actions for node in [action.node]}:
+        told = [a for a in result.actions if not isinstance(a, outcome.RunProvisioner)]
+        for name in {action.node for action in told}:
             if name in self.memory.nodes:
                 self.payloads[name] = self._payload(name)
         for action in result.actions:
@@ -411,7 +412,7 @@ def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
     renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
-    renewed |= {"recollection", "remedies"}
+    renewed |= {"recollection", "remedies", "provisions"}
     inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
@@ -435,6 +436,7 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "remedies": (drift.Remedy("i", "tell", "c", "p", 1.0),),
         "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
         "answers": {"id": "no"},
+        "provisions": {"pool": None},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
         "promised": {"job": 1},
         "standing": records.Standing(1.0, 1),

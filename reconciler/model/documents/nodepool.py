@@ -1,6 +1,6 @@
 """``NodePool``: nodes that are alike, what each must have, what people say about single ones."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -150,13 +150,77 @@ class OverrideSpec(Part, frozen=True):
     owner: Annotated[str, doc("Who said so.", example="ops@example.org")] = ""
 
 
+class ProvisionSpec(Part, frozen=True):
+    """How the nodes of a pool are made and when they leave."""
+
+    script: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None,
+        doc(
+            "For `provisioner: exec`: a script in the folder that the controller was started with "
+            '(`--provisioners`); see the guide "Nodes that come and go".',
+            example="our-cloud",
+        ),
+    ] = None
+    settings: Annotated[
+        dict[Label, str],
+        doc("Passed to the script as it stands.", example={"type": "gpu-8x"}),
+    ] = {}
+    delay: Annotated[
+        Duration,
+        doc(
+            "How long a job has to wait before nodes are made for it.",
+            example="30s",
+            unit="duration",
+        ),
+    ] = "0s"
+    idle_time: Annotated[
+        Duration,
+        doc(
+            "A node above `min` on which nothing ran for so long leaves.",
+            example="20m",
+            unit="duration",
+        ),
+    ] = "10m"
+    cooldown: Annotated[
+        Duration,
+        doc(
+            "No idle node leaves within this time after the pool grew or shrank.",
+            example="5m",
+            unit="duration",
+        ),
+    ] = "2m"
+    create_timeout: Annotated[
+        Duration,
+        doc(
+            "A node whose agent is not heard of so long after it was asked for is destroyed and "
+            "made anew.",
+            example="30m",
+            unit="duration",
+        ),
+    ] = "15m"
+    script_timeout: Annotated[
+        Duration, doc("How long one run of the script may take.", example="2m", unit="duration")
+    ] = "5m"
+    retries: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=100)],
+        doc(
+            "How often in a row a node that did not come up is made anew before the pool rests "
+            "for half an hour.",
+            example=5,
+        ),
+    ] = 3
+    orphans: Annotated[
+        Literal["report", "destroy"],
+        doc(
+            "What is done about instances that the script lists and nobody asked for: they are "
+            "drift, and with `destroy` they are ended as well.",
+            example="destroy",
+        ),
+    ] = "report"
+
+
 class NodePoolSpec(Part, frozen=True):
     """Which nodes there are and what they are like."""
-
-    not_built: ClassVar[dict[str, str]] = {
-        "min": "autoscaling is not built yet",
-        "max": "autoscaling is not built yet",
-    }
 
     nodes: Annotated[NodeSpec, doc("What each node has.", example={"cpu": "8", "memory": "32Gi"})]
     hosts: Annotated[
@@ -165,16 +229,36 @@ class NodePoolSpec(Part, frozen=True):
     ] = None
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
-        doc("How many nodes, for `provisioner: virtual`; named NAME-0, NAME-1 ….", example=4),
+        doc(
+            "How many nodes, for `provisioner: virtual` and `exec`; named NAME-0, NAME-1 ….",
+            example=4,
+        ),
+    ] = None
+    min: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
+        doc("Instead of `count`: the least nodes, also when nothing waits.", example=0),
+    ] = None
+    max: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
+        doc("Instead of `count`: the most nodes; made while work waits for them.", example=16),
     ] = None
     provisioner: Annotated[
-        Literal["static", "virtual"],
+        Literal["static", "virtual", "exec"],
         doc(
             "Where nodes come from: `static`, agents that somebody runs on the hosts named; "
-            "`virtual`, agents that `muster up` runs on this machine.",
+            "`virtual`, agents that `muster up` runs on this machine; `exec`, machines that a "
+            "script of the controller creates and destroys.",
             example="virtual",
         ),
     ] = "static"
+    provision: Annotated[
+        ProvisionSpec,
+        doc(
+            "How nodes are made and when they leave, for pools with `min` and `max` and for "
+            "`provisioner: exec`.",
+            example={"script": "our-cloud", "idleTime": "20m"},
+        ),
+    ] = ProvisionSpec()
     labels: Annotated[
         dict[Label, Label], doc("Labels of every node of the pool.", example={"room": "b2"})
     ] = {}

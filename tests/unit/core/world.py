@@ -173,12 +173,14 @@ class World:
             status=self.status or desired.SyncStatus(sync=self.sync),
         )
         reports, answered = self.memory.take_input()
-        observed = self.memory.observed(reports, answered, self.memory.take_asked())
+        observed = self.memory.observed(
+            reports, answered, self.memory.take_asked(), self.memory.take_provisioned()
+        )
         result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
-            node = self.nodes[update.node]
-            if not node.silent and update.payload is not None:
+            node = self.nodes.get(update.node)
+            if node is not None and not node.silent and update.payload is not None:
                 node.take(update.payload, update.acknowledged, self.now)
         self.outcomes.append(result)
         return result

@@ -117,8 +117,8 @@ def schema_paths(kind: type, prefix: str = "") -> Iterator[str]:
 
 #: Normalised beyond recognition: where the value comes from stands behind.
 DERIVED = {
-    # nodes.gpus.count, also as what health looks for; nodes.mounts
-    "NodePool": {"nodes.gpu", "health.gpus", "health.mounts"},
+    # nodes.gpus.count, also as what health looks for; nodes.mounts; min and max of the pool
+    "NodePool": {"nodes.gpu", "health.gpus", "health.mounts", "provision.min", "provision.max"},
     "Job": {
         *("resources.devices", "leases", "affinity.jobs.jobs", "affinity.jobs.level"),
         *("affinity.jobs.apart", "affinity.jobs.weight", "prune"),

@@ -1,0 +1,536 @@
+"""Nodes that come and go: the life of the instances behind a pool's slots.
+
+What scripts answered and what nodes report comes in; instances move on, and orders open, under
+the tables of ``model.provisioning``. An instance is made once: its request is in the record before
+any script is begun, and stays until the script has said that the machine is gone. Which pool is to
+have more nodes or fewer is decided in ``autoscaling``; here what was decided is seen through.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler.core import health
+from reconciler.core import work as desk
+from reconciler.model import desired, outcome, times
+from reconciler.model import provisioning as model
+from reconciler.model.provisioning import InstanceState
+from reconciler.model.states import NodeState
+
+#: Waits between tries of a script: doubled each time up to the last.
+BACKOFF_S = 10.0
+BACKOFF_S_MAX = 600.0
+#: How long making nodes rests after it has failed more often than ``retries``.
+PAUSE_S = 1800.0
+#: How often a pool's instances are listed.
+LIST_EVERY_S = 300.0
+#: So many lists in a row have to agree on what nobody asked for, and on what is there no more.
+LISTS_MIN = 2
+#: The most orphans of a pool that are looked after at once.
+ORPHANS_MAX = 1000
+#: How long it is remembered when a slot was emptied, in times of a node's silence.
+FREED_SILENCES = 10
+#: Who drains a node that leaves its pool.
+OWNER = "provisioner"
+
+
+class Book:
+    """The record of one pool while a cycle works on it."""
+
+    def __init__(self, work: desk.Work, base: model.Provision, pool: desired.Pool | None) -> None:
+        """``pool`` None: git asks for it no longer."""
+        self.work = work
+        self.pool = pool
+        self.base = base
+        self.instances = dict(base.instances)
+        self.orphans = dict(base.orphans)
+        self.freed = dict(base.freed)
+        self.asked = base.asked
+        if pool is not None and pool.provisioning is not None:
+            self.asked = pool.provisioning
+        other = self.asked != base.asked  # somebody has seen to it: failures count anew
+        self.next_number = base.next_number
+        self.failures = 0 if other else base.failures
+        self.retry_at = 0.0 if other else base.retry_at
+        self.failure = "" if other else base.failure
+        self.changed_at = base.changed_at
+        self.listed_at, self.list_at = base.listed_at, base.list_at
+        self.list_tries, self.list_open = base.list_tries, base.list_open
+        self.list_failure = base.list_failure
+
+    @property
+    def name(self) -> str:
+        """Of the pool."""
+        return self.base.pool
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a script makes the instances; else they are agents on the controller's host."""
+        return bool(self.asked.script)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the nodes that there may be."""
+        return self.pool.nodes if self.pool is not None else ()
+
+    @property
+    def present(self) -> int:
+        """Instances that are there to stay, or are coming."""
+        return sum(one.state in model.STAYING for one in self.instances.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which instances there are; a script has to say so first."""
+        return not self.scripted or self.listed_at > 0
+
+    def free(self) -> list[str]:
+        """Slots behind which there is nothing, in order."""
+        return [name for name in self.slots if name not in self.instances]
+
+    def record(self) -> model.Provision | None:
+        """The renewed record; the old one where nothing changed, None where it may go."""
+        if self.pool is None and not self.instances and not self.orphans:
+            return None
+        has = self.pool
+        renewed = msgspec.structs.replace(
+            self.base,
+            asked=self.asked,
+            resources=has.node_resources if has else self.base.resources,
+            gpu_model=has.gpu_model if has else self.base.gpu_model,
+            labels=has.labels if has else self.base.labels,
+            instances=self.instances,
+            next_number=self.next_number,
+            failures=self.failures,
+            retry_at=self.retry_at,
+            failure=self.failure,
+            changed_at=self.changed_at,
+            listed_at=self.listed_at,
+            list_tries=self.list_tries,
+            list_open=self.list_open,
+            list_at=self.list_at,
+            list_failure=self.list_failure,
+            orphans=self.orphans,
+            freed=self.freed,
+        )
+        return self.base if renewed == self.base else renewed
+
+    # -- what happens to instances
+
+    def put(self, one: model.Instance, **changes: object) -> model.Instance:
+        """Renew an instance."""
+        renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
+        return renewed
+
+    def move(self, one: model.Instance, state: InstanceState, why: str) -> model.Instance:
+        """Bring an instance into its next state; that is an event."""
+        renewed = self.instances[one.node] = model.moved(one, state, self.work.now, why)
+        self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        return renewed
+
+    def create(self, slot: str, why: str) -> None:
+        """Ask for a machine behind a free slot."""
+        request = f"{slot}.{self.next_number}"
+        self.next_number += 1
+        self.changed_at = self.work.now
+        one = model.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
+        self.instances[slot] = one
+        self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
+        self.work.wake(self.work.now)
+        self.begin(one)
+
+    def begin(self, one: model.Instance) -> None:
+        """Have the script of an instance's state run, where there is one and it is time."""
+        work = self.work
+        if not self.scripted or one.open or work.desired.structure.settings.suspend:
+            return
+        if one.retry_at > work.now:
+            work.wake(one.retry_at)
+            return
+        one = self.put(one, open=True, tries=one.tries + 1)
+        verb: model.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
+        work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
+
+    def empty(self, one: model.Instance) -> None:
+        """There is nothing behind a slot any more."""
+        del self.instances[one.node]
+        self.freed[one.node] = self.work.now
+        self.work.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+
+    def failed(self, message: str) -> None:
+        """Making a node came to nothing."""
+        self.failures += 1
+        self.failure = message
+        if self.failures > self.asked.retries:
+            self.retry_at = self.work.now + PAUSE_S
+            self.work.event(
+                "PoolPaused",
+                f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
+                f"{self.failures} in a row came to nothing, the last: {message}",
+            )
+        else:
+            self.retry_at = self.work.now + backoff_s(self.failures)
+
+
+def backoff_s(tries: int) -> float:
+    """How long to wait after so many tries."""
+    return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(tries - 1, 16))
+
+
+def apply(work: desk.Work) -> None:
+    """Take what scripts answered, move every instance on, and say which nodes are not there."""
+    known = work.observed.provisions
+    pools = work.desired.structure.pools
+    scaled = {name for name, pool in pools.items() if pool.provisioning is not None}
+    for name in sorted(scaled | known.keys()):
+        pool = pools.get(name) if name in scaled else None
+        base = known.get(name)
+        if base is None:
+            if pool is None or pool.provisioning is None:
+                continue
+            base = model.Provision(name, pool.provisioning)
+        work.books[name] = Book(work, base, pool)
+    for result in work.observed.provisioned:
+        book = work.books.get(result.pool)
+        if book is not None:
+            _take(book, result)
+    for book in work.books.values():
+        _progress(book)
+        _mark(book)
+
+
+def replace(work: desk.Work, node: str, why: str) -> str:
+    """Have the machine behind a node destroyed, once nothing runs there, and made anew.
+
+    Returns:
+        Why that is not possible; empty where it has begun, or had begun before.
+    """
+    for book in work.books.values():
+        one = book.instances.get(node)
+        if one is None:
+            continue
+        if one.state is InstanceState.UP:
+            book.move(one, InstanceState.DRAINING, f"it is replaced: {why}")
+            work.override_drains.setdefault(node, _drain(book.instances[node].why))
+            work.wake(work.now)
+        return ""
+    return f"{node} is in no pool whose nodes are made by a provisioner"
+
+
+class Difference(NamedTuple):
+    """Something of a pool's instances that is other than asked for; ``kind`` as of drift."""
+
+    kind: str
+    subject: str
+    message: str
+    pool: str
+    node: str = ""
+
+
+def differences(work: desk.Work) -> Iterator[Difference]:
+    """What is other than pools ask for and could not be made so."""
+    for book in work.books.values():
+        for orphan in book.orphans.values():
+            if orphan.seen < LISTS_MIN:
+                continue
+            name = f" as {orphan.node}" if orphan.node else ""
+            message = f"{orphan.id} is there{name}, and nobody asked for it"
+            if orphan.failure:
+                message += f"; it could not be destroyed: {orphan.failure}"
+            yield Difference(
+                "instance-orphaned", f"{book.name}/{orphan.id}", message, book.name, orphan.node
+            )
+        for one in book.instances.values():
+            if one.state is InstanceState.DESTROYING and one.failure:
+                message = f"{one.request} could not be destroyed: {one.failure}"
+                yield Difference("instance-left-over", one.node, message, book.name, one.node)
+        if book.failures > book.asked.retries:
+            message = (
+                f"{book.failures} nodes in a row did not come up, the last: {book.failure}; the "
+                f"next is made from {times.format_time(book.retry_at)} on"
+            )
+            yield Difference("pool-not-growing", book.name, message, book.name)
+        if book.list_failure:
+            message = f"list failed: {book.list_failure}"
+            yield Difference("provisioner-failing", book.name, message, book.name)
+
+
+# --- what scripts answered ------------------------------------------------------------------
+
+
+def _take(book: Book, result: model.Result) -> None:
+    if result.verb == "list":
+        if book.list_open and result.number == book.list_tries:
+            _listed(book, result)
+        return
+    for orphan in book.orphans.values():
+        if orphan.request == result.request and orphan.open and orphan.tries == result.number:
+            _orphan_told(book, orphan, result)
+            return
+    for one in book.instances.values():
+        if one.request == result.request:
+            _told(book, one, result)
+            return
+
+
+def _told(book: Book, one: model.Instance, result: model.Result) -> None:
+    creating = one.state is InstanceState.CREATING
+    if result.verb == "create" and not creating:
+        if not one.id and result.id:
+            book.put(one, id=result.id)  # it was given up meanwhile: so it can be ended by its id
+        return
+    if not one.open or one.tries != result.number or creating != (result.verb == "create"):
+        return
+    if not result.failure:
+        if creating:
+            book.put(one, open=False, id=result.id or one.request, failure="")
+        else:
+            book.empty(one)
+        return
+    message = f"{result.verb} of {one.request} failed: {result.failure}"
+    book.work.event("ProvisionerFailed", message, node=one.node)
+    if creating and one.tries > book.asked.retries:
+        book.failed(message)
+        book.begin(book.move(one, InstanceState.DESTROYING, message))
+        return
+    retry_at = book.work.now + backoff_s(one.tries)
+    book.put(one, open=False, failure=result.failure, retry_at=retry_at)
+
+
+def _orphan_told(book: Book, orphan: model.Orphan, result: model.Result) -> None:
+    if not result.failure:
+        del book.orphans[orphan.id]
+        book.work.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
+        return
+    book.work.event("ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node)
+    book.orphans[orphan.id] = msgspec.structs.replace(
+        orphan,
+        open=False,
+        failure=result.failure,
+        retry_at=book.work.now + backoff_s(orphan.tries),
+    )
+
+
+def _listed(book: Book, result: model.Result) -> None:
+    """Compare what there is with what was asked for."""
+    now, first = book.work.now, book.listed_at == 0
+    book.list_open = False
+    if result.failure:
+        if result.failure != book.list_failure:
+            book.work.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
+        book.list_failure = result.failure
+        book.list_at = now + backoff_s(book.list_tries)
+        return
+    book.listed_at, book.list_failure, book.list_tries = now, "", 0
+    book.list_at = now + LIST_EVERY_S
+    by_id = {one.id: one for one in book.instances.values() if one.id}
+    by_request = {one.request: one for one in book.instances.values()}
+    seen: set[str] = set()
+    orphans: dict[str, model.Orphan] = {}
+    for found in result.instances:
+        one = by_id.get(found.id) or by_request.get(found.request)
+        if one is None:
+            one = book.instances.get(found.node)
+            if one is not None and (one.id or (found.request and one.request != found.request)):
+                one = None  # another machine under the name of one that is known
+        if one is not None and one.id in {"", found.id}:
+            seen.add(one.node)
+            if not one.id and not one.open:
+                book.put(one, id=found.id)
+        elif first and found.node in book.slots and found.node not in book.instances:
+            _adopt(book, found)
+            seen.add(found.node)
+        elif len(orphans) < ORPHANS_MAX:
+            before = book.orphans.get(found.id)
+            orphans[found.id] = (
+                model.Orphan(found.id, found.node, now)
+                if before is None
+                else msgspec.structs.replace(before, seen=before.seen + 1)
+            )
+    book.orphans = orphans
+    for one in list(book.instances.values()):
+        if one.state in {InstanceState.UP, InstanceState.DRAINING}:
+            missed = 0 if one.node in seen else one.missed + 1
+            book.put(book.instances[one.node], missed=missed)
+
+
+def _adopt(book: Book, found: model.Listed) -> None:
+    """An instance that an earlier controller asked for, whose records are lost."""
+    request = found.request or f"{found.node}.0"
+    one = model.Instance(
+        found.node, InstanceState.CREATING, request, book.work.now, "it was there", id=found.id
+    )
+    book.instances[found.node] = one
+    book.work.event("InstanceAdopted", f"{found.id} is there already", node=found.node)
+
+
+# --- how instances go on --------------------------------------------------------------------
+
+
+def _progress(book: Book) -> None:
+    work, asked = book.work, book.asked
+    slots = frozenset(book.slots)
+    for one in list(book.instances.values()):
+        if one.state is InstanceState.CREATING:
+            _creating(book, one, stays=one.node in slots)
+        elif one.state is InstanceState.UP:
+            _up(book, one, stays=one.node in slots)
+        elif one.state is InstanceState.DRAINING:
+            _draining(book, one)
+        else:
+            _destroying(book, one)
+    _adopt_reporting(book)
+    if book.pool is not None:
+        for slot in book.free()[: max(0, asked.minimum - book.present)]:
+            if may_create(book):
+                book.create(slot, f"the pool has at least {asked.minimum} nodes")
+    if book.scripted and not book.list_open:
+        if book.list_at <= work.now:
+            book.list_open = True
+            book.list_tries += 1
+            work.actions.append(outcome.RunProvisioner("list", book.name, "list", book.list_tries))
+        else:
+            work.wake(book.list_at)
+    _progress_orphans(book)
+    silence_s = work.desired.structure.settings.node_silence_s
+    oldest = work.now - FREED_SILENCES * silence_s
+    book.freed = {name: at for name, at in book.freed.items() if at > oldest}
+
+
+def may_create(book: Book) -> bool:
+    """Whether nodes may be asked for now."""
+    work = book.work
+    if work.desired.structure.settings.suspend or not book.is_known:
+        return False
+    if book.retry_at > work.now:
+        work.wake(book.retry_at)
+        return False
+    return True
+
+
+def _creating(book: Book, one: model.Instance, *, stays: bool) -> None:
+    work, asked = book.work, book.asked
+    if not stays:
+        book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
+        return
+    node = work.node(one.node)
+    if node is not None and node.last_report_at > one.since:
+        book.failures, book.retry_at, book.failure = 0, 0.0, ""
+        up = book.move(one, InstanceState.UP, "its agent reports")
+        book.put(up, idle_since=work.now)
+        return
+    late_at = one.since + asked.create_timeout_s
+    if late_at <= work.now:
+        why = f"its agent was not heard of within {asked.create_timeout_s} s"
+        if one.failure:
+            why += f"; create failed: {one.failure}"
+        book.failed(f"{one.request}: {why}")
+        book.begin(book.move(one, InstanceState.DESTROYING, why))
+        return
+    work.wake(late_at)
+    if not one.id:
+        book.begin(one)
+
+
+def _up(book: Book, one: model.Instance, *, stays: bool) -> None:
+    work = book.work
+    node = work.node(one.node)
+    silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
+    if one.missed >= LISTS_MIN and silent:
+        book.empty(book.put(one, why="its script lists it no longer, and it is silent"))
+        return
+    busy = bool(work.attempts_of_node(one.node)) or (node is not None and bool(node.unwanted))
+    if busy is (one.idle_since is not None):
+        one = book.put(one, idle_since=None if busy else work.now)
+    if not stays:
+        book.move(one, InstanceState.DRAINING, "it is no longer asked for")
+        work.wake(work.now)
+
+
+def _draining(book: Book, one: model.Instance) -> None:
+    work = book.work
+    node = work.node(one.node)
+    if work.attempts_of_node(one.node) or (node is not None and node.unwanted):
+        return
+    if node is None or node.state is not NodeState.READY:  # nothing new is sent there
+        book.begin(book.move(one, InstanceState.DESTROYING, one.why))
+        work.wake(work.now)
+    else:
+        work.wake(work.now)
+
+
+def _destroying(book: Book, one: model.Instance) -> None:
+    work = book.work
+    if book.scripted:
+        book.begin(one)
+        return
+    node = work.node(one.node)
+    silence_s = work.desired.structure.settings.node_silence_s
+    silent_at = 0.0 if node is None else health.last_contact(node) + silence_s
+    if silent_at <= work.now:
+        book.empty(one)
+    else:
+        work.wake(silent_at)
+
+
+def _adopt_reporting(book: Book) -> None:
+    """Nodes that report from slots of which nothing is known are instances like the others."""
+    work = book.work
+    silence_s = work.desired.structure.settings.node_silence_s
+    for slot in book.free():
+        node = work.node(slot)
+        if node is None or node.last_report_at <= book.freed.get(slot, 0.0):
+            continue
+        if node.last_report_at + silence_s > work.now:
+            one = model.Instance(
+                slot, InstanceState.UP, f"{slot}.0", work.now, "it was there", idle_since=work.now
+            )
+            book.instances[slot] = one
+            work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
+
+
+def _progress_orphans(book: Book) -> None:
+    work = book.work
+    if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
+        return
+    for orphan in list(book.orphans.values()):
+        if orphan.open or orphan.seen < LISTS_MIN:
+            continue
+        if orphan.retry_at > work.now:
+            work.wake(orphan.retry_at)
+            continue
+        tries = orphan.tries + 1
+        book.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
+        work.actions.append(outcome.RunProvisioner("destroy", book.name, orphan.request, tries))
+
+
+# --- what follows for nodes -----------------------------------------------------------------
+
+
+def _drain(why: str, *, gone: bool = False) -> desired.Drain:
+    return desired.Drain(why, OWNER, gone=gone)
+
+
+_NOTHING_THERE = _drain("no machine is behind it now", gone=True)
+_COMING = _drain("its machine is being created", gone=True)
+_GOING = _drain("its machine is being destroyed", gone=True)
+
+
+def _mark(book: Book) -> None:
+    """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
+    work = book.work
+    for slot in dict.fromkeys((*book.slots, *book.instances)):
+        one = book.instances.get(slot)
+        if one is not None and one.state is InstanceState.UP:
+            continue
+        if one is not None and one.state is InstanceState.DRAINING:
+            work.override_drains.setdefault(slot, _drain(one.why))
+            continue
+        work.absent.add(slot)
+        if work.node(slot) is None:
+            continue
+        if one is None:
+            work.override_drains[slot] = _NOTHING_THERE
+        else:
+            creating = one.state is InstanceState.CREATING
+            work.override_drains[slot] = _COMING if creating else _GOING

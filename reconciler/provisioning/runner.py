@@ -1,0 +1,142 @@
+"""Carries out open orders: a bounded number of scripts at once, none twice, one a request.
+
+The loop says which orders are open whenever that changes. What is new is begun, what was begun and
+is open still is left alone, and what comes of it is told once. A script that outlived a controller
+that was killed is ended before its order is begun anew, so that two never work at one request.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from reconciler.model import provisioning
+from reconciler.provisioning import scripts
+
+log = logging.getLogger("muster.provisioning")
+
+#: Scripts that run at the same time.
+WORKERS = 8
+#: How long to wait at the end until those that run were ended.
+STOP_S = 15.0
+
+
+class Runner:
+    """Runs scripts in threads of its own.
+
+    Args:
+        folder: of the scripts; None: there are none, and every order fails with that reason.
+        state: folder that remembers which scripts run.
+        tell: given every result, from any thread.
+    """
+
+    def __init__(
+        self, folder: Path | None, state: Path, tell: Callable[[provisioning.Result], None]
+    ) -> None:
+        self._folder = folder
+        self._state = state
+        self._tell = tell
+        self._lock = threading.Lock()
+        #: Orders that were begun, by key; those of them that run, by request; those that wait.
+        self._known: set[str] = set()
+        self._running: dict[tuple[str, str], threading.Thread] = {}
+        self._waiting: dict[str, provisioning.Order] = {}
+        self._stopping = threading.Event()
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._end_leftovers()
+
+    def want(self, orders: Iterable[provisioning.Order]) -> None:
+        """These orders are open now, and no others."""
+        wanted = {order.key: order for order in orders}
+        with self._lock:
+            self._known &= wanted.keys()
+            self._waiting = {k: o for k, o in wanted.items() if k not in self._known}
+            self._begin()
+
+    def stop(self) -> None:
+        """End the scripts that run, and wait until they have gone."""
+        self._stopping.set()
+        with self._lock:
+            self._waiting = {}
+            threads = list(self._running.values())
+        for thread in threads:
+            thread.join(STOP_S)
+
+    def _begin(self) -> None:
+        """Begin what waits, as far as there is room; the lock is held."""
+        for key, order in list(self._waiting.items()):
+            if len(self._running) >= WORKERS or self._stopping.is_set():
+                return
+            request = (order.pool, order.request)
+            if request in self._running:
+                continue
+            del self._waiting[key]
+            self._known.add(key)
+            thread = threading.Thread(target=self._carry_out, args=(order,), name=key, daemon=True)
+            self._running[request] = thread
+            thread.start()
+
+    def _carry_out(self, order: provisioning.Order) -> None:
+        note = self._state / f"{order.pool}.{threading.get_ident()}.run"
+        try:
+            result = self._run(order, note)
+        except Exception as defect:  # the order fails, not the controller
+            log.exception("a defect kept %s from being carried out", order.key)
+            result = _failed(order, f"a defect: {defect!r}")
+        with contextlib.suppress(OSError):
+            note.unlink(missing_ok=True)
+        with self._lock:
+            self._running.pop((order.pool, order.request), None)
+            self._begin()
+        if not self._stopping.is_set():  # what was ended for leaving is begun anew by who comes
+            self._tell(result)
+
+    def _run(self, order: provisioning.Order, note: Path) -> provisioning.Result:
+        try:
+            path = scripts.find(self._folder, order.script)
+            return scripts.run(
+                path,
+                order,
+                stopped=self._stopping.is_set,
+                began=lambda pid: _remember(note, pid),
+            )
+        except scripts.ScriptError as error:
+            return _failed(order, str(error))
+
+    def _end_leftovers(self) -> None:
+        """End scripts of an earlier controller that run still; each by its id and start time."""
+        for note in self._state.glob("*.run"):
+            try:
+                pid, began = (int(word) for word in note.read_text().split())
+            except (OSError, ValueError):
+                pid, began = 0, 0
+            if pid > 1 and _began_at(pid) == began:
+                log.warning("script %d of an earlier controller runs still, and is ended", pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            note.unlink(missing_ok=True)
+
+
+def _failed(order: provisioning.Order, why: str) -> provisioning.Result:
+    result = provisioning.Result(order.verb, order.pool, order.request, order.number)
+    return msgspec.structs.replace(result, failure=why[: provisioning.TEXT_MAX])
+
+
+def _remember(note: Path, pid: int) -> None:
+    began = _began_at(pid)
+    if began is not None:
+        note.write_text(f"{pid} {began}\n")
+
+
+def _began_at(pid: int) -> int | None:
+    """When a process began, in ticks since the machine did; None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19])

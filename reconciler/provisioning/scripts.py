@@ -1,0 +1,219 @@
+"""One run of a provisioner script: found, told what to do as JSON, bounded in time and output.
+
+A script is an executable file in the folder that the controller was started with; documents only
+name it. Nothing passes through a shell: the verb is the one argument, an order goes in as JSON on
+standard input, an answer comes out as JSON on standard output, and words for people on standard
+error. What a script leaves running on purpose, in a session of its own, is no matter here.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from reconciler.model import provisioning
+
+#: The most that a script may print before it is ended.
+OUTPUT_BYTES_MAX = 4 * 2**20
+#: How long a script has to leave after SIGTERM.
+GRACE_S = 5.0
+#: How often a script that runs is looked at.
+LOOK_S = 0.05
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ID_CHARACTERS_MAX = 256
+_ERROR_BYTES = 2000
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
+
+
+class ScriptError(Exception):
+    """The script could not be run, or did not do what it was told; says what to look at."""
+
+
+class _Created(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class _List(msgspec.Struct, frozen=True):
+    instances: tuple[provisioning.Listed, ...]
+
+
+def find(folder: Path | None, name: str) -> Path:
+    """The script of this name, if nobody else could have put it there.
+
+    Raises:
+        ScriptError: there is none, or others may write it or its folder.
+    """
+    if folder is None:
+        raise ScriptError(
+            f"this controller runs no scripts: start it with --provisioners FOLDER, and {name} "
+            "in that folder"
+        )
+    if not NAME.fullmatch(name):
+        raise ScriptError(f"{name!r} is no name of a script")
+    path = folder / name
+    for part in (folder, path):
+        try:
+            found = part.lstat()
+        except OSError as error:
+            raise ScriptError(f"{part} can't be used: {error.strerror}") from None
+        if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ScriptError(
+                f"{part} may be written by others than root and the controller's user: "
+                "change its owner or mode"
+            )
+    if not stat.S_ISREG(path.lstat().st_mode) or not os.access(path, os.X_OK):
+        raise ScriptError(f"{path} is no executable file")
+    return path
+
+
+def told(order: provisioning.Order) -> bytes:
+    """What a script reads on its standard input."""
+    has = order.resources
+    return msgspec.json.encode(
+        {
+            "version": 1,
+            "verb": order.verb,
+            "pool": order.pool,
+            "request": order.request,
+            "node": order.node,
+            "id": order.id,
+            "resources": {
+                "cpu": has.cpu_milli / 1000,
+                "memory": has.memory_bytes,
+                "gpus": has.gpu_milli // 1000,
+            },
+            "gpuModel": order.gpu_model,
+            "labels": order.labels,
+            "settings": order.settings,
+        }
+    )
+
+
+def run(
+    path: Path,
+    order: provisioning.Order,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    began: Callable[[int], None] = lambda _: None,
+) -> provisioning.Result:
+    """Run a script once, and read its answer.
+
+    Args:
+        path: the script.
+        order: what it is to do.
+        stopped: asked now and then whether to end it.
+        began: given its process id, which is that of its group, before it is waited for.
+
+    Raises:
+        ScriptError: it failed, took too long, printed too much, or what it printed is no answer.
+    """
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(told(order))
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                [str(path), order.verb],
+                stdin=given,
+                stdout=output,
+                stderr=errors,
+                cwd=path.parent,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ScriptError(f"{path} can't be started: {error.strerror}") from None
+        began(process.pid)
+        try:
+            code = _wait(process, order, (output, errors), stopped)
+        except ScriptError as error:
+            raise ScriptError(f"{path} {order.verb} {error}{_last_words(errors)}") from None
+        finally:
+            if process.poll() is None:
+                _end(process)
+        if code != 0:
+            how = f"status {code}" if code > 0 else f"signal {-code}"
+            raise ScriptError(f"{path} {order.verb} ended with {how}{_last_words(errors)}")
+        output.seek(0)
+        return _answer(path, order, output.read())
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    order: provisioning.Order,
+    written: tuple[IO[bytes], ...],
+    stopped: Callable[[], bool],
+) -> int:
+    ends_at = time.monotonic() + order.timeout_s
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if stopped():
+            raise ScriptError("was ended since the controller leaves")
+        if time.monotonic() >= ends_at:
+            raise ScriptError(f"took longer than {order.timeout_s} s and was ended")
+        if any(os.fstat(file.fileno()).st_size > OUTPUT_BYTES_MAX for file in written):
+            raise ScriptError(f"printed more than {OUTPUT_BYTES_MAX} bytes and was ended")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the script and what it started in its group."""
+    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            return
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    """The end of what it said, for people, on one line."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - _ERROR_BYTES))
+    text = _UNPRINTABLE.sub(" ", errors.read().decode(errors="replace")).strip()
+    return f": {text[-300:]}" if text else ""
+
+
+def _answer(path: Path, order: provisioning.Order, printed: bytes) -> provisioning.Result:
+    result = provisioning.Result(order.verb, order.pool, order.request, order.number)
+    try:
+        if order.verb == "destroy":
+            return result
+        if order.verb == "create":
+            created = msgspec.json.decode(printed, type=_Created) if printed.strip() else _Created()
+            return msgspec.structs.replace(result, id=_checked(created.id))
+        listed = msgspec.json.decode(printed, type=_List).instances
+    except (msgspec.DecodeError, ScriptError) as error:
+        start = _UNPRINTABLE.sub(" ", printed[:100].decode(errors="replace")).strip()
+        expected = '{"instances": [{"id": …}]}' if order.verb == "list" else '{"id": …}'
+        raise ScriptError(
+            f"{path} {order.verb} printed {start!r}, expected {expected}: {error}"
+        ) from None
+    if len(listed) > provisioning.LISTED_MAX:
+        raise ScriptError(
+            f"{path} lists {len(listed)} instances, at most {provisioning.LISTED_MAX} are possible"
+        )
+    for one in listed:
+        if not one.id:
+            raise ScriptError(f"{path} lists an instance without an id")
+        for text in (one.id, one.node, one.request):
+            _checked(text)
+    return msgspec.structs.replace(result, instances=listed)
+
+
+def _checked(text: str) -> str:
+    """A name that a script gave."""
+    if len(text) > _ID_CHARACTERS_MAX or not text.isprintable():
+        raise ScriptError(f"an id has at most {_ID_CHARACTERS_MAX} printable characters")
+    return text

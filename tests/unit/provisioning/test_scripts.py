@@ -1,0 +1,234 @@
+"""Scripts are told as JSON, believed within limits, and none of them can hurt the controller."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler.model import provisioning
+from reconciler.model.resources import Resources
+from reconciler.provisioning import runner, scripts
+
+WAIT_S = 60.0
+ORDER = provisioning.Order(
+    verb="create",
+    pool="c",
+    script="cloud",
+    request="c-0.1",
+    number=1,
+    timeout_s=30,
+    node="c-0",
+    resources=Resources(4000, 2**30, 8000),
+    gpu_model="H200",
+    labels={"room": "b2"},
+    settings={"type": "$(touch escaped); `touch escaped`"},
+)
+DESTROY = msgspec.structs.replace(ORDER, verb="destroy", id="i-1")
+LIST = msgspec.structs.replace(ORDER, verb="list", request="list", node="")
+
+
+def script(folder: Path, body: str, name: str = "cloud") -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def until(look: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not look():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "scripts"
+    made.mkdir(mode=0o755)
+    return made
+
+
+def test_a_script_is_told_everything_and_its_answer_is_taken(folder: Path) -> None:
+    path = script(folder, 'cat > told.json; echo "$#:$1" > args; echo \'{"id": "i-1"}\'')
+    result = scripts.run(path, ORDER)
+    assert result == provisioning.Result("create", "c", "c-0.1", 1, id="i-1")
+    assert (folder / "args").read_text() == "1:create\n"
+    assert json.loads((folder / "told.json").read_text()) == {
+        "version": 1,
+        "verb": "create",
+        "pool": "c",
+        "request": "c-0.1",
+        "node": "c-0",
+        "id": "",
+        "resources": {"cpu": 4.0, "memory": 2**30, "gpus": 8},
+        "gpuModel": "H200",
+        "labels": {"room": "b2"},
+        "settings": {"type": "$(touch escaped); `touch escaped`"},
+    }
+    assert not (folder / "escaped").exists()
+
+
+def test_a_list_is_taken(folder: Path) -> None:
+    listed = {"instances": [{"id": "i-1", "node": "c-0", "request": "c-0.1"}, {"id": "i-2"}]}
+    path = script(folder, f"echo '{json.dumps(listed)}'")
+    assert scripts.run(path, LIST).instances == (
+        provisioning.Listed("i-1", "c-0", "c-0.1"),
+        provisioning.Listed("i-2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "body", "told"),
+    [
+        (ORDER, "echo no money left >&2; exit 3", "ended with status 3: no money left"),
+        (ORDER, "kill -9 $$", "ended with signal 9"),
+        (ORDER, "echo made it", "printed 'made it', expected {\"id\": …}"),
+        (ORDER, "echo '[]'", "printed '[]'"),
+        (ORDER, "echo '{\"id\": 7}'", "Expected `str`, got `int`"),
+        (ORDER, 'printf \'{"id": "a\\\\nb"}\'', "printable"),
+        (LIST, "true", "printed '', expected"),
+        (LIST, 'echo \'{"instances": [{"id": ""}]}\'', "without an id"),
+        (LIST, "echo '{}'", "missing required field"),
+        (ORDER, "head -c 5000000 /dev/zero; sleep 60", "printed more than 4194304 bytes"),
+        (ORDER, "printf '\\033[2Jgone\\n' >&2; exit 1", "status 1: [2Jgone"),
+    ],
+)
+def test_what_is_no_answer_is_told(
+    folder: Path, order: provisioning.Order, body: str, told: str
+) -> None:
+    with pytest.raises(scripts.ScriptError) as found:
+        scripts.run(script(folder, body), order)
+    assert told in str(found.value)
+    assert "\x1b" not in str(found.value)
+
+
+def test_a_script_that_hangs_is_ended_with_all_that_it_started(folder: Path) -> None:
+    path = script(folder, "trap '' TERM\nsleep 300 &\necho $! > child\nwait\nsleep 300")
+    hanging = msgspec.structs.replace(ORDER, timeout_s=1)
+    with pytest.raises(scripts.ScriptError, match="took longer than 1 s and was ended"):
+        scripts.run(path, hanging)
+    child = Path("/proc", (folder / "child").read_text().strip(), "cmdline")
+    until(lambda: not child.exists() or child.read_bytes() == b"")
+
+
+def test_what_a_script_starts_for_good_does_not_hold_it_up(folder: Path) -> None:
+    path = script(folder, 'setsid sleep 20 & echo $! > child; echo \'{"id": "i-1"}\'')
+    assert scripts.run(path, ORDER).id == "i-1"
+    os.kill(int((folder / "child").read_text()), 9)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: None, "No such file"),
+        (lambda folder: script(folder, "").chmod(0o777), "may be written by others"),
+        (lambda folder: script(folder, "").chmod(0o644), "is no executable file"),
+        (lambda folder: (folder / "cloud").symlink_to("/bin/true"), "cloud"),
+        (lambda folder: (script(folder, ""), folder.chmod(0o777)), "may be written by others"),
+    ],
+)
+def test_only_the_operators_scripts_are_run(
+    folder: Path, spoil: Callable[[Path], object], told: str
+) -> None:
+    spoil(folder)
+    with pytest.raises(scripts.ScriptError, match=told):
+        scripts.find(folder, "cloud")
+
+
+@pytest.mark.parametrize("name", ["../cloud", "/bin/sh", "a/b", "", ".", "Cloud", "-x"])
+def test_a_name_can_not_leave_the_folder(folder: Path, name: str) -> None:
+    with pytest.raises(scripts.ScriptError, match="no name of a script"):
+        scripts.find(folder, name)
+
+
+def test_without_a_folder_the_operator_is_told_what_to_do() -> None:
+    with pytest.raises(scripts.ScriptError, match="--provisioners FOLDER"):
+        scripts.find(None, "cloud")
+
+
+# --- many of them ---------------------------------------------------------------------------
+
+
+class Results:
+    def __init__(self) -> None:
+        self.found: list[provisioning.Result] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, result: provisioning.Result) -> None:
+        with self.lock:
+            self.found.append(result)
+
+
+def test_an_order_is_carried_out_once_however_often_it_is_wanted(
+    folder: Path, tmp_path: Path
+) -> None:
+    script(folder, 'echo x >> runs; echo \'{"id": "i-1"}\'')
+    results = Results()
+    made = runner.Runner(folder, tmp_path / "state", results)
+    for _ in range(5):
+        made.want([ORDER])
+    until(lambda: len(results.found) == 1)
+    made.want([ORDER])
+    made.want([])
+    made.want([msgspec.structs.replace(ORDER, number=2)])
+    until(lambda: len(results.found) == 2)
+    made.stop()
+    assert (folder / "runs").read_text() == "x\nx\n"
+
+
+def test_at_most_so_many_run_at_once_and_never_two_for_one_request(
+    folder: Path, tmp_path: Path
+) -> None:
+    script(
+        folder,
+        "cat > in.$$\n"
+        'n=$(sed \'s/.*"request":"\\([^"]*\\)".*/\\1/\' in.$$)\n'
+        'mkdir "at.$n" || { echo twice at $n >&2; exit 1; }\n'
+        "ls -d at.* | wc -l >> most; sleep 0.05\n"
+        'rmdir "at.$n"',
+    )
+    results = Results()
+    made = runner.Runner(folder, tmp_path / "state", results)
+    orders = [
+        msgspec.structs.replace(ORDER, request=f"c-{number % 12}.1", number=number)
+        for number in range(24)
+    ]
+    made.want(orders)
+    until(lambda: len(results.found) == 24)
+    made.stop()
+    assert [one.failure for one in results.found] == [""] * 24
+    assert max(map(int, (folder / "most").read_text().split())) <= runner.WORKERS
+
+
+def test_the_end_of_the_controller_ends_scripts_and_tells_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    script(folder, "touch began; sleep 300")
+    results = Results()
+    made = runner.Runner(folder, tmp_path / "state", results)
+    made.want([ORDER])
+    until((folder / "began").exists)
+    made.stop()
+    assert results.found == []
+    assert not list((tmp_path / "state").iterdir())
+
+
+def test_a_script_that_outlived_its_controller_is_ended_before_it_is_begun_anew(
+    folder: Path, tmp_path: Path
+) -> None:
+    script(folder, "echo $$ >> pids; exec sleep 300")
+    first = runner.Runner(folder, tmp_path / "state", Results())
+    first.want([ORDER])
+    until(lambda: bool(list((tmp_path / "state").glob("*.run"))))
+    until(lambda: (folder / "pids").exists() and (folder / "pids").read_text().endswith("\n"))
+    pid = int((folder / "pids").read_text())
+    second = runner.Runner(folder, tmp_path / "state", Results())  # the first was killed
+    line = Path(f"/proc/{pid}/cmdline")
+    until(lambda: not line.exists() or line.read_bytes() == b"")
+    first.stop()
+    second.stop()
