@@ -7,7 +7,7 @@ acknowledged request is in the branch; each one that is not says why.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -275,8 +275,8 @@ class Writer:
         reference = f"refs/muster/writing/{os.getpid()}-{id(self)}"
         parts: list[bytes] = [f"reset {reference}\nfrom {head}\n\n".encode()]
         groups = _by_author(judged.steps)
-        for group in groups:
-            parts.append(self._commit_command(reference, group, now))
+        for mark, group in enumerate(groups, 1):
+            parts.append(self._commit_command(reference, group, mark, now))
             for path, data in group.files.items():
                 if data is None:
                     parts.append(f"D {_quoted(path)}\n".encode())
@@ -285,9 +285,9 @@ class Writer:
                 parts += [data, b"\n"]
         folder = self._source.folder
         parts.append(f"get-mark :{len(groups)}\n".encode())
-        marked = self._marked(parts)
+        parts.append(b"done\n")
         done = gitobjects.run(
-            folder, "fast-import", "--quiet", "--force", "--done", data=marked + b"done\n"
+            folder, "fast-import", "--quiet", "--force", "--done", data=b"".join(parts)
         )
         commit = done.stdout.decode().split()[-1]
         if self._signing_key is not None:
@@ -295,20 +295,7 @@ class Writer:
         gitobjects.run(folder, "update-ref", "-d", reference)
         return commit
 
-    @staticmethod
-    def _marked(parts: Iterable[bytes]) -> bytes:
-        """The stream with a mark on each commit, counted from 1."""
-        made, count = [], 0
-        for part in parts:
-            if part.startswith(b"commit "):
-                count += 1
-                head, _, rest = part.partition(b"\n")
-                made.append(head + f"\nmark :{count}\n".encode() + rest)
-            else:
-                made.append(part)
-        return b"".join(made)
-
-    def _commit_command(self, reference: str, group: "_Group", now: int) -> bytes:
+    def _commit_command(self, reference: str, group: "_Group", mark: int, now: int) -> bytes:
         # One line each: what people write as a reason is no place for trailers.
         subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]
         message = subjects[0] if len(subjects) == 1 else f"Apply {len(subjects)} requests"
@@ -322,6 +309,7 @@ class Writer:
         data = (message + "\n").encode()
         head = (
             f"commit {reference}\n"
+            f"mark :{mark}\n"
             f"author {group.author.text()} {now} +0000\n"
             f"committer {self._committer.text()} {now} +0000\n"
             f"data {len(data)}\n"

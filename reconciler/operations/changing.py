@@ -5,6 +5,7 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 """
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,7 +197,7 @@ def _in_clone(
                     clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
                     "submitted",
                 )
-                for one in submission.read(change.text, "", _structure_of(clone))
+                for one in submission.read(change.text, "", _structure_of(clone), time.time())
             ]
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)

@@ -103,7 +103,7 @@ class InvalidError(ValueError):
 
 
 def read(
-    text: str, identity: str, structure: desired.Structure | None = None
+    text: str, identity: str, structure: desired.Structure | None = None, now: float = 0.0
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
 
@@ -111,6 +111,7 @@ def read(
         text: one or several documents.
         identity: who asks.
         structure: what is in force, to check them against; None: not known here.
+        now: seconds since the epoch, for waivers of policies.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.
@@ -119,7 +120,7 @@ def read(
     if structure is None:
         problems = documents.validate("submission", data)
     else:
-        problems = submitted.problems("submission", data, structure)
+        problems = submitted.problems("submission", data, structure, now)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"

@@ -1,6 +1,7 @@
 """``POST /v1/jobs`` and ``POST /v1/changes``: what people want changed, on its way into git."""
 
 import asyncio
+import time
 from typing import Any, Literal
 
 import msgspec
@@ -113,7 +114,7 @@ def _read(
     structure = views.stored_structure(service.reader.view(views.STRUCTURE))
     if structure is not None and not structure.queues:
         structure = None  # nothing is in force yet
-    return submission.read(text, identity, structure)
+    return submission.read(text, identity, structure, time.time())
 
 
 @post(

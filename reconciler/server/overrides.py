@@ -131,8 +131,13 @@ async def clear_override(
 ) -> OverrideResults:
     """A node may work again; a run that was cancelled stays so, since a run happens once."""
     service: services.Services = state.services
-    owner = access.identity_of(request).name
+    caller = access.identity_of(request)
+    owner = caller.name
     kind: records.OverrideVerb = "cancel" if verb == "cancel" else "drain"
+    asked = submission.SubmittedDocument("cancel" if kind == "cancel" else "undrain", owner, name)
+    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, [asked])
+    if denied:
+        raise failures.Failure(403, f"{name}: {denied[0]}; nothing was done")
     why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
     if why:
         raise failures.Failure(404, f"{why}; `muster overrides` lists those in force")

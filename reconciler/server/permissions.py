@@ -58,6 +58,12 @@ def uncommittable(
     return found
 
 
+NOTHING_IN_FORCE = (
+    "no structure is in force yet, so it is not known who may do what: try again when "
+    "`muster status` shows one, or ask an admin"
+)
+
+
 def refusals(
     reader: Reader, caller: access.Identity, changes: Sequence[submission.SubmittedDocument]
 ) -> dict[int, str]:
@@ -68,7 +74,10 @@ def refusals(
     """
     if caller.role == ADMIN:
         return {}
-    structure = views.stored_structure(reader.view(views.STRUCTURE)) or desired.Structure()
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    sync = views.stored_sync(reader.view(views.SYNC))
+    if structure is None or sync.structure_revision is None:
+        return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
     if not structure.access.roles:
         return {}
     found: dict[int, str] = {}
@@ -97,7 +106,13 @@ def _decision(
         ]
     else:
         record = reader.job(change.name)
-        wanted = [(record.spec.queue, record.spec.owner)] if record is not None else []
+        if record is None:
+            told = (
+                f"no run of job {change.name} is known here, so it can't be told who may change "
+                "it: try again when `muster jobs` lists it, or change it by a commit"
+            )
+            return rules.Decision(allowed=False, why=told)
+        wanted = [(record.spec.queue, record.spec.owner)]
     if not wanted:
         return None
     parents = {name: queue.parent for name, queue in structure.queues.items()}

@@ -6,7 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reconciler.model import link, records
+from reconciler.model import desired, link, records
+from reconciler.operations import views
 from reconciler.server import overrides
 from tests.integration.server import parts
 from tests.unit.store import samples
@@ -118,6 +119,13 @@ def test_a_node_may_not(tmp_path: pathlib.Path) -> None:
     made = parts.Served(tmp_path, "--token-file", str(tokens))
     try:
         made.ready().commit(nodes=(samples.node(),))
+        headers = {"Authorization": "Bearer u"}
+        body = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
+        early = made.client.post("/v1/overrides", json=body, headers=headers)
+        assert early.status_code == 403, "nobody's rights are known before a structure is in force"
+        assert "no structure is in force yet" in early.json()["error"]["message"]
+        in_force = desired.SyncStatus("Synced", "abc", "abc", "abc")
+        made.commit(views=views.desired_views(desired.Desired(status=in_force)))
         headers = {"Authorization": "Bearer n"}
         body = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
         assert made.client.post("/v1/overrides", json=body, headers=headers).status_code == 403

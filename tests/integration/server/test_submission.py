@@ -123,7 +123,7 @@ def test_an_invalid_job_is_refused_with_its_problems(
         (POOL, "NodePool/cpu is no Job"),
         (f"{job('a')}---\n{job('a')}", "twice"),
         (b"\xff", "no UTF-8"),
-        ("a: [", "problems"),
+        ("a: [", "1 problem; nothing was submitted"),
     ]
     for content, told in sent:
         refused = served.client.post("/v1/jobs", content=content)
