@@ -28,6 +28,8 @@ TIMED_OUT, MUSTER_FAILED = 124, 125
 LOOK_S = 20.0
 #: How long a job that the controller does not know may take to appear: it reads commits at once.
 UNKNOWN_S_MAX = 15.0
+#: Ends of a task that are its own doing, and its status that of `muster run`.
+OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 Json = Any
@@ -159,7 +161,7 @@ def status_of(job: Json) -> int:
     if job["state"] == "Cancelled":
         return 128 + signal.SIGTERM
     ended = [a for a in job["attempts"] if a["state"] == "Ended"]
-    own_will = [a for a in ended if a["endReason"] in ("Exited", "StartFailed")]
+    own_will = [a for a in ended if a["endReason"] in OWN_WILL]
     for attempt in sorted(own_will, key=lambda a: a["ended"] or ""):
         if attempt["signal"]:
             return 128 + int(attempt["signal"])

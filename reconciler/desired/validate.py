@@ -10,6 +10,14 @@ from reconciler.desired import applied
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired
 
+#: What is said of jobs that name something which the structure in force has not.
+_OF_STRUCTURE = frozenset(
+    {
+        *("unknown-queue", "unknown-volume", "unknown-reservation", "unknown-level"),
+        "unknown-priority-class",
+    }
+)
+
 
 def check(
     files: Mapping[str, bytes], known: Incumbents | None = None, now: float = 0.0
@@ -26,6 +34,13 @@ def check(
     changes = [applied.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})
     problems = state.problems()
+    if known is None and state.structure_refused:
+        # Nothing was in force before, so that every job would be told that its queue is not there.
+        problems = tuple(
+            one
+            for one in problems
+            if one.rule not in _OF_STRUCTURE or not one.object.startswith("Job/")
+        )
     wrong = any(problem.severity == "error" for problem in problems)
     return desired.Desired(
         generation=1,
