@@ -557,6 +557,46 @@ def test_approval_takes_who_may(repository: Repository, one: loader.Loader, keys
         assert len(one.load().structure.pools["a"].nodes) == nodes
 
 
+# --- more commits than can be judged -----------------------------------------------------------
+
+
+def test_without_verification_any_number_of_commits_is_taken(
+    repository: Repository, make: Make, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LINE_MAX", 3)
+    repository.commit(base(keys) | {"cluster.yaml": cluster("off")})
+    one = make()
+    one.load()
+    for count in range(5):
+        repository.commit(NEW | {"pool.yaml": pool(9 + count)}, message=f"commit {count}")
+    first = git(repository.path, "rev-parse", "refs/heads/main~5")
+    side = repository.commit({"s": "s"}, branch="side", parent=first)
+    repository.commit({"s": "s"}, merge=side, message="merge")
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"a", "b"}
+    assert [commit.subject for commit in one.line][-2:] == ["commit 4", "merge"]
+
+
+def test_too_many_commits_to_judge_are_held_until_accepted(
+    repository: Repository, one: loader.Loader, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LINE_MAX", 3)
+    for count in range(4):
+        head = repository.commit({"jobs/b.yaml": job("b", queue="research", priority=count)})
+    value = one.load()
+    assert rules(value) == ["too-many-commits"]
+    assert f"more than 3 commits lead from {value.status.jobs_revision}" in messages(value)
+    assert f"--accept-revision {head}" in messages(value)
+    assert set(value.jobs) == {"a"}
+    one.accept(head)
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"a", "b"}
+    repository.commit({"jobs/c.yaml": job("c", queue="research")})
+    assert rules(one.load()) == ["unsigned-commit"]  # what it says of mode and people holds
+
+
 # --- GPG --------------------------------------------------------------------------------------
 
 
