@@ -67,6 +67,7 @@ class Loader:
         self._provenance = provenance.Provenance(repository, clock)
         #: The commits that the last new head brought, the oldest first.
         self.line: tuple[source.Commit, ...] = ()
+        self._merges: dict[str, str] = {}
         self._generation = incumbents.generation
         self._desired = desired.Desired()
 
@@ -90,6 +91,10 @@ class Loader:
         if len(revision) < _PREFIX_CHARACTERS_MIN:
             raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
         self._accepted.add(revision)
+
+    def judge_by(self, merge: str, branch: str) -> None:
+        """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
+        self._merges[merge] = branch
 
     def incumbents(self) -> Incumbents:
         """What has to be remembered over a restart."""
@@ -177,15 +182,31 @@ class Loader:
     def _walk(self, head: str) -> provenance.Walk:
         """Who answers for what leads to ``head``.
 
-        The first revision, and one that was accepted from outside, are taken as they are: what
-        they say of people and keys is what later ones are measured by.
+        The first revision, and one that was accepted from outside and does not follow, or not in
+        as many commits as can be judged, are taken as they are: what they say of people and keys is
+        what later ones are measured by.
         """
         base = self._head
         if base is None or not self._source.descends(head, base):
             self.line = (self._source.commit(head),)
             return provenance.Walk(provenance.Trust())
         parents = {name: q.parent for name, q in self._applied.basis.structure.queues.items()}
-        line = self._source.line(base, head)
+        if head in self._merges:
+            last = self._merges[head]
+            base = self._source.merge_base(base, last)
+        else:
+            last = head
+        try:
+            line = self._source.line(base, last, newest=self._trust.mode == "off")
+        except source.TooManyCommitsError as error:
+            if not self._is_accepted(head):
+                raise _HeldError(
+                    "too-many-commits",
+                    f"{error}, and who signed each can't be judged at once: look at what they "
+                    f"change, and {self._how_to_accept(head)}",
+                ) from None
+            self.line = (self._source.commit(head),)
+            return provenance.Walk(provenance.Trust())
         self.line = tuple(line)
         return self._provenance.walk(line, self._trust, parents)
 

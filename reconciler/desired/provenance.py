@@ -6,8 +6,7 @@ held before it, so that no commit authorises itself. Out come the objects whose 
 answers for who may (they stay as they are in force), and the approvals that count.
 """
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -22,15 +21,24 @@ APPROVE = "Muster-Approve"
 SUBMITTER = "Muster-Submitter"
 #: Below this folder the controller may change jobs for people, and nowhere else.
 JOBS_FOLDER = "jobs"
-_DIGEST_CHARACTERS = 16
 TRUSTED_KINDS = ("Access", "Cluster")
 
 
 class Denial(msgspec.Struct, frozen=True):
-    """A change that does not count: what is said of it, and what the object was before."""
+    """A change that does not count, until somebody who may answers for it or it is taken back.
+
+    Attributes:
+        problem: what is said of it.
+        before: by path, the blobs that hold the object as it is in force, of the files that have
+            changed since; None: the file was not there.
+        after: the same files as they are written now.
+        unanswered: those of them whose difference nobody answers for who may.
+    """
 
     problem: desired.Problem
-    was: str
+    before: dict[str, str | None] = {}
+    after: dict[str, str | None] = {}
+    unanswered: tuple[str, ...] = ()
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -80,13 +88,24 @@ class Walk(msgspec.Struct, frozen=True):
     approvals: tuple[str, ...] = ()
 
 
-class _Change(msgspec.Struct, frozen=True):
-    """One object before and after a commit; None where it is not there."""
+_Pair = tuple[str | None, str | None]
+_Documents = tuple[documents.Document, ...]
 
-    path: str
-    before: documents.Document | None
-    after: documents.Document | None
-    paths: tuple[str, ...] = ()
+
+class _Change(msgspec.Struct, frozen=True):
+    """An object where it differs: the files, and its documents in them before and after."""
+
+    paths: tuple[str, ...]
+    before: _Documents
+    after: _Documents
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """As whom a commit counts, and what it is measured by."""
+
+    signer: "_Signer | signatures.Refusal"
+    known: access.Access
+    parents: Mapping[str, str | None]
 
 
 class Provenance:
@@ -96,6 +115,8 @@ class Provenance:
         self._source = repository
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
+        #: Documents by label, of the blobs that the commit at hand is about.
+        self._read: dict[str, dict[str, _Documents]] = {}
 
     def close(self) -> None:
         """Forget the keys."""
@@ -122,9 +143,9 @@ class Provenance:
                 continue
             known = trust.whole()
             signer = self._signer(commit, known)
-            for label, change in self._changes(commit).items():
-                why = self._refusal(signer, label, change, known=known, parents=parents)
-                trust = _judged(trust, commit, label, change, why)
+            asked_as = _Asked(signer, known, parents)
+            for label, files in self._changes(commit).items():
+                trust = self._judged(trust, commit, label, files, asked_as)
             if asked and (isinstance(signer, _Signer) or trust.mode == "warn"):
                 counts = trust.mode == "warn" or (
                     isinstance(signer, _Signer) and access.of_approval(known, signer.who).allowed
@@ -155,38 +176,115 @@ class Provenance:
             return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
         return _Signer(who, found.acts)
 
-    def _changes(self, commit: source.Commit) -> dict[str, _Change]:
-        """Objects that a commit changes, by label."""
-        entries = self._source.differences(commit.parent, commit.id)
-        blobs = [blob for _, *sides in entries for blob in sides if blob is not None]
-        data = dict(zip(blobs, self._source.blobs(blobs), strict=True))
-        sides: tuple[dict[str, tuple[str, documents.Document]], ...] = ({}, {})
-        for path, *pair in entries:
-            for side, blob in zip(sides, pair, strict=True):
-                if blob is None:
-                    continue
-                for document in documents.read(data[blob]).documents:
-                    if document.label:
-                        side.setdefault(document.label, (path, document))
-        found = {}
-        for label in sorted(sides[0].keys() | sides[1].keys()):
-            old, new = sides[0].get(label), sides[1].get(label)
-            if old is not None and new is not None and _same(old[1], new[1]):
-                continue
-            places = tuple(one[0] for one in (old, new) if one is not None)
-            found[label] = _Change(places[-1], old and old[1], new and new[1], places)
-        return found
+    def _changes(self, commit: source.Commit) -> dict[str, dict[str, _Pair]]:
+        """By label, the files in which a commit changes an object, with their blobs.
 
-    def _refusal(
+        That an object moves is a change: of two of one name the file tells which is in force.
+        """
+        entries = self._source.differences(commit.parent, commit.id)
+        self._read = {}
+        self._fill(blob for _, *pair in entries for blob in pair)
+        found: dict[str, dict[str, _Pair]] = {}
+        for path, old, new in entries:
+            labels = {label for blob in (old, new) if blob for label in self._read[blob]}
+            for label in labels:
+                if not self._same(label, old, new):
+                    found.setdefault(label, {})[path] = (old, new)
+        return dict(sorted(found.items()))
+
+    def _fill(self, blobs: Iterable[str | None]) -> None:
+        """Read what is not read yet."""
+        missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
+        for blob, data in zip(missing, self._source.blobs(missing), strict=True):
+            by_label: dict[str, _Documents] = {}
+            for document in documents.read(data).documents:
+                if document.label:
+                    by_label[document.label] = (*by_label.get(document.label, ()), document)
+            self._read[blob] = by_label
+
+    def _of(self, label: str, blob: str | None) -> _Documents:
+        return () if blob is None else self._read[blob].get(label, ())
+
+    def _same(self, label: str, old: str | None, new: str | None) -> bool:
+        return _contents(self._of(label, old)) == _contents(self._of(label, new))
+
+    def _judged(
         self,
-        signer: "_Signer | signatures.Refusal",
+        trust: Trust,
+        commit: source.Commit,
         label: str,
-        change: _Change,
-        *,
-        known: access.Access,
-        parents: Mapping[str, str | None],
-    ) -> signatures.Refusal | None:
+        files: dict[str, _Pair],
+        asked: _Asked,
+    ) -> Trust:
+        """What holds after a commit has changed one object in some files.
+
+        As long as an object is denied, its changes add up: the right to all that differs from what
+        is in force is asked, so that a second change does not wash the first.
+        """
+        prior = trust.denied.get(label)
+        if prior is not None and prior.problem.severity == "warning" and trust.mode == "required":
+            prior = None  # what was only told of is in force
+        standing = prior or Denial(_problem(trust, commit, label, "", None))
+        before = {path: pair[0] for path, pair in files.items()} | standing.before
+        after = standing.after | {path: pair[1] for path, pair in files.items()}
+        self._fill((*before.values(), *after.values()))
+        change = self._difference(label, before, after)
+        why = self._refusal(asked, label, change)
+        move = self._move(label, files)
+        unanswered = set(standing.unanswered)
+        problem = standing.problem
+        if why is not None:
+            unanswered |= files.keys()
+            holding = [path for path in files if self._of(label, after[path])]
+            problem = _problem(trust, commit, label, max(holding or files), why)
+        elif move is not None and move[0] in unanswered:
+            # Who moves it does not answer for what it says: what is denied has a new place.
+            old, new = move
+            unanswered = unanswered - {old} | {new}
+            problem = msgspec.structs.replace(problem, path=new)
+            if not self._of(label, before[new]):
+                before |= {new: before[old], old: None}
+        else:
+            unanswered -= files.keys()
+            if move is None:  # where it is no longer written, nothing stands against this
+                unanswered = {path for path in unanswered if self._of(label, after[path])}
+        unanswered = {p for p in unanswered if not self._same(label, before[p], after[p])}
+        denied = {name: one for name, one in trust.denied.items() if name != label}
+        if unanswered:
+            denied[label] = Denial(problem, before, after, tuple(sorted(unanswered)))
+        trust = msgspec.structs.replace(trust, denied=denied)
+        if label.split("/", 1)[0] in TRUSTED_KINDS and (not unanswered or trust.mode == "warn"):
+            written = [one for path in sorted(after) for one in self._of(label, after[path])]
+            if written and written[0].part is not None:
+                trust = trust.renewed(label, written[0].part)
+            elif not written and (change.paths or trust.mode == "warn"):
+                trust = trust.renewed(label, None)
+        return trust
+
+    def _difference(
+        self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
+    ) -> _Change:
+        """All that differs of an object."""
+        paths = tuple(p for p in sorted(after) if not self._same(label, before[p], after[p]))
+        sides = (
+            tuple(document for path in paths for document in self._of(label, side[path]))
+            for side in (before, after)
+        )
+        return _Change(paths, *sides)
+
+    def _move(self, label: str, files: dict[str, _Pair]) -> tuple[str, str] | None:
+        """From where to where, if a commit does nothing else with an object."""
+        left = [path for path, (old, _) in files.items() if self._of(label, old)]
+        come = [path for path, (_, new) in files.items() if self._of(label, new)]
+        if len(left) != 1 or len(come) != 1 or left == come:
+            return None
+        if not self._same(label, files[left[0]][0], files[come[0]][1]):
+            return None
+        return left[0], come[0]
+
+    def _refusal(self, asked: _Asked, label: str, change: _Change) -> signatures.Refusal | None:
         """Why a change of an object does not count; None where it does."""
+        signer = asked.signer
         if isinstance(signer, signatures.Refusal):
             return signer
         if signer.acts == "submitter" and not self._is_submission(label, change):
@@ -195,7 +293,7 @@ class Provenance:
                 "the controller's key counts for jobs below "
                 f"{self._jobs_folder} and for nothing else; commit it yourself",
             )
-        decision = _decision(signer.who, label, change, known, parents)
+        decision = _decision(signer.who, label, change, asked)
         if decision.allowed:
             return None
         return signatures.Refusal("not-allowed", decision.why)
@@ -218,70 +316,39 @@ class _Signer(msgspec.Struct, frozen=True):
     acts: access.Acts
 
 
-def _same(old: documents.Document, new: documents.Document) -> bool:
-    return (old.part, old.hash, old.faults) == (new.part, new.hash, new.faults)
-
-
-def _content(document: documents.Document | None) -> str:
+def _contents(found: _Documents) -> list[tuple[object, ...]]:
     """What tells one version of an object from another."""
-    if document is None:
-        return ""
-    body = repr((document.part, document.hash, document.faults)).encode()
-    return hashlib.sha256(body).hexdigest()[:_DIGEST_CHARACTERS]
+    return [(one.part, one.hash, one.faults) for one in found]
 
 
-def _judged(
-    trust: Trust,
-    commit: source.Commit,
-    label: str,
-    change: _Change,
-    why: signatures.Refusal | None,
-) -> Trust:
-    """What holds after a commit has changed one object."""
-    before = trust.denied.get(label)
-    if before is not None and before.problem.path not in change.paths and why is None:
-        return trust  # what was denied stands in another file, and this says nothing of it
-    denied = {name: one for name, one in trust.denied.items() if name != label}
-    if why is not None:
-        was = before.was if before is not None else _content(change.before)
-        if _content(change.after) != was:  # else it is back to what is in force
-            problem = desired.Problem(
-                rule=why.rule,
-                severity="error" if trust.mode == "required" else "warning",
-                path=change.path,
-                message=f"commit {commit.id[:12]} changes it, and {why.message}",
-                object=label,
-            )
-            denied[label] = Denial(problem, was)
-    counts = why is None or trust.mode != "required"
-    trust = msgspec.structs.replace(trust, denied=denied)
-    if counts and label.split("/", 1)[0] in TRUSTED_KINDS:
-        after = change.after
-        if after is None or after.part is not None:
-            trust = trust.renewed(label, after.part if after else None)
-    return trust
+def _problem(
+    trust: Trust, commit: source.Commit, label: str, path: str, why: signatures.Refusal | None
+) -> desired.Problem:
+    return desired.Problem(
+        rule=why.rule if why else "",
+        severity="error" if trust.mode == "required" else "warning",
+        path=path,
+        message=f"commit {commit.id[:12]} changes it, and {why.message}" if why else "",
+        object=label,
+    )
 
 
-def _decision(
-    who: str,
-    label: str,
-    change: _Change,
-    known: access.Access,
-    parents: Mapping[str, str | None],
-) -> access.Decision:
+def _decision(who: str, label: str, change: _Change, asked: _Asked) -> access.Decision:
     """Whether somebody may change an object so."""
-    parts = [one.part if one else None for one in (change.before, change.after)]
     if label.startswith("Job/"):
+        parts = [one.part for one in (*change.before, *change.after)]
         specs = [part.spec for part in parts if isinstance(part, job.Job)]
-        return access.of_job(
-            known, who, [s.queue for s in specs], [s.owner or "" for s in specs], parents
-        )
-    verb: access.Verb = "drain" if _only_drains(parts) else "change"
-    return access.of_object(known, who, verb, label)
+        queues, owners = [s.queue for s in specs], [s.owner or "" for s in specs]
+        return access.of_job(asked.known, who, queues, owners, asked.parents)
+    verb: access.Verb = "drain" if _only_drains(change) else "change"
+    return access.of_object(asked.known, who, verb, label)
 
 
-def _only_drains(parts: list[fields.Part | None]) -> bool:
+def _only_drains(change: _Change) -> bool:
     """Whether nothing of a pool differs but its overrides."""
+    if len(change.paths) != 1 or len(change.before) != 1 or len(change.after) != 1:
+        return False
+    parts = (change.before[0].part, change.after[0].part)
     pools = [part for part in parts if isinstance(part, nodepool.NodePool)]
     if len(pools) != 2:
         return False

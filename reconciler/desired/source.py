@@ -33,6 +33,10 @@ class MissingBranchError(GitError):
     """The repository is there, the branch is not."""
 
 
+class TooManyCommitsError(GitError):
+    """More commits lead from one revision to another than are looked at one by one."""
+
+
 class Change(msgspec.Struct, frozen=True):
     """A file as it stands after a change; ``blob`` None: it is gone."""
 
@@ -251,21 +255,35 @@ class Source:
         (found,) = self._log("--max-count=1", revision)
         return found
 
-    def line(self, base: str, head: str) -> list[Commit]:
+    def merge_base(self, one: str, other: str) -> str:
+        """The last commit that is in the history of both.
+
+        Raises:
+            GitError: they have none in common, or git fails.
+        """
+        return gitobjects.run(self.folder, "merge-base", one, other).stdout.decode().strip()
+
+    def line(self, base: str, head: str, *, newest: bool = False) -> list[Commit]:
         """The commits that lead from ``base`` to ``head``, the oldest first.
 
         Of a merge the first parent is followed; where ``base`` is not in its history (somebody
         pulled, and pushed the merge), the parent that has it. So each commit answers for the
         whole difference to the one before it in the line, which ends with ``head``.
 
+        Args:
+            base, head: where it starts, without it, and where it ends.
+            newest: of more than ``LINE_MAX`` give the newest, for who need not see every one.
+
         Raises:
-            GitError: there are more than ``LINE_MAX``, or git fails.
+            TooManyCommitsError: there are more than ``LINE_MAX``, and all are wanted.
+            GitError: git fails.
         """
         found = self._log(
             "--ancestry-path", "--topo-order", f"--max-count={LINE_MAX + 1}", f"{base}..{head}"
         )
-        if len(found) > LINE_MAX:
-            raise GitError(f"more than {LINE_MAX} commits lead from {base} to {head}")
+        cut = len(found) > LINE_MAX
+        if cut and not newest:
+            raise TooManyCommitsError(f"more than {LINE_MAX} commits lead from {base} to {head}")
         parents = self._parents
         by_id = {commit.id: commit for commit in found}
         line: list[Commit] = []
@@ -273,6 +291,9 @@ class Source:
         while at != base:
             commit = by_id.get(at)
             follows = [p for p in parents.get(at, ()) if p == base or p in by_id]
+            if cut and commit is not None and not follows:
+                line.append(commit)
+                break
             if commit is None or not follows:
                 raise GitError(f"{head} does not follow {base}")
             line.append(msgspec.structs.replace(commit, parent=follows[0]))

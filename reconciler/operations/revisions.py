@@ -138,6 +138,8 @@ def compare(
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
 
+    For such a merge, which nobody has signed yet, the commits of ``head`` answer.
+
     Args:
         repository: a clone, or a bare repository.
         sub_path: the folder of it that is read.
@@ -155,11 +157,15 @@ def compare(
         merge = _merge(scratch, first, last)
         earlier = [found for one in before if (found := _known_commit(folder, one)) != first]
         reading = loader.Loader(source.Source(str(scratch), branch="main", sub_path=sub_path))
-        states = []
+        if merge is not None:
+            reading.judge_by(merge, last)
+        states: list[desired.Desired] = []
+        order = [*filter(None, earlier), first, merge or last]
         try:
-            for commit in (*filter(None, earlier), first, merge or last):
+            for position, commit in enumerate(order):
                 _git(scratch, "update-ref", "refs/heads/main", commit)
-                reading.accept(commit)
+                if not all(_is_ancestor(scratch, one, commit) for one in order[:position]):
+                    reading.accept(commit)  # what follows is judged as the controller would
                 states.append(reading.load())
         finally:
             reading.close()

@@ -304,6 +304,152 @@ def test_a_namesake_elsewhere_frees_nothing_that_was_refused(
     assert "x" not in one.load().jobs
 
 
+# --- changes in several files and several commits ---------------------------------------------
+
+MINE = job("a", queue="research", owner="bob@x.org")
+OPS = job("x", queue="ops", owner="ada@x.org")
+OTHER = job("a", queue="research", owner="bob@x.org", priority=9)
+TAKEN = job("x", queue="research", owner="bob@x.org")
+Steps = list[tuple[str, dict[str, str | None]]]
+
+
+def play(repository: Repository, keys: Keys, steps: Steps) -> None:
+    """Commit one after the other; who is empty signs nothing."""
+    for who, files in steps:
+        repository.commit(files)
+        if who:
+            signing.sign(repository, keys[who])
+
+
+def test_a_copy_beside_an_altered_job_does_not_hide_the_change(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    before = one.last.jobs["a"]
+    play(repository, keys, [("", {"aa.yaml": MINE, "jobs/a.yaml": OTHER})])
+    value = one.load()
+    assert "unsigned-commit" in rules(value)
+    assert value.jobs["a"] == before
+    play(repository, keys, [("", {"jobs/a.yaml": None})])  # the copy alone is not what was
+    assert "unsigned-commit" in rules(one.load())
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["at once", "each by itself"])
+@pytest.mark.parametrize("what", ["pool", "access", "job"])
+def test_an_object_swapped_over_several_commits_stays(
+    repository: Repository, one: loader.Loader, keys: Keys, *, what: str, whole: bool
+) -> None:
+    mine = f"    - {{email: m@x.org, keys: [{keys['mallory'].listed()}]}}"
+    name, old, new = {
+        "pool": ("pool.yaml", pool(8), pool(9)),
+        "access": ("access.yaml", access(keys), access(keys, mine)),
+        "job": ("jobs/a.yaml", MINE, OTHER),
+    }[what]
+    first = one.last
+    steps: Steps = [
+        ("", {name: old + "# more\n", "z.yaml": new}),
+        ("", {"z.yaml": None, "a.yaml": new}),
+        ("", {"a.yaml": new + "# more\n", name: None}),
+        ("", {"a.yaml": new}),
+    ]
+    for step in steps:
+        play(repository, keys, [step])
+        if not whole:
+            one.load()
+    value = one.load()
+    assert set(rules(value)) == {"unsigned-commit"}
+    assert (value.structure, value.jobs) == (first.structure, first.jobs)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stays"),
+    [
+        # What bob may not do he may not do in two steps, whatever the second is.
+        ([("bob", {"jobs/x.yaml": TAKEN})], True),
+        (
+            [("bob", {"jobs/x.yaml": TAKEN}), ("bob", {"jobs/x.yaml": TAKEN + "  priority: 2\n"})],
+            True,
+        ),
+        ([("bob", {"jobs/x.yaml": TAKEN}), ("bob", {"jobs/x.yaml": None})], True),
+        ([("bob", {"jobs/x.yaml": TAKEN}), ("bob", {"jobs/x.yaml": None, "y.yaml": TAKEN})], True),
+        ([("", {"jobs/x.yaml": None}), ("bob", {"jobs/x.yaml": TAKEN})], True),
+        # Nor by a namesake that waits for the first to move.
+        ([("bob", {"0.yaml": TAKEN}), ("bob", {"jobs/x.yaml": None, "z.yaml": OPS})], True),
+        # Who may do all of it may do the last of it.
+        ([("bob", {"jobs/x.yaml": TAKEN}), ("ada", {"jobs/x.yaml": None})], False),
+        ([("", {"jobs/x.yaml": None}), ("ada", {"jobs/x.yaml": TAKEN})], False),
+        # A namesake that somebody signs says nothing of what nobody has signed.
+        ([("", {"z.yaml": TAKEN}), ("ada", {"0.yaml": OPS}), ("ada", {"jobs/x.yaml": None})], True),
+    ],
+)
+def test_rights_are_asked_for_all_that_differs_from_what_is_in_force(
+    repository: Repository,
+    one: loader.Loader,
+    make: Make,
+    keys: Keys,
+    *,
+    steps: Steps,
+    stays: bool,
+) -> None:
+    play(repository, keys, [("ada", {"jobs/x.yaml": OPS})])
+    first = one.load().jobs["x"]
+    for step in steps:
+        play(repository, keys, [step])
+        value = one.load()
+        one = restarted(make, one)
+    job = value.jobs.get("x")
+    assert (job is not None and (job.queue, job.owner) == (first.queue, first.owner)) == stays
+
+
+def test_a_denial_follows_its_object_to_another_file(
+    repository: Repository, one: loader.Loader, make: Make, keys: Keys
+) -> None:
+    play(repository, keys, [("", {"pool.yaml": pool(9)})])
+    one.load()
+    play(repository, keys, [("ada", {"pool.yaml": None, "moved.yaml": pool(9)})])
+    for value in (one.load(), restarted(make, one).load()):
+        (problem,) = value.status.problems  # who moves it does not answer for what it says
+        assert (problem.rule, problem.path) == ("unsigned-commit", "moved.yaml")
+        assert len(value.structure.pools["a"].nodes) == 8
+    play(repository, keys, [("ada", {"moved.yaml": pool(10)})])
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert len(value.structure.pools["a"].nodes) == 10
+
+
+def test_a_denial_ends_where_its_object_says_again_what_is_in_force(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    play(repository, keys, [("", {"pool.yaml": pool(9)})])
+    play(repository, keys, [("ada", {"pool.yaml": None, "moved.yaml": pool(9)})])
+    assert one.load().status.sync == "OutOfSync"
+    play(repository, keys, [("", {"moved.yaml": pool(8)})])
+    assert one.load().status.sync == "Synced"
+
+
+def test_an_object_that_nobody_signs_for_moves_back(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    play(repository, keys, [("", {"pool.yaml": None, "moved.yaml": pool(8)})])
+    assert rules(one.load()) == ["unsigned-commit"]
+    play(repository, keys, [("", {"pool.yaml": pool(8), "moved.yaml": None})])
+    assert one.load().status.sync == "Synced"
+
+
+def test_with_warnings_access_taken_back_is_taken_back(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    mine = f"    - {{email: m@x.org, groups: [research], keys: [{keys['mallory'].listed()}]}}"
+    steps: Steps = [
+        ("ada", {"cluster.yaml": cluster("warn")}),
+        ("", {"access.yaml": access(keys, mine)}),
+        ("", {"access.yaml": access(keys)}),
+        ("ada", {"cluster.yaml": cluster()}),
+        ("mallory", {**NEW}),
+    ]
+    play(repository, keys, steps)
+    assert rules(one.load()) == ["unknown-key"]
+
+
 # --- the controller, forges, merges -----------------------------------------------------------
 
 
@@ -409,6 +555,46 @@ def test_approval_takes_who_may(repository: Repository, one: loader.Loader, keys
         repository.commit({}, message=f"Yes\n\nMuster-Approve: {digest}")
         signing.sign(repository, keys[key])
         assert len(one.load().structure.pools["a"].nodes) == nodes
+
+
+# --- more commits than can be judged -----------------------------------------------------------
+
+
+def test_without_verification_any_number_of_commits_is_taken(
+    repository: Repository, make: Make, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LINE_MAX", 3)
+    repository.commit(base(keys) | {"cluster.yaml": cluster("off")})
+    one = make()
+    one.load()
+    for count in range(5):
+        repository.commit(NEW | {"pool.yaml": pool(9 + count)}, message=f"commit {count}")
+    first = git(repository.path, "rev-parse", "refs/heads/main~5")
+    side = repository.commit({"s": "s"}, branch="side", parent=first)
+    repository.commit({"s": "s"}, merge=side, message="merge")
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"a", "b"}
+    assert [commit.subject for commit in one.line][-2:] == ["commit 4", "merge"]
+
+
+def test_too_many_commits_to_judge_are_held_until_accepted(
+    repository: Repository, one: loader.Loader, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LINE_MAX", 3)
+    for count in range(4):
+        head = repository.commit({"jobs/b.yaml": job("b", queue="research", priority=count)})
+    value = one.load()
+    assert rules(value) == ["too-many-commits"]
+    assert f"more than 3 commits lead from {value.status.jobs_revision}" in messages(value)
+    assert f"--accept-revision {head}" in messages(value)
+    assert set(value.jobs) == {"a"}
+    one.accept(head)
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"a", "b"}
+    repository.commit({"jobs/c.yaml": job("c", queue="research")})
+    assert rules(one.load()) == ["unsigned-commit"]  # what it says of mode and people holds
 
 
 # --- GPG --------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from reconciler.desired import source
 from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.operations import differences, revisions
+from tests.unit.desired import signing
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, git
 
 POOL = """\
@@ -71,6 +73,47 @@ def test_branches_that_have_parted_are_compared_as_merged(repository: Repository
                               branch="clash", parent=start)  # fmt: skip
     with pytest.raises(revisions.RevisionError, match="can't be merged without a decision"):
         revisions.compare(repository.path, "", ours, clash)
+
+
+def test_who_signed_a_branch_that_has_parted_answers_for_its_merge(
+    repository: Repository, tmp_path: Path
+) -> None:
+    ada = signing.Key(tmp_path / "keys", "ada")
+    people = f"{{identities: [{{email: ada@x.org, keys: [{ada.listed()}]}}]}}"
+    start = repository.commit(
+        {
+            "access.yaml": document("Access", people),
+            "cluster.yaml": document("Cluster", "{verification: {mode: required}}"),
+        }
+    )
+    repository.commit({"q.yaml": document("Queue", "{}").replace("new", "ours")})
+    ours = signing.sign(repository, ada)
+    repository.commit({"a.yaml": document("Queue", "{}")}, branch="side", parent=start)
+    signed = signing.sign(repository, ada, branch="side")
+    found = revisions.compare(repository.path, "", ours, signed)
+    assert found.merged
+    assert found.head.status.problems == ()
+    assert [(c.operation, c.label) for c in found.changes] == [("add", "Queue/new")]
+
+    unsigned = repository.commit({"b.yaml": document("Job", ADDED["Job"])}, branch="side")
+    found = revisions.compare(repository.path, "", ours, unsigned)
+    (problem,) = found.head.status.problems
+    assert (problem.rule, problem.object) == ("unsigned-commit", "Job/new")
+    assert unsigned[:12] in problem.message
+
+
+def test_what_the_controller_would_hold_is_told(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LINE_MAX", 2)
+    mode = document("Cluster", "{verification: {mode: required}}")
+    start = repository.commit({"cluster.yaml": mode})
+    for count in range(3):
+        head = repository.commit({"q.yaml": document("Queue", f"{{weight: {count + 1}}}")})
+    found = revisions.compare(repository.path, "", start, head)
+    assert [problem.rule for problem in found.head.status.problems] == ["too-many-commits"]
+    back = revisions.compare(repository.path, "", head, start)
+    assert [(c.operation, c.label) for c in back.changes] == [("remove", "Queue/new")]
 
 
 def test_what_is_in_force_from_before_is_what_is_compared_with(repository: Repository) -> None:
