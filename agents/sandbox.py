@@ -41,8 +41,9 @@ class Sandbox:
     def enter(self, view: dict[str, Any]) -> None:
         """Go into a new namespace and mount there what ``view`` says.
 
-        ``binds``: pairs of a folder, which must not be a link, and where it is to be seen. ``shm_bytes``: an empty
-        ``/dev/shm`` of so much, 0 for the kernel's default; missing: the host's.
+        ``binds``: pairs of a folder, which must not be a link, and where it is to be seen.
+        ``shm_bytes``: an empty ``/dev/shm`` of so much, 0 for the kernel's default; missing: the
+        host's.
         ``masks``: files, of devices for the most part, that are to be as ``/dev/null``.
         ``memory``: a folder that is to be in memory, and gone with the namespace.
         ``own_processes``: whether ``/proc`` shows those of the task's own user only.
