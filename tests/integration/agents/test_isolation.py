@@ -352,6 +352,20 @@ def test_a_task_cannot_have_the_supervisor_delete_for_it(
     assert bed.run("true").exit_code == 0
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_secrets_of_a_dead_supervisor_go(bed: Bed, *, recorded: bool) -> None:
+    bed.start("a.1", "exec sleep 999", secrets={"token": "s3cret"})
+    bed.until("a.1", AttemptState.RUNNING)
+    kept = bed.root / "attempts/a.1/secrets/token"
+    assert kept.read_text() == "s3cret"
+    bed.kill_supervisor()
+    if not recorded:  # as when it dies between the start and the word of it
+        (bed.root / "journal").unlink()
+    bed.meet()
+    assert bed.reports["a.1"].end_reason is EndReason.LOST
+    assert not kept.exists()
+
+
 @needs_root
 def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
     secret = "SECRET_WORD=hidden-7a1 exec sleep 998866"
