@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agents import cores, hosts, images, state, tasks, trash, vault, views
+from agents import cores, hosts, images, runtimes, state, tasks, trash, vault, views
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -144,6 +144,6 @@ def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: vault.Vau
     values = source.fetch(wanted["user"], wanted["uid"], names)
     order["secrets"] = values
     for name, variable in wanted["names"]:
-        for key in [key for key in order["env"] if variable and key.endswith(variable)]:
-            if key == variable or key.endswith(f"ENV_{variable}"):
+        for key in (variable, *(f"{prefix}{variable}" for prefix in runtimes.PREFIXES)):
+            if variable and key in order["env"]:
                 order["env"][key] = values[name]

@@ -273,26 +273,38 @@ def _output(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     return text
 
 
-def mount_problem(path: str) -> str:
-    """What is wrong with a mount; it is asked by a child, since a dead server hangs who asks."""
-    text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
-    points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
-    if path.replace(" ", "\\040") not in points:
-        return "is not mounted"
-    process = subprocess.Popen(
-        ["stat", "-f", path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        return "" if process.wait(MOUNT_S) == 0 else "can't be read"
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        return f"does not answer in {MOUNT_S:g} s"
+class Mounts:
+    """Asks mounts how they are, by children, since a dead server hangs who asks. A child that not
+    even SIGKILL ends is waited for: no other one asks for the same path until it has gone."""
+
+    def __init__(self) -> None:
+        self._hung: dict[str, subprocess.Popen[bytes]] = {}
+
+    def problem(self, path: str) -> str:
+        """What is wrong with a mount; empty for nothing."""
+        self._hung = {key: child for key, child in self._hung.items() if child.poll() is None}
+        text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
+        points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
+        if path.replace(" ", "\\040") not in points:
+            return "is not mounted"
+        if path in self._hung:
+            return f"does not answer: process {self._hung[path].pid}, which asked, is stuck there"
+        process = subprocess.Popen(
+            ["stat", "-f", path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return "" if process.wait(MOUNT_S) == 0 else "can't be read"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            try:
+                process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                self._hung[path] = process
+            return f"does not answer in {MOUNT_S:g} s"
 
 
 def clock_synchronised() -> bool | None:
@@ -310,6 +322,7 @@ class Checker:
         self._root = root
         self._links: dict[int, int] = {}
         self._unkillable: dict[tuple[int, int], float] = {}
+        self._mounts = Mounts()
 
     def look(
         self,
@@ -329,7 +342,9 @@ class Checker:
             inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
             clock_synchronised=clock_synchronised(),
             stuck=self._stuck(),
-            mounts={path: mount_problem(path) for path in plan.mounts if "mounts" not in plan.off},
+            mounts={
+                path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off
+            },
         )
         return (*judge(readings, plan), *(run(check) for check in plan.commands))
 

@@ -91,7 +91,7 @@ class Confinement:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
-            spawning.write_secrets(self._root, order)
+            self._furnish(order)
             return self._spawn_in(order, standard, groups)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
@@ -100,10 +100,18 @@ class Confinement:
         except OSError as problem:
             raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
         try:
-            spawning.write_secrets(self._root, order)
+            self._furnish(order)
             return self._spawn_in(order, standard, groups)
         finally:
             self.sandbox.leave()
+
+    def _furnish(self, order: dict[str, Any]) -> None:
+        """Put into the attempt's folder what is to be there, then let its user have it."""
+        try:
+            spawning.write_secrets(self._root, order)
+            spawning.hand_over(self._root, order)
+        except OSError as problem:
+            raise spawning.refused(problem, "folder of the attempt") from None
 
     def _spawn_in(
         self, order: dict[str, Any], standard: tuple[int, int, int], groups: list[str]

@@ -3,6 +3,8 @@
 Orders come with the set of assignments and stay in it until their end is committed. What has been
 begun lies in ``remedies.json`` of the node's root, written before anything is done, so that an
 agent that dies in the midst of an order never begins it again: it tells that it does not know.
+Whether a machine that was to boot again has done so is told by its boot id. What the controller
+takes back before its turn has come is not done.
 """
 
 import contextlib
@@ -33,8 +35,8 @@ KEPT_MAX = 256
 STARTED_TOLERANCE_S = 2.0
 #: How long resetting devices, and asking for a reboot, may take.
 RESET_S, REBOOT_S = 120.0, 30.0
-#: Orders that an agent does not outlive: that there is another one is their end.
-_SURVIVED = ("reboot.", "restart-agent.")
+#: Orders that an agent does not outlive: that there is another one, or another boot, is their end.
+_RESTART, _REBOOT = "restart-agent.", "reboot."
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,9 +61,13 @@ class Node(Protocol):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``remedies.json`` holds. ``begun`` and not ended: the agent died over it."""
+    """What ``remedies.json`` holds. ``begun`` and not ended: the agent died over it.
+
+    ``boots``: in which boot of the node each order has come, by its id.
+    """
 
     begun: tuple[str, ...] = ()
+    boots: dict[str, str] = {}
     ended: tuple[RemedyReport, ...] = ()
 
 
@@ -73,6 +79,7 @@ class Orders:
 
     Args:
         root: the node's folder.
+        boot_id: which boot of the node this is.
         node: what is known of it.
         ended: called when there is an end to tell.
         handlers: what carries out an order of each verb; returns what was done, in words.
@@ -81,17 +88,21 @@ class Orders:
     def __init__(
         self,
         root: Path,
+        boot_id: str,
         node: Node,
         ended: Callable[[], None],
         handlers: "dict[str, Handler] | None" = None,
     ) -> None:
         self._path = root / "remedies.json"
+        self._boot_id = boot_id
         self._node = node
         self._told = ended
         self._handlers = HANDLERS if handlers is None else handlers
         self._lock = threading.Lock()
         self._waiting: queue.Queue[Remedy] = queue.Queue()
-        self._begun: dict[str, None] = {}
+        self._wanted: set[str] = set()
+        #: The boot in which each order has come that is not taken back; empty: not known.
+        self._begun: dict[str, str] = {}
         self._ended: dict[str, RemedyReport] = {}
         self._load()
 
@@ -99,12 +110,13 @@ class Orders:
         """The orders that the node is to have now; those that are new are carried out."""
         wanted = {one.id: one for one in orders}
         with self._lock:
+            self._wanted = set(wanted)
             for name in [name for name in self._ended if name not in wanted]:
                 del self._ended[name]
                 self._begun.pop(name, None)
             fresh = [one for name, one in wanted.items() if name not in self._begun]
             for one in fresh[: KEPT_MAX - len(self._begun)]:
-                self._begun[one.id] = None
+                self._begun[one.id] = self._boot_id
                 self._waiting.put(one)
             self._save()
 
@@ -114,8 +126,10 @@ class Orders:
             return tuple(self._ended.values())
 
     def work(self) -> None:
-        """Carry out the next order; waits until there is one."""
+        """Carry out the next order, if it is still to be; waits until there is one."""
         order = self._waiting.get()
+        if self._is_withdrawn(order):
+            return
         handler = self._handlers.get(order.verb)
         try:
             if handler is None:
@@ -128,6 +142,15 @@ class Orders:
             self._save()
         self._told()
 
+    def _is_withdrawn(self, order: Remedy) -> bool:
+        """Whether an order was taken back while it waited: then it is as if it had never come."""
+        with self._lock:
+            if order.id in self._wanted:
+                return False
+            self._begun.pop(order.id, None)
+            self._save()
+            return True
+
     def _load(self) -> None:
         try:
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
@@ -135,19 +158,26 @@ class Orders:
             return
         self._ended = {one.id: one for one in kept.ended}
         for name in kept.begun:
-            self._begun[name] = None
-            if name not in self._ended and name.startswith(_SURVIVED):
-                self._ended[name] = RemedyReport(name, done=True, message="it was started again")
-            elif name not in self._ended:
-                message = "the agent ended while it was at it, and does not know what came of it"
-                self._ended[name] = RemedyReport(name, done=False, message=message)
+            self._begun[name] = kept.boots.get(name, "")
+            if name not in self._ended:
+                self._ended[name] = _survived(name, self._begun[name], self._boot_id)
 
     def _save(self) -> None:
         fresh = self._path.with_suffix(".new")
-        kept = _Kept(tuple(self._begun), tuple(self._ended.values()))
+        kept = _Kept(tuple(self._begun), dict(self._begun), tuple(self._ended.values()))
         with contextlib.suppress(OSError):  # an order may then be carried out twice, after a crash
             fresh.write_bytes(msgspec.json.encode(kept))
             fresh.replace(self._path)
+
+
+def _survived(name: str, before: str, now: str) -> RemedyReport:
+    """What came of an order that was begun in the boot ``before`` by an agent that has died."""
+    if name.startswith(_RESTART) or (name.startswith(_REBOOT) and before not in {"", now}):
+        return RemedyReport(name, done=True, message="it was started again")
+    message = "the agent ended while it was at it, and does not know what came of it"
+    if name.startswith(_REBOOT) and before == now:
+        message = "the agent ended while it was at it, and the machine has not booted since"
+    return RemedyReport(name, done=False, message=message)
 
 
 def end_process(order: Remedy, node: Node) -> str:

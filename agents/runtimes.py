@@ -17,6 +17,8 @@ from reconciler.model.records import Gpu
 
 #: Said by the image, not by the node.
 IMAGES_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG"})
+#: What Apptainer, and Singularity, put before the name of a variable that is for the container.
+PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
 _SHM_BYTES = 2**30
 #: Podman gives itself no more, and so can't give more on.
 _NPROC_MAX = 32_768
@@ -138,8 +140,8 @@ class Apptainer(msgspec.Struct, frozen=True):
 
     def environment(self, box: Box) -> dict[str, str]:
         """What is to be in the container is handed over by a prefix of its own."""
-        prefix = "SINGULARITYENV" if self.program[0].endswith("singularity") else "APPTAINERENV"
-        return box.environment | {f"{prefix}_{k}": v for k, v in box.told.items()}
+        prefix = PREFIXES[self.program[0].endswith("singularity")]
+        return box.environment | {f"{prefix}{k}": v for k, v in box.told.items()}
 
     def remove(self, name: str) -> list[str] | None:  # noqa: ARG002 - it has no names
         """A container is its processes: nothing can be left."""

@@ -41,8 +41,9 @@ class Sandbox:
     def enter(self, view: dict[str, Any]) -> None:
         """Go into a new namespace and mount there what ``view`` says.
 
-        ``binds``: pairs of a folder and where it is to be seen. ``shm_bytes``: an empty
-        ``/dev/shm`` of so much, 0 for the kernel's default; missing: the host's.
+        ``binds``: pairs of a folder, which must not be a link, and where it is to be seen.
+        ``shm_bytes``: an empty ``/dev/shm`` of so much, 0 for the kernel's default; missing: the
+        host's.
         ``masks``: files, of devices for the most part, that are to be as ``/dev/null``.
         ``memory``: a folder that is to be in memory, and gone with the namespace.
         ``own_processes``: whether ``/proc`` shows those of the task's own user only.
@@ -54,13 +55,12 @@ class Sandbox:
         try:
             self._mount("none", "/", "", _SLAVE | _REC, "")
             for source, target in view.get("binds", ()):
-                self._mount(source, target, "", _BIND, "")
+                self._bind(source, target)
             if "shm_bytes" in view:
                 size = f",size={view['shm_bytes']}" if view["shm_bytes"] else ""
                 self._mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"mode=1777{size}")  # noqa: S108 - the task's own
             if "memory" in view:
-                self._mount("tmpfs", view["memory"], "tmpfs", _NOSUID | _NODEV | _NOEXEC,
-                            "mode=0755,size=4m")  # fmt: skip
+                self._keep_in_memory(view["memory"])
             for path in view.get("masks", ()):
                 if os.path.exists(path):
                     self._mount("/dev/null", path, "", _BIND, "")
@@ -74,6 +74,23 @@ class Sandbox:
         """Come back to the namespace that this process came from."""
         self._check(self._libc.setns(self._home, _NEWNS), "the way back")
 
+    def _bind(self, source: str, target: str) -> None:
+        """Have a folder seen elsewhere; the folder is no link, whoever may have made one of it."""
+        handle = _itself(source, target)
+        try:
+            self._mount(f"/proc/self/fd/{handle}", target, "", _BIND, "")
+        finally:
+            os.close(handle)
+
+    def _keep_in_memory(self, folder: str) -> None:
+        """Lay an empty file system in memory over a folder, which is no link either."""
+        handle = _itself(folder, folder)
+        try:
+            self._mount("tmpfs", f"/proc/self/fd/{handle}", "tmpfs", _NOSUID | _NODEV | _NOEXEC,
+                        "mode=0755,size=4m")  # fmt: skip
+        finally:
+            os.close(handle)
+
     def _mount(self, source: str, target: str, kind: str, flags: int, data: str) -> None:
         found = self._libc.mount(
             os.fsencode(source), os.fsencode(target), kind.encode() or None,
@@ -85,6 +102,15 @@ class Sandbox:
         if found != 0:
             number = ctypes.get_errno()
             raise SandboxError(number, f"{what}: {os.strerror(number)}")
+
+
+def _itself(path: str, what: str) -> int:
+    """A handle of a folder that is no link, in the namespace that this process is in now."""
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as problem:
+        number = problem.errno or 0
+        raise SandboxError(number, f"{what}: {path}: {os.strerror(number)}") from None
 
 
 def _kernel() -> tuple[int, ...]:

@@ -126,7 +126,7 @@ class Agent:
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.checker = checks.Checker(self.root)
-        self.orders = orders.Orders(self.root, self, self.changed.set)
+        self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
         self.sampler = inventory.Sampler(self.root)

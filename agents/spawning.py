@@ -5,7 +5,7 @@ whole process before it spawns.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH102, PTH108, PTH112, PTH118, PTH208
+# ruff: noqa: PTH102, PTH112, PTH118, PTH208
 
 import ctypes
 import errno
@@ -19,6 +19,9 @@ Record = dict[str, Any]
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 #: What a task finds at its default.
 RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGXFSZ, signal.SIGCHLD)
+
+#: How a folder is opened where somebody may have put a link.
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 #: Missing before glibc 2.28; file systems that can't do it say so.
@@ -150,53 +153,88 @@ def take_over(source: str, folder: str) -> bool:
 def make_folder(root: str, order: Record) -> None:
     """The attempt's directory, made exclusively, with its inner folders and its script.
 
-    ``spare`` of an order is a directory in the trash that is as a new one would be.
+    All of it is the supervisor's own until :func:`hand_over`: nobody else can put a link in the
+    way of what is written there. ``spare`` of an order is a directory in the trash that is as a
+    new one would be.
     """
     folder = f"{root}/attempts/{order['id']}"
-    made = [folder, f"{folder}/work", f"{folder}/tmp"]  # noqa: S108 - nobody else's folder
     spare = order.get("spare")
     if spare is None or not take_over(f"{root}/trash/{spare}", folder):
-        for inner in made:
+        for inner in (folder, f"{folder}/work", f"{folder}/tmp"):  # noqa: S108 - nobody else's
             os.mkdir(inner, 0o700)
-    if order.get("script") is not None:
-        made.append(f"{folder}/script")
-        handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(order["script"])
-    for name, text in (order.get("files") or {}).items():
-        made.append(f"{folder}/{name}")
-        handle = os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+    for name, text in _files_of(order).items():
+        handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
     if order.get("secrets"):
-        made.append(f"{folder}/secrets")
-        os.mkdir(made[-1], 0o700)
+        # it stays the supervisor's own, so that nobody can add to what is removed from it
+        os.mkdir(f"{folder}/secrets", 0o700 if order.get("user") is None else 0o755)
+
+
+def _files_of(order: Record) -> dict[str, str]:
+    """What an attempt finds in its directory, by name."""
+    script = {} if order.get("script") is None else {"script": order["script"]}
+    return script | (order.get("files") or {})
+
+
+def hand_over(root: str, order: Record) -> None:
+    """Give the attempt's directory to its user. The directory itself goes last: from then on
+    whatever is in it may be a link to anywhere, and nothing there is to be named by its path."""
     user = order.get("user")
-    if user is not None:
-        for path in made:
-            os.chown(path, user["uid"], user["gid"], follow_symlinks=False)
+    if user is None:
+        return
+    uid, gid = user["uid"], user["gid"]
+    folder = os.open(f"{root}/attempts/{order['id']}", FOLDER)
+    try:
+        for name in ("work", "tmp", *_files_of(order)):
+            os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
+        os.fchown(folder, uid, gid)
+    finally:
+        os.close(folder)
 
 
 def write_secrets(root: str, order: Record) -> None:
     """The files of a task's secrets, which only its user can read."""
-    user = order.get("user")
-    for name, value in (order.get("secrets") or {}).items():
-        path = f"{root}/attempts/{order['id']}/secrets/{name}"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(value)
-            if user is not None:
-                os.fchown(handle, user["uid"], user["gid"])
+    user, secrets = order.get("user"), order.get("secrets")
+    if not secrets:
+        return
+    folder = os.open(f"{root}/attempts/{order['id']}/secrets", FOLDER)
+    try:
+        for name, value in secrets.items():
+            if "/" in name:
+                raise SpawnError(126, f"secret {name!r} can't be the name of a file")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            handle = os.open(name, flags, 0o400, dir_fd=folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(value)
+                if user is not None:
+                    os.fchown(handle, user["uid"], user["gid"])
+    finally:
+        os.close(folder)
 
 
 def remove_secrets(root: str, name: str) -> None:
-    """An attempt is over: its secrets are not to lie about until its folder goes."""
-    folder = f"{root}/attempts/{name}/secrets"
+    """An attempt is over: its secrets are not to lie about until its folder goes.
+
+    The attempt's directory is its user's: whatever is called ``secrets`` there by now, only a
+    folder that is still the supervisor's own is touched.
+    """
     try:
-        for file in os.listdir(folder):
-            os.unlink(f"{folder}/{file}")
+        attempt = os.open(f"{root}/attempts/{name}", FOLDER)
+    except OSError:
+        return
+    folder = -1
+    try:
+        folder = os.open("secrets", FOLDER, dir_fd=attempt)
+        if os.fstat(folder).st_uid == os.geteuid():
+            for file in os.listdir(folder):
+                os.unlink(file, dir_fd=folder)
     except OSError:
         pass
+    finally:
+        os.close(attempt)
+        if folder >= 0:
+            os.close(folder)
 
 
 def open_log(root: str, order: Record, stream: str) -> int:

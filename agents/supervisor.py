@@ -108,7 +108,8 @@ class Supervisor:
             self.end(record, "Lost", message="the node's supervisor died")
         for name in os.listdir(f"{self.root}/attempts"):
             if name not in self.records:
-                record = {"id": name, "started_at": None}
+                # whether it had secrets is not known either
+                record = {"id": name, "started_at": None, "secrets": True}
                 self.end(record, "Lost", message="a directory without a process or an exit record")
         self.journal.flush()
         self.news = {}
@@ -210,6 +211,8 @@ class Supervisor:
             self.news[name] = self.records[name]
             return
         record: Record = {"id": name, "started_at": time.time()}
+        if order.get("secrets"):
+            record["secrets"] = True
         try:
             spawning.make_folder(self.root, order)
         except FileExistsError:
@@ -248,7 +251,8 @@ class Supervisor:
 
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Make an end durable with the next flush, and have it told after that."""
-        spawning.remove_secrets(self.root, record["id"])
+        if record.get("secrets"):
+            spawning.remove_secrets(self.root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
         ended["message"] = message
         self.records[record["id"]] = self.news[record["id"]] = ended

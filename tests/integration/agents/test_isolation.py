@@ -319,6 +319,54 @@ def test_a_view_that_cannot_be_made_is_said(bed: Bed) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize("what", ["binds", "memory"])
+def test_a_view_is_not_made_through_a_link(bed: Bed, tmp_path: Path, what: str) -> None:
+    for name in ("precious", "target"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "precious")
+    view = {"binds": [(str(link), str(tmp_path / "target"))], "memory": str(link)}
+    report = bed.run("true", private={what: view[what]})
+    assert report.end_reason is EndReason.START_FAILED
+    assert str(link) in report.message
+
+
+@needs_root
+@pytest.mark.parametrize("secrets", [{}, {"token": "s3cret"}], ids=["without", "with"])
+@pytest.mark.parametrize("private", [{}, {"shm_bytes": 0}], ids=["on disk", "in memory"])
+def test_a_task_cannot_have_the_supervisor_delete_for_it(
+    bed: Bed, tmp_path: Path, secrets: dict[str, str], private: dict[str, int]
+) -> None:
+    """It leaves a link to root's own files where its secrets were."""
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o700)
+    (precious / "id_rsa").write_text("x")
+    script = (
+        "cd ..; ls secrets; mv secrets was || true; touch was/more && exit 4\n"
+        f"ln -s {precious} secrets; ln -s {precious} other; test -L other"
+    )
+    report = bed.run(script, user="nobody", secrets=secrets, private=private)
+    assert report.exit_code == 0, bed.output(report.id)
+    assert bed.output(report.id).split() == list(secrets)
+    assert (precious / "id_rsa").exists()
+    assert bed.run("true").exit_code == 0
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_secrets_of_a_dead_supervisor_go(bed: Bed, *, recorded: bool) -> None:
+    bed.start("a.1", "exec sleep 999", secrets={"token": "s3cret"})
+    bed.until("a.1", AttemptState.RUNNING)
+    kept = bed.root / "attempts/a.1/secrets/token"
+    assert kept.read_text() == "s3cret"
+    bed.kill_supervisor()
+    if not recorded:  # as when it dies between the start and the word of it
+        (bed.root / "journal").unlink()
+    bed.meet()
+    assert bed.reports["a.1"].end_reason is EndReason.LOST
+    assert not kept.exists()
+
+
+@needs_root
 def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
     secret = "SECRET_WORD=hidden-7a1 exec sleep 998866"
     bed.start("victim", secret, user="daemon")

@@ -1,8 +1,10 @@
 """Verdicts of the built-in checks, by table, and what executables of the site may do."""
 
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +136,49 @@ def test_one_that_is_not_there_has_failed() -> None:
 
 
 def test_mounts_are_looked_at() -> None:
-    assert checks.mount_problem("/proc") == ""
-    assert checks.mount_problem("/proc/self") == "is not mounted"
-    assert checks.mount_problem("/nowhere") == "is not mounted"
+    mounts = checks.Mounts()
+    assert mounts.problem("/proc") == ""
+    assert mounts.problem("/proc/self") == "is not mounted"
+    assert mounts.problem("/nowhere") == "is not mounted"
+
+
+def test_a_mount_that_hangs_holds_one_child_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child here is killed in vain, as one is that waits in the kernel for a dead server."""
+    asked, gone = tmp_path / "asked", tmp_path / "gone"
+    program = tmp_path / "stat"
+    program.write_text(
+        f"#!/bin/sh\necho $$ >> {asked}\n"
+        f'[ "$2" = /proc ] && while [ ! -e {gone} ]; do sleep 0.05; done\ntrue\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(checks, "MOUNT_S", 1.0)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    mounts = checks.Mounts()
+    try:
+        assert mounts.problem("/proc") == "does not answer in 1 s"
+        wait_for(asked.exists)
+        (pid,) = asked.read_text().split()
+        for _ in range(3):
+            assert mounts.problem("/proc") == (
+                f"does not answer: process {pid}, which asked, is stuck there"
+            )
+        assert asked.read_text().split() == [pid]
+        monkeypatch.setattr(checks, "MOUNT_S", 60.0)
+        assert mounts.problem("/sys") == ""  # others are asked as ever
+    finally:
+        gone.touch()
+    wait_for(lambda: mounts.problem("/proc") == "")
+    assert len(asked.read_text().split()) == 3
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:

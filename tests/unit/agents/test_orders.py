@@ -107,7 +107,7 @@ def _carry_out(folder: Path, *wanted: Remedy, done: list[str]) -> orders.Orders:
             raise orders.OrderError("no")
         return "yes"
 
-    made = orders.Orders(folder, Node(), told.set, {"end-process": handler})
+    made = orders.Orders(folder, "boot-1", Node(), told.set, {"end-process": handler})
     made.take(wanted)
     return made
 
@@ -139,7 +139,7 @@ def test_an_order_over_which_the_agent_died_is_not_begun_again(tmp_path: Path) -
 
 def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
     newer = msgspec.msgpack.encode(order(name="c", verb="polish"))
-    made = orders.Orders(tmp_path, Node(), lambda: None)
+    made = orders.Orders(tmp_path, "boot-1", Node(), lambda: None)
     made.take([msgspec.msgpack.decode(newer, type=Remedy)])
     made.work()
     (told,) = made.reports()
@@ -182,11 +182,66 @@ def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_agent_that_starts_anew_has_carried_that_out(tmp_path: Path) -> None:
     node = Node()
-    made = orders.Orders(tmp_path, node, lambda: None)
+    made = orders.Orders(tmp_path, "boot-1", node, lambda: None)
     made.take([order(name="restart-agent.1", verb="restart-agent")])
     made.work()
     assert node.restarted
-    killed = order(name="reboot.2", verb="reboot")
-    orders.Orders(tmp_path, node, lambda: None, {}).take([killed])
-    (told,) = orders.Orders(tmp_path, node, lambda: None).reports()
-    assert (told.id, told.done) == ("reboot.2", True)
+    killed = order(name="restart-agent.2", verb="restart-agent")
+    orders.Orders(tmp_path, "boot-1", node, lambda: None, {}).take([killed])
+    (told,) = orders.Orders(tmp_path, "boot-1", node, lambda: None).reports()
+    assert (told.id, told.done) == ("restart-agent.2", True)
+
+
+@pytest.mark.parametrize(
+    ("kept", "now", "done", "says"),
+    [
+        ("boot-1", "boot-2", True, "it was started again"),
+        ("boot-1", "boot-1", False, "the machine has not booted since"),
+        ("", "boot-2", False, "does not know what came of it"),
+    ],
+    ids=["another boot", "the same boot", "boot not known"],
+)
+def test_a_reboot_is_done_when_there_was_one(
+    tmp_path: Path, kept: str, now: str, *, done: bool, says: str
+) -> None:
+    asked = order(name="reboot.1", verb="reboot")
+    orders.Orders(tmp_path, kept, Node(), lambda: None).take([asked])
+    (told,) = orders.Orders(tmp_path, now, Node(), lambda: None).reports()
+    assert told.done is done
+    assert says in told.message
+
+
+def test_an_order_that_was_taken_back_while_it_waited_is_not_carried_out(tmp_path: Path) -> None:
+    done: list[str] = []
+    made: orders.Orders
+
+    def slow(one: Remedy, _: orders.Node) -> str:
+        done.append(one.id)
+        if one.id == "a":  # the controller changes its mind meanwhile
+            made.take([order(name="a"), order(name="c")])
+        return "yes"
+
+    made = orders.Orders(tmp_path, "boot-1", Node(), lambda: None, {"end-process": slow})
+    made.take([order(name="a"), order(name="b"), order(name="c")])
+    for _ in range(3):
+        made.work()
+    assert done == ["a", "c"]
+    assert [one.id for one in made.reports()] == ["a", "c"]
+    later = orders.Orders(tmp_path, "boot-1", Node(), lambda: None)
+    assert [one.id for one in later.reports()] == ["a", "c"]  # nothing of b is left behind
+
+
+def test_an_order_that_was_taken_back_and_comes_again_is_carried_out_once(tmp_path: Path) -> None:
+    done: list[str] = []
+    made = _carry_out(tmp_path, order(name="a"), done=done)
+    made.take([])
+    made.take([order(name="a")])
+    made.work()
+    made.take([order(name="a")])
+    assert done == ["a"]
+    made.take([])
+    made.take([order(name="a"), order(name="b")])
+    made.take([order(name="b")])
+    for _ in range(2):
+        made.work()
+    assert done == ["a", "b"]

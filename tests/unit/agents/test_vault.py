@@ -91,10 +91,17 @@ def test_without_either() -> None:
 
 def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
     source = kept(tmp_path)
-    order = {"env": {"TOKEN": "", "APPTAINERENV_TOKEN": "", "MY_TOKEN": "mine", "X": "y"}}
+    mine = {"MY_TOKEN": "mine", "PROD_ENV_TOKEN": "mine", "TOKEN_": "mine", "X": "y"}
+    asked = ("TOKEN", "APPTAINERENV_TOKEN", "SINGULARITYENV_TOKEN")
+    order = {"env": {**dict.fromkeys(asked, ""), **mine}}
     wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "TOKEN")]}
     carrying.add_secrets(order, wanted, source)
     assert order["secrets"] == {"token": "s3cret"}
-    assert order["env"] == {
-        "TOKEN": "s3cret", "APPTAINERENV_TOKEN": "s3cret", "MY_TOKEN": "mine", "X": "y",
-    }  # fmt: skip
+    assert order["env"] == {**dict.fromkeys(asked, "s3cret"), **mine}
+
+
+def test_a_secret_without_a_variable_is_a_file_only(tmp_path: Path) -> None:
+    order = {"env": {"APPTAINERENV_": "", "X": "y"}}
+    wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "")]}
+    carrying.add_secrets(order, wanted, kept(tmp_path))
+    assert order["env"] == {"APPTAINERENV_": "", "X": "y"}

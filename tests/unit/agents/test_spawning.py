@@ -1,0 +1,116 @@
+"""What root writes for a task is written before the task's user can put anything in its way."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import spawning
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+UID = 12345
+
+
+def order(*, user: bool = False, **more: Any) -> dict[str, Any]:
+    other = {"name": "ada", "uid": UID, "gid": UID, "groups": []} if user else None
+    return {"id": "a.1", "script": "#!/bin/sh\n", "files": {"hosts": "h\n"}, "user": other, **more}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "attempts").mkdir(mode=0o711)
+    return tmp_path
+
+
+def owners(folder: Path) -> dict[str, int]:
+    """User by name of all that a directory holds, and of itself."""
+    found = {path.name: path.lstat().st_uid for path in folder.iterdir()}
+    return found | {".": folder.stat().st_uid}
+
+
+@needs_root
+def test_a_directory_is_its_users_only_when_all_is_in_it(root: Path) -> None:
+    given = order(user=True, secrets={"token": "s3cret"})
+    folder = root / "attempts/a.1"
+    spawning.make_folder(str(root), given)
+    spawning.write_secrets(str(root), given)
+    assert set(owners(folder).values()) == {0}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert owners(folder / "secrets") == {"token": UID, ".": 0}
+    spawning.hand_over(str(root), given)
+    kept = owners(folder)
+    assert kept.pop("secrets") == 0
+    assert kept == dict.fromkeys((".", "work", "tmp", "script", "hosts"), UID)
+    assert (folder / "secrets/token").stat().st_mode & 0o777 == 0o400
+
+
+def test_secrets_are_not_written_through_a_link(root: Path) -> None:
+    given = order(secrets={"token": "s3cret"})
+    spawning.make_folder(str(root), given)
+    (root / "elsewhere").mkdir()
+    (root / "attempts/a.1/secrets").rmdir()
+    (root / "attempts/a.1/secrets").symlink_to(root / "elsewhere")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        spawning.write_secrets(str(root), given)
+    assert not list((root / "elsewhere").iterdir())
+
+
+@needs_root
+def test_no_link_is_given_away(root: Path) -> None:
+    spawning.make_folder(str(root), order())
+    (root / "precious").mkdir()
+    (root / "attempts/a.1/tmp").rmdir()
+    (root / "attempts/a.1/tmp").symlink_to(root / "precious")
+    spawning.hand_over(str(root), order(user=True))
+    assert (root / "precious").stat().st_uid == 0
+    (root / "attempts/a.1").rename(root / "away")
+    (root / "attempts/a.1").symlink_to(root / "precious")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        spawning.hand_over(str(root), order(user=True))
+    assert (root / "precious").stat().st_uid == 0
+
+
+def test_a_secret_cannot_leave_its_folder(root: Path) -> None:
+    given = order(secrets={"../work/x": "s3cret"})
+    spawning.make_folder(str(root), given)
+    with pytest.raises(spawning.SpawnError, match="can't be the name of a file"):
+        spawning.write_secrets(str(root), given)
+    assert not list((root / "attempts/a.1/work").iterdir())
+
+
+def test_secrets_go_when_an_attempt_is_over(root: Path) -> None:
+    given = order(secrets={"token": "s3cret"})
+    spawning.make_folder(str(root), given)
+    spawning.write_secrets(str(root), given)
+    spawning.remove_secrets(str(root), "a.1")
+    assert not list((root / "attempts/a.1/secrets").iterdir())
+    spawning.remove_secrets(str(root), "none")
+
+
+def test_nothing_is_removed_through_a_link(root: Path) -> None:
+    spawning.make_folder(str(root), order())
+    precious = root / "precious"
+    precious.mkdir()
+    (precious / "id_rsa").write_text("x")
+    (root / "attempts/a.1/secrets").symlink_to(precious)
+    spawning.remove_secrets(str(root), "a.1")
+    assert (precious / "id_rsa").exists()
+    (root / "attempts/a.1").rename(root / "away")
+    (root / "away/secrets").unlink()
+    (root / "away/secrets").mkdir()
+    (root / "away/secrets/id_rsa").write_text("x")
+    (root / "attempts/a.1").symlink_to(root / "away")
+    spawning.remove_secrets(str(root), "a.1")
+    assert (root / "away/secrets/id_rsa").exists()
+
+
+@needs_root
+def test_a_folder_that_a_user_put_there_is_left_alone(root: Path) -> None:
+    spawning.make_folder(str(root), order())
+    folder = root / "attempts/a.1/secrets"
+    folder.mkdir()
+    (folder / "own").write_text("x")
+    os.chown(folder, UID, UID)
+    spawning.remove_secrets(str(root), "a.1")
+    assert (folder / "own").exists()
