@@ -129,7 +129,7 @@ def test_nothing_of_a_script_that_failed_works_on_when_that_is_told(
     deaf = "trap '' TERM; echo deaf > ready; sleep 300 & wait; sleep 300"
     path = script(
         folder,
-        f'( {deaf} ) &\necho $! > child\nuntil [ -e ready ]; do sleep 0.1; done\n{end}',
+        f"( {deaf} ) &\necho $! > child\nuntil [ -e ready ]; do sleep 0.1; done\n{end}",
     )
     with pytest.raises(scripts.ScriptError, match=told):
         scripts.run(path, msgspec.structs.replace(ORDER, timeout_s=timeout_s))
