@@ -8,6 +8,7 @@ is decided here and nothing is simulated: what the scheduler makes of the change
 
 import fnmatch
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +16,8 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import desired, records
-from reconciler.model.states import AttemptState
+from reconciler.model import desired, provisioning, records
+from reconciler.model.states import AttemptState, NodeState
 
 #: How work meets its end, or what else becomes of it. ``drained``: its node leaves service, and
 #: it goes on there until it ends by itself.
@@ -26,6 +27,7 @@ How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"
 Part = Literal["structure", "removal", "job"]
 
 _HASH_CHARACTERS = 16
+_SILENT = (NodeState.UNKNOWN, NodeState.GONE)
 _DIGEST = re.compile(r"(?:s([0-9a-f]{16}))?(?:r([0-9a-f]{16}))?j(\d{1,9})h(\d{1,9})")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -34,9 +36,10 @@ class PoolImpact(msgspec.Struct, frozen=True):
     """GPUs and nodes of one pool that leave and enter service.
 
     A node is in service when its pool manages it and git does not drain it; it counts with the
-    GPUs that its pool declares, whether or not it reports. ``pool`` is empty for all pools
-    together, where a node that only changes its pool neither leaves nor enters; such nodes leave
-    their pool with ``gpus_moving``, which are among those leaving.
+    GPUs that its pool declares, whether or not it reports. Of a pool whose nodes come and go those
+    count that are there or on their way, and as many as there are to be at the least.
+    ``pool`` is empty for all pools together, where a node that only changes its pool neither leaves
+    nor enters; such nodes leave their pool with ``gpus_moving``, which are among those leaving.
     """
 
     pool: str
@@ -178,7 +181,7 @@ def find(
         observed: records as of the last cycle.
         now: seconds since the epoch, for work that is lost and deadlines.
     """
-    total, pools = _pools(before.structure, after.structure)
+    total, pools = _pools(before.structure, after.structure, observed)
     jobs = tuple(_jobs(before, after, observed, now))
     removed = tuple(sorted(name for name in before.jobs if _is_removed(name, after)))
     differing = dict(differences(before.structure, after.structure))
@@ -287,20 +290,41 @@ def _is_removed(name: str, after: desired.Desired) -> bool:
 # --- capacity ---------------------------------------------------------------------------------
 
 
-def in_service(pool: desired.Pool) -> dict[str, int]:
+def in_service(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
     """Nodes of a pool that may be given work, with the GPUs that each declares."""
     if pool.observe_only:
         return {}
     gpus = pool.node_resources.gpu_milli // 1000
-    return {node: gpus for node in pool.nodes if node not in pool.drains}
+    return {node: gpus for node in _machines(pool, observed) if node not in pool.drains}
+
+
+def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:
+    """Names of nodes behind which there is a machine, or has to be."""
+    if pool.provisioning is None:
+        return pool.nodes
+    provision = observed.provisions.get(pool.name)
+    if provision is None:  # it is about to come and go: what reports is taken over
+        taken = {
+            name
+            for name in pool.nodes
+            if (node := observed.nodes.get(name)) is not None and node.state not in _SILENT
+        }
+        there = taken
+    else:
+        taken = set(provision.instances)
+        there = {n for n, one in provision.instances.items() if one.state in provisioning.STAYING}
+    found = [name for name in pool.nodes if name in there]
+    free = (name for name in pool.nodes if name not in taken)
+    lacking = max(0, pool.provisioning.minimum - len(found))
+    return [*found, *itertools.islice(free, lacking)]
 
 
 def _pools(
-    before: desired.Structure, after: desired.Structure
+    before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
     """All pools together, and each that is touched."""
-    old = {name: in_service(pool) for name, pool in before.pools.items()}
-    new = {name: in_service(pool) for name, pool in after.pools.items()}
+    old = {name: in_service(pool, observed) for name, pool in before.pools.items()}
+    new = {name: in_service(pool, observed) for name, pool in after.pools.items()}
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
     touched = []
     for name in sorted(old.keys() | new.keys()):
@@ -373,7 +397,7 @@ def _jobs(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Iterator[JobImpact]:
     """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
-    leaving = _leaving(before.structure, after.structure)
+    leaving = _leaving(before.structure, after.structure, observed)
     for name, live in sorted(_live(observed).items()):
         record = observed.jobs.get(name)
         if record is None or record.removed:
@@ -397,10 +421,12 @@ def _jobs(
         )
 
 
-def _leaving(before: desired.Structure, after: desired.Structure) -> set[str]:
+def _leaving(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed
+) -> set[str]:
     """Nodes that are in service before the change and in no pool's service after it."""
-    old = {node for pool in before.pools.values() for node in in_service(pool)}
-    new = {node for pool in after.pools.values() for node in in_service(pool)}
+    old = {node for pool in before.pools.values() for node in in_service(pool, observed)}
+    new = {node for pool in after.pools.values() for node in in_service(pool, observed)}
     return old - new
 
 

@@ -31,6 +31,8 @@ LISTS_MIN = 2
 ORPHANS_MAX = 1000
 #: How long it is remembered when a slot was emptied, in times of a node's silence.
 FREED_SILENCES = 10
+#: Longer numbers in requests that a script tells are not of Muster.
+_NUMBER_DIGITS_MAX = 15
 #: Who drains a node that leaves its pool.
 OWNER = "provisioner"
 
@@ -128,10 +130,25 @@ class Book:
         self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
+    def new_request(self, slot: str) -> str:
+        """A request that was never used, whatever became of the pool's record meanwhile.
+
+        The time (in milliseconds) is in it, since a record goes with its pool and can be lost, and
+        scripts remember requests for longer than that.
+        """
+        number = max(self.next_number, int(self.work.now * 1000))
+        self.next_number = number + 1
+        return f"{slot}.{number}"
+
+    def know_request(self, slot: str, request: str) -> None:
+        """A script told this request of an earlier record: later ones come after it."""
+        number = request.removeprefix(f"{slot}.")
+        if number != request and number.isdecimal() and len(number) <= _NUMBER_DIGITS_MAX:
+            self.next_number = max(self.next_number, int(number) + 1)
+
     def create(self, slot: str, why: str) -> None:
         """Ask for a machine behind a free slot."""
-        request = f"{slot}.{self.next_number}"
-        self.next_number += 1
+        request = self.new_request(slot)
         self.changed_at = self.work.now
         one = model.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
         self.instances[slot] = one
@@ -325,18 +342,23 @@ def _listed(book: Book, result: model.Result) -> None:
     book.list_at = now + LIST_EVERY_S
     by_id = {one.id: one for one in book.instances.values() if one.id}
     by_request = {one.request: one for one in book.instances.values()}
+    told = {found.request for found in result.instances}
     seen: set[str] = set()
     orphans: dict[str, model.Orphan] = {}
     for found in result.instances:
         one = by_id.get(found.id) or by_request.get(found.request)
         if one is None:
             one = book.instances.get(found.node)
-            if one is not None and (one.id or (found.request and one.request != found.request)):
+            if one is not None and not _may_be(one, found, told):
                 one = None  # another machine under the name of one that is known
         if one is not None and one.id in {"", found.id}:
             seen.add(one.node)
             if not one.id and not one.open:
-                book.put(one, id=found.id)
+                one = book.put(one, id=found.id)
+                by_id[found.id] = one
+            if one.made_up and found.request and not one.open:
+                book.put(one, request=found.request, made_up=False)
+                book.know_request(one.node, found.request)
         elif first and found.node in book.slots and found.node not in book.instances:
             _adopt(book, found)
             seen.add(found.node)
@@ -354,11 +376,28 @@ def _listed(book: Book, result: model.Result) -> None:
             book.put(book.instances[one.node], missed=missed)
 
 
+def _may_be(one: model.Instance, found: model.Listed, told: set[str]) -> bool:
+    """Whether a listed machine of an instance's name, but not of its request, is that instance.
+
+    Where the script tells no request only the name is left to go by. Where it tells another one,
+    it is so for an instance that was found by its agent: nobody knew its request.
+    """
+    if one.id:
+        return False
+    return not found.request or (one.made_up and one.request not in told)
+
+
 def _adopt(book: Book, found: model.Listed) -> None:
     """An instance that an earlier controller asked for, whose records are lost."""
-    request = found.request or f"{found.node}.0"
+    book.know_request(found.node, found.request)
     one = model.Instance(
-        found.node, InstanceState.CREATING, request, book.work.now, "it was there", id=found.id
+        found.node,
+        InstanceState.CREATING,
+        found.request or book.new_request(found.node),
+        book.work.now,
+        "it was there",
+        id=found.id,
+        made_up=not found.request,
     )
     book.instances[found.node] = one
     book.work.event("InstanceAdopted", f"{found.id} is there already", node=found.node)
@@ -439,7 +478,7 @@ def _up(book: Book, one: model.Instance, *, stays: bool) -> None:
     if one.missed >= LISTS_MIN and silent:
         book.empty(book.put(one, why="its script lists it no longer, and it is silent"))
         return
-    busy = bool(work.attempts_of_node(one.node)) or (node is not None and bool(node.unwanted))
+    busy = _has_work(work, one.node)
     if busy is (one.idle_since is not None):
         one = book.put(one, idle_since=None if busy else work.now)
     if not stays:
@@ -450,13 +489,19 @@ def _up(book: Book, one: model.Instance, *, stays: bool) -> None:
 def _draining(book: Book, one: model.Instance) -> None:
     work = book.work
     node = work.node(one.node)
-    if work.attempts_of_node(one.node) or (node is not None and node.unwanted):
+    if _has_work(work, one.node):
         return
     if node is None or node.state is not NodeState.READY:  # nothing new is sent there
         book.begin(book.move(one, InstanceState.DESTROYING, one.why))
         work.wake(work.now)
     else:
         work.wake(work.now)
+
+
+def _has_work(work: desk.Work, name: str) -> bool:
+    """Whether anything runs on a node, or is to."""
+    node = work.node(name)
+    return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
 def _destroying(book: Book, one: model.Instance) -> None:
@@ -483,7 +528,13 @@ def _adopt_reporting(book: Book) -> None:
             continue
         if node.last_report_at + silence_s > work.now:
             one = model.Instance(
-                slot, InstanceState.UP, f"{slot}.0", work.now, "it was there", idle_since=work.now
+                slot,
+                InstanceState.UP,
+                book.new_request(slot),
+                work.now,
+                "it was there",
+                idle_since=work.now,
+                made_up=True,
             )
             book.instances[slot] = one
             work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
@@ -496,6 +547,8 @@ def _progress_orphans(book: Book) -> None:
     for orphan in list(book.orphans.values()):
         if orphan.open or orphan.seen < LISTS_MIN:
             continue
+        if orphan.node and _has_work(work, orphan.node):
+            continue  # should it be the machine of that node after all, its work would end
         if orphan.retry_at > work.now:
             work.wake(orphan.retry_at)
             continue

@@ -24,7 +24,7 @@ class Safety:
 
     Args:
         observe: gives the records as of now, None where they can't be read; called only where
-            running work counts.
+            running work counts, or which nodes of a pool there are.
         clock: seconds since the epoch.
     """
 
@@ -42,7 +42,7 @@ class Safety:
         counts_work = safety.jobs is not None or safety.gpu_hours is not None
         now = self._clock()
         observed: records.Observed | None = records.Observed()
-        if counts_work or safety.windows:
+        if counts_work or safety.windows or _counts_machines(before, after):
             observed = self._observe()
             if observed is None:
                 return _blind(now)
@@ -53,6 +53,14 @@ class Safety:
             seen = self._observe() or records.Observed()
             found = judge(before, impact.find(before, after, seen, now), now, approvals)
         return found
+
+
+def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
+    """Whether the change is of pools of which the records have to say which nodes there are."""
+    old, new = before.structure.pools, after.structure.pools
+    return old != new and any(
+        pool.provisioning is not None for pool in (*old.values(), *new.values())
+    )
 
 
 def _blind(now: float) -> judgement.Judgement:

@@ -57,6 +57,8 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
         failure: what went wrong last; empty where nothing did.
         idle_since: since when nothing runs there, None while something does.
         missed: answers to ``list`` in a row that lacked it.
+        made_up: it was there already, and no script has said under which request it was created:
+            ``request`` is one that no script knows.
     """
 
     node: str
@@ -71,6 +73,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: str = ""
     idle_since: float | None = None
     missed: int = 0
+    made_up: bool = False
 
 
 class Orphan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,7 +105,8 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
         asked: what git said of it last; goes on to hold where the pool has left git.
         resources, gpu_model, labels: what a node is to have, as scripts are told.
         instances: by slot.
-        next_number: of the next request.
+        next_number: the least that the next request may have; it is the time of the order, in
+            milliseconds, where that is more.
         failures: creations in a row that came to nothing. retry_at: none begins before.
         failure: what the last of them came to.
         changed_at: when an instance was last asked for, or began to leave for being idle.
@@ -238,5 +242,6 @@ def moved(one: Instance, state: InstanceState, now: float, why: str) -> Instance
         since=now,
         why=why,
         id=one.id,
+        made_up=one.made_up,
         idle_since=one.idle_since if state is InstanceState.DRAINING else None,
     )

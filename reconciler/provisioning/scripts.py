@@ -3,7 +3,8 @@
 A script is an executable file in the folder that the controller was started with; documents only
 name it. Nothing passes through a shell: the verb is the one argument, an order goes in as JSON on
 standard input, an answer comes out as JSON on standard output, and words for people on standard
-error. What a script leaves running on purpose, in a session of its own, is no matter here.
+error. A script that fails or is ended takes all of its process group with it, so that nothing works
+on an order that was given up; what it leaves running in a session of its own is no matter here.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from reconciler.model import provisioning
 
 #: The most that a script may print before it is ended.
 OUTPUT_BYTES_MAX = 4 * 2**20
-#: How long a script has to leave after SIGTERM.
+#: How long a script and its group have to leave after SIGTERM.
 GRACE_S = 5.0
 #: How often a script that runs is looked at.
 LOOK_S = 0.05
@@ -134,13 +135,14 @@ def run(
             )
         except OSError as error:
             raise ScriptError(f"{path} can't be started: {error.strerror}") from None
-        began(process.pid)
+        code = -1
         try:
+            began(process.pid)
             code = _wait(process, order, (output, errors), stopped)
         except ScriptError as error:
             raise ScriptError(f"{path} {order.verb} {error}{_last_words(errors)}") from None
         finally:
-            if process.poll() is None:
+            if code != 0:
                 _end(process)
         if code != 0:
             how = f"status {code}" if code > 0 else f"signal {-code}"
@@ -168,13 +170,19 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the script and what it started in its group."""
-    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
-            return
+    """End the script and all that it started in its group, also where the script has gone.
+
+    A process group keeps its number while anybody is in it, so that no other one is met.
+    """
+    ends_at = time.monotonic() + GRACE_S
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < ends_at:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(LOOK_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last_words(errors: IO[bytes]) -> str:

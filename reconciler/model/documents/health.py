@@ -48,7 +48,8 @@ class RemedySpec(Part, frozen=True):
     """What is done on a node where a check has failed."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "replace": "replacing a node needs a provisioner that makes nodes, which is not built yet",
+        "replace": "a failed check does not have the provisioner of the pool make its node anew; "
+        "drain the node, and destroy its machine by hand",
     }
 
     check: Annotated[Name, doc("The check, built in or of the site.", example="gpu-ecc")]

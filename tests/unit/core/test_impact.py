@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.core import impact
-from reconciler.model import desired, records
+from reconciler.model import desired, provisioning, records, states
 from reconciler.model.resources import Resources
 from tests.unit.core import world
 
@@ -82,6 +82,68 @@ def test_pools_that_are_touched_are_told_one_by_one() -> None:
     assert (pools["a"].gpus_leaving, pools["a"].gpus_moving, pools["a"].share_lost) == (8, 8, 0.0)
     assert pools["c"].share_lost == 1.0
     assert pools["d"].nodes_entering == ("a3",)
+
+
+def growing(least: int, most: int, drains: tuple[str, ...] = ()) -> desired.Pool:
+    asked = desired.Provisioning(minimum=least, maximum=most)
+    drained = {name: desired.Drain("fan") for name in drains}
+    return pool("a", most, provisioning=asked, drains=drained)
+
+
+def machines(**states: str) -> records.Observed:
+    """Instances of the pool ``a``, by slot."""
+    found = {
+        name: provisioning.Instance(name, provisioning.InstanceState(state), name, 0.0)
+        for name, state in states.items()
+    }
+    known = provisioning.Provision("a", desired.Provisioning(0, 64), instances=found)
+    return records.Observed(provisions={"a": known})
+
+
+TWO = machines(a0="Up", a5="Creating", a1="Draining", a2="Destroying")
+
+
+@pytest.mark.parametrize(
+    ("observed", "before", "after", "gpus", "changed"),
+    [
+        (machines(), growing(0, 64), growing(0, 8), 0, ((), ())),
+        (machines(), growing(0, 64), None, 0, ((), ())),
+        (machines(), growing(2, 64), growing(1, 64), 16, (("a1",), ())),
+        (machines(), growing(0, 4), growing(2, 4), 0, ((), ("a0", "a1"))),
+        (TWO, growing(0, 64), growing(0, 4), 16, (("a5",), ())),
+        (TWO, growing(0, 64), None, 16, (("a0", "a5"), ())),
+        (TWO, growing(2, 64), growing(0, 64), 16, ((), ())),
+        (TWO, growing(0, 64), growing(3, 64), 16, ((), ("a3",))),
+        (TWO, growing(0, 64), growing(0, 64, drains=("a0",)), 16, (("a0",), ())),
+        # what reports under the name of a slot is taken over
+        (records.Observed(), pool("a", 4), growing(1, 4), 32, (("a1", "a2", "a3"), ())),
+        (
+            records.Observed(
+                nodes={
+                    name: records.NodeRecord(name, states.NodeState(state))
+                    for name, state in (("a0", "Ready"), ("a1", "Drained"), ("a2", "Gone"))
+                }
+            ),
+            pool("a", 4),
+            growing(0, 4),
+            32,
+            (("a2", "a3"), ()),
+        ),
+    ],
+)
+def test_of_pools_that_grow_those_nodes_count_that_are_there(
+    observed: records.Observed,
+    before: desired.Pool,
+    after: desired.Pool | None,
+    gpus: int,
+    changed: tuple[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    leaving, entering = changed
+    sides = state(before), state(*([after] if after else []))
+    total = impact.find(*sides, observed, 0.0).total
+    assert total.gpus_before == gpus
+    assert (total.nodes_leaving, total.nodes_entering) == changed
+    assert (total.gpus_leaving, total.gpus_entering) == (8 * len(leaving), 8 * len(entering))
 
 
 def test_queues_and_amounts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from reconciler.core import impact, safety
 from reconciler.core import windows as windows_of
 from reconciler.desired import cron
-from reconciler.model import desired, records, times
+from reconciler.model import desired, provisioning, records, times
 from tests.unit.core import world
 from tests.unit.core.test_impact import pool, running, state, told, wanted
 
@@ -253,6 +253,33 @@ def test_only_disruptive_changes_wait_for_their_time() -> None:
     assert found.until == NOW + 3600
     assert safety.judge(before, what, NOW + 3600, NONE).findings == ()
     assert judged(before, fewer, frozenset({what.digest})) == []
+
+
+def test_of_pools_that_grow_the_machines_that_are_there_are_limited() -> None:
+    def grown(most: int) -> desired.Desired:
+        asked = desired.Provisioning(minimum=0, maximum=most)
+        return state(pool("a", most, provisioning=asked), safety=limits())
+
+    up = {
+        name: provisioning.Instance(name, provisioning.InstanceState.UP, name, 0.0)
+        for name in ("a0", "a1", "a2", "a3")
+    }
+    known = provisioning.Provision("a", desired.Provisioning(0, 64), instances=up)
+    seen: dict[str, records.Observed | None] = {
+        "empty": records.Observed(provisions={"a": provisioning.Provision("a", known.asked)}),
+        "four": records.Observed(provisions={"a": known}),
+        "unknown": None,
+    }
+    for stand, change, held in (
+        ("empty", (64, 8), False),
+        ("four", (64, 8), False),
+        ("four", (64, 1), True),
+        ("unknown", (64, 8), True),
+        ("unknown", (64, 64), False),
+    ):
+        gate = safety.Safety(lambda stand=stand: seen[stand], lambda: NOW)  # type: ignore[misc]
+        found = gate.judge(grown(change[0]), grown(change[1]), NONE)
+        assert bool(found.findings) is held, (stand, change)
 
 
 def test_without_records_nothing_that_depends_on_them_applies() -> None:

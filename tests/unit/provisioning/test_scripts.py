@@ -116,6 +116,27 @@ def test_a_script_that_hangs_is_ended_with_all_that_it_started(folder: Path) -> 
     until(lambda: not child.exists() or child.read_bytes() == b"")
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "end", "told"),
+    [
+        (3, "wait", "took longer than 3 s and was ended"),  # the script itself leaves on SIGTERM
+        (60, "exit 3", "ended with status 3"),
+    ],
+)
+def test_nothing_of_a_script_that_failed_works_on_when_that_is_told(
+    folder: Path, timeout_s: int, end: str, told: str
+) -> None:
+    deaf = "trap '' TERM; echo deaf > ready; sleep 300 & wait; sleep 300"
+    path = script(
+        folder,
+        f"( {deaf} ) &\necho $! > child\nuntil [ -e ready ]; do sleep 0.1; done\n{end}",
+    )
+    with pytest.raises(scripts.ScriptError, match=told):
+        scripts.run(path, msgspec.structs.replace(ORDER, timeout_s=timeout_s))
+    child = Path("/proc", (folder / "child").read_text().strip(), "cmdline")
+    until(lambda: not child.exists() or child.read_bytes() == b"")
+
+
 def test_what_a_script_starts_for_good_does_not_hold_it_up(folder: Path) -> None:
     path = script(folder, 'setsid sleep 20 & echo $! > child; echo \'{"id": "i-1"}\'')
     assert scripts.run(path, ORDER).id == "i-1"
