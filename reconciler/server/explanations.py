@@ -6,7 +6,6 @@ one at a time, and not without end.
 """
 
 import asyncio
-import sys
 import time
 from typing import Annotated
 
@@ -17,23 +16,19 @@ from litestar.params import Parameter
 
 from reconciler.model import times
 from reconciler.operations import explaining, views
-from reconciler.server import api, failures, lists, services
+from reconciler.server import api, children, failures, lists, services
 
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
-#: How many may wait for the one under way.
-WAITING_MAX = 8
 #: A clock that is ahead by less is not told off.
 AHEAD_S = 5.0
 
 
-class Replays:
+class Replays(children.Turns):
     """Runs one replay at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
-        self._store_url = store_url
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        super().__init__(store_url, "replays", REPLAY_S_MAX)
 
     async def explain(self, name: str, at: float, limit: int) -> explaining.Explained:
         """A job at a moment.
@@ -41,39 +36,15 @@ class Replays:
         Raises:
             Failure: there is nothing to tell, or it can't be told now.
         """
-        if self._waiting >= WAITING_MAX:
-            raise failures.Failure(429, f"{WAITING_MAX} replays wait already", retry_after_s=5.0)
-        self._waiting += 1
-        try:
-            async with self._turn:
-                status, told = await self._run(name, at, limit)
-        finally:
-            self._waiting -= 1
+        status, told = await self.run(
+            explaining.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
+        )
         if status == explaining.DONE:
             return msgspec.json.decode(told, type=explaining.Explained)
         if status in (explaining.NOTHING_THERE, explaining.UNREADABLE):
             code = 404 if status == explaining.NOTHING_THERE else 503
             raise failures.Failure(code, told.decode(errors="replace"))
         raise failures.Failure(500, "the replay failed; the server's log has it")
-
-    async def _run(self, name: str, at: float, limit: int) -> tuple[int, bytes]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "reconciler.operations.explaining"),
-            *("--store", self._store_url, "--job", name, "--at", repr(at), "--limit", str(limit)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            told, _ = await asyncio.wait_for(process.communicate(), REPLAY_S_MAX)
-        except TimeoutError:
-            raise failures.Failure(
-                503, f"the replay took longer than {REPLAY_S_MAX:.0f} s and was ended"
-            ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return process.returncode or 0, told
 
 
 def _moment(written: str) -> float:

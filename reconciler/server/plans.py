@@ -5,8 +5,6 @@ process of its own, so that agents are answered as quickly meanwhile, one at a t
 end.
 """
 
-import asyncio
-import sys
 from typing import Annotated
 
 import msgspec
@@ -15,58 +13,21 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.operations import planning, snapshots
-from reconciler.server import failures, services
+from reconciler.server import children, failures, services
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
-#: How many may wait for the one under way.
-WAITING_MAX = 8
 SNAPSHOT = "application/vnd.muster.snapshot"
 _STATUS = {planning.NOT_FOUND: 404, planning.NOTHING_IN_FORCE: 409, planning.UNREADABLE: 503}
 
 Revision = Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")]
 
 
-class Plans:
+class Plans(children.Turns):
     """Makes one plan or snapshot at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
-        self._store_url = store_url
-        self._turn = asyncio.Lock()
-        self._waiting = 0
-
-    async def make(self, module: str, *arguments: str) -> tuple[int, bytes]:
-        """The exit status of a module over the store, and what it wrote.
-
-        Raises:
-            Failure: too many wait already, or it took too long.
-        """
-        if self._waiting >= WAITING_MAX:
-            raise failures.Failure(429, f"{WAITING_MAX} plans wait already", retry_after_s=5.0)
-        self._waiting += 1
-        try:
-            async with self._turn:
-                return await self._run(module, *arguments)
-        finally:
-            self._waiting -= 1
-
-    async def _run(self, module: str, *arguments: str) -> tuple[int, bytes]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, "--store", self._store_url, *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            told, _ = await asyncio.wait_for(process.communicate(), RUN_S_MAX)
-        except TimeoutError:
-            raise failures.Failure(
-                503, f"it took longer than {RUN_S_MAX:.0f} s and was ended"
-            ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return process.returncode or 0, told
+        super().__init__(store_url, "plans", RUN_S_MAX)
 
 
 @get(
@@ -78,7 +39,7 @@ class Plans:
 async def snapshot(state: State) -> Response[bytes]:
     """As of the last commit of the store."""
     plans: Plans = state.plans
-    status, body = await plans.make(snapshots.__name__)
+    status, body = await plans.run(snapshots.__name__)
     if status:
         raise failures.Failure(503, body.decode(errors="replace") or "no snapshot could be made")
     return Response(body, media_type=SNAPSHOT)
@@ -103,7 +64,7 @@ async def plan(
         raise failures.Failure(501, "this controller reads no repository on its own machine")
     folder, sub_path = service.repository
     plans: Plans = state.plans
-    status, told = await plans.make(
+    status, told = await plans.run(
         planning.__name__,
         *("--repository", str(folder), "--path", sub_path, "--head", revision),
         *(("--base", base) if base else ()),

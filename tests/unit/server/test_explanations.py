@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reconciler.server import explanations, failures
+from reconciler.server import children, explanations, failures
 from reconciler.store import Store
 
 
@@ -36,5 +36,5 @@ def test_a_replay_that_takes_too_long_is_ended(
 
 
 def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explanations, "WAITING_MAX", 0)
+    monkeypatch.setattr(children, "WAITING_MAX", 0)
     assert _refused(explanations.Replays("sqlite:///nowhere.db")).status == 429
