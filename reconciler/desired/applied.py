@@ -152,6 +152,16 @@ class Applied:
             if document.part is not None and document.kind in kinds
         }
 
+    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """In which files, with their blobs, the objects of some kinds are written, by label."""
+        found: dict[str, dict[str, str]] = {}
+        for path in self._structural:
+            entry = self._files[path]
+            for document in entry.file.documents:
+                if document.kind in kinds:
+                    found.setdefault(document.label, {})[path] = entry.blob
+        return found
+
     # --- applying ---------------------------------------------------------------------------
 
     def expire(self) -> bool:

@@ -190,7 +190,11 @@ class Loader:
         if base is None or not self._source.descends(head, base):
             self.line = (self._source.commit(head),)
             return provenance.Walk(provenance.Trust())
-        parents = {name: q.parent for name, q in self._applied.basis.structure.queues.items()}
+        before = provenance.Before(
+            {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
+            self._applied.jobs,
+            self._applied.places(provenance.TRUSTED_KINDS),
+        )
         if head in self._merges:
             last = self._merges[head]
             base = self._source.merge_base(base, last)
@@ -208,7 +212,7 @@ class Loader:
             self.line = (self._source.commit(head),)
             return provenance.Walk(provenance.Trust())
         self.line = tuple(line)
-        return self._provenance.walk(line, self._trust, parents)
+        return self._provenance.walk(line, self._trust, before)
 
     @staticmethod
     def _how_to_accept(head: str) -> str:

@@ -81,6 +81,20 @@ def trusted(parts: Mapping[str, fields.Part]) -> Trust:
     return found
 
 
+class Before(msgspec.Struct, frozen=True):
+    """What is in force where a walk begins.
+
+    Attributes:
+        parents: the parent of each queue.
+        jobs: the jobs in force, by name: whose they are, where their documents can't be read.
+        places: by label, in which files, with their blobs, the trusted kinds are written.
+    """
+
+    parents: Mapping[str, str | None] = {}
+    jobs: Mapping[str, desired.Job] = {}
+    places: Mapping[str, Mapping[str, str]] = {}
+
+
 class Walk(msgspec.Struct, frozen=True):
     """What came of a walk: what holds after it, and digests that were approved."""
 
@@ -101,9 +115,10 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """As whom a commit counts, and what it is measured by."""
+    """As whom a commit counts, and what it is measured by: all of it as before the commit."""
 
     signer: "_Signer | signatures.Refusal"
+    mode: Mode
     known: access.Access
     parents: Mapping[str, str | None]
 
@@ -117,41 +132,102 @@ class Provenance:
         self._verifier = signatures.Verifier(repository)
         #: Documents by label, of the blobs that the commit at hand is about.
         self._read: dict[str, dict[str, _Documents]] = {}
+        self._opaque: set[str] = set()
+        self._before = Before()
+        self._places: dict[str, dict[str, str]] = {}
+        #: Whose a job is as of the last commit that counts; None: it is gone.
+        self._holders: dict[str, _Holder | None] = {}
 
     def close(self) -> None:
         """Forget the keys."""
         self._verifier.close()
 
-    def walk(
-        self, line: list[source.Commit], trust: Trust, parents: Mapping[str, str | None]
-    ) -> Walk:
+    def walk(self, line: list[source.Commit], trust: Trust, before: Before) -> Walk:
         """Go along ``line``, the oldest first.
 
         Args:
             line: what leads from the last revision to the new one.
             trust: what held at the last revision.
-            parents: the parent of each queue in force.
+            before: what is in force there.
 
         Raises:
             GitError: a commit can't be read, or git can't verify at all.
         """
         approvals: list[str] = []
+        if trust.mode == "off" and not self._turns_on(line):
+            return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
+        self._before, self._holders = before, {}
+        self._places = {label: dict(files) for label, files in before.places.items()}
         for commit in line:
             asked = commit.trailer(APPROVE)
-            if trust.mode == "off":
+            mode = trust.mode  # that of the parent, whatever the commit makes of it
+            changes = self._changes(commit)
+            self._follow(changes)
+            if mode == "off":
                 approvals += asked
+                for label in changes:
+                    trust = self._renewed(trust, label)
                 continue
             known = trust.whole()
             signer = self._signer(commit, known)
-            asked_as = _Asked(signer, known, parents)
-            for label, files in self._changes(commit).items():
+            asked_as = _Asked(signer, mode, known, before.parents)
+            for label, files in changes.items():
                 trust = self._judged(trust, commit, label, files, asked_as)
-            if asked and (isinstance(signer, _Signer) or trust.mode == "warn"):
-                counts = trust.mode == "warn" or (
+            if asked and (isinstance(signer, _Signer) or mode == "warn"):
+                counts = mode == "warn" or (
                     isinstance(signer, _Signer) and access.of_approval(known, signer.who).allowed
                 )
                 approvals += asked if counts else []
         return Walk(trust, tuple(approvals))
+
+    def _turns_on(self, line: list[source.Commit]) -> bool:
+        """Whether a document that says how commits are verified changes on the way.
+
+        Without verification commits are not looked at one by one; where they turn it on, those
+        behind the one that does have to be.
+        """
+        if not line or not line[0].parent:
+            return False
+        blobs = [new for _, _, new in self._source.differences(line[0].parent, line[-1].id) if new]
+        return any(
+            isinstance(document.part, cluster.Cluster)
+            and document.part.spec.verification.mode != "off"
+            for data in self._source.blobs(blobs)
+            if b"verification" in data
+            for document in documents.read(data).documents
+        )
+
+    def _follow(self, changes: Mapping[str, Mapping[str, _Pair]]) -> None:
+        """Keep in which files the trusted kinds are written."""
+        for label, files in changes.items():
+            if _kind(label) not in TRUSTED_KINDS:
+                continue
+            places = self._places.setdefault(label, {})
+            for path, (_, new) in files.items():
+                if new is not None and self._of(label, new):
+                    places[path] = new
+                else:
+                    places.pop(path, None)
+
+    def _renewed(self, trust: Trust, label: str) -> Trust:
+        """What holds once ``label`` is as it is written now, in all files that it is written in.
+
+        Of an object that is written twice nobody can tell which is meant: what holds stays, until
+        one of the two is gone.
+        """
+        kind = _kind(label)
+        if kind not in TRUSTED_KINDS:
+            return trust
+        clusters = [one for one in self._places if _kind(one) == "Cluster"]
+        alike = clusters if kind == "Cluster" else [label]
+        places = [(one, blob) for one in alike for blob in self._places.get(one, {}).values()]
+        self._fill(blob for _, blob in places)
+        written = [document for one, blob in places for document in self._of(one, blob)]
+        if not written:
+            return trust.renewed(label, None)
+        if len(written) > 1 or written[0].part is None:
+            return trust
+        return trust.renewed(written[0].label, written[0].part)
 
     def _signer(
         self, commit: source.Commit, known: access.Access
@@ -182,7 +258,7 @@ class Provenance:
         That an object moves is a change: of two of one name the file tells which is in force.
         """
         entries = self._source.differences(commit.parent, commit.id)
-        self._read = {}
+        self._read, self._opaque = {}, set()
         self._fill(blob for _, *pair in entries for blob in pair)
         found: dict[str, dict[str, _Pair]] = {}
         for path, old, new in entries:
@@ -197,7 +273,10 @@ class Provenance:
         missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
         for blob, data in zip(missing, self._source.blobs(missing), strict=True):
             by_label: dict[str, _Documents] = {}
-            for document in documents.read(data).documents:
+            file = documents.read(data)
+            if file.opaque:
+                self._opaque.add(blob)
+            for document in file.documents:
                 if document.label:
                     by_label[document.label] = (*by_label.get(document.label, ()), document)
             self._read[blob] = by_label
@@ -222,9 +301,9 @@ class Provenance:
         is in force is asked, so that a second change does not wash the first.
         """
         prior = trust.denied.get(label)
-        if prior is not None and prior.problem.severity == "warning" and trust.mode == "required":
+        if prior is not None and prior.problem.severity == "warning" and asked.mode == "required":
             prior = None  # what was only told of is in force
-        standing = prior or Denial(_problem(trust, commit, label, "", None))
+        standing = prior or Denial(_problem(asked.mode, commit, label, "", None))
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
         self._fill((*before.values(), *after.values()))
@@ -236,7 +315,7 @@ class Provenance:
         if why is not None:
             unanswered |= files.keys()
             holding = [path for path in files if self._of(label, after[path])]
-            problem = _problem(trust, commit, label, max(holding or files), why)
+            problem = _problem(asked.mode, commit, label, max(holding or files), why)
         elif move is not None and move[0] in unanswered:
             # Who moves it does not answer for what it says: what is denied has a new place.
             old, new = move
@@ -253,13 +332,28 @@ class Provenance:
         if unanswered:
             denied[label] = Denial(problem, before, after, tuple(sorted(unanswered)))
         trust = msgspec.structs.replace(trust, denied=denied)
-        if label.split("/", 1)[0] in TRUSTED_KINDS and (not unanswered or trust.mode == "warn"):
-            written = [one for path in sorted(after) for one in self._of(label, after[path])]
-            if written and written[0].part is not None:
-                trust = trust.renewed(label, written[0].part)
-            elif not written and (change.paths or trust.mode == "warn"):
-                trust = trust.renewed(label, None)
+        if not unanswered or asked.mode == "warn":
+            self._hold(label, change, after.values())
+            gone = not any(self._of(label, blob) for blob in after.values())
+            if change.paths or asked.mode == "warn" or not gone:
+                trust = self._renewed(trust, label)
         return trust
+
+    def _hold(self, label: str, change: _Change, blobs: Iterable[str | None]) -> None:
+        """Keep whose a job is, from a change that counts on."""
+        specs = _jobs_of(change.after)
+        if specs:
+            queues, owners = zip(*specs, strict=True)
+            self._holders[label] = _Holder(queues, owners)
+        elif change.paths and not change.after and self._opaque.isdisjoint(b for b in blobs if b):
+            self._holders[label] = None
+
+    def _holder(self, label: str) -> "_Holder | None":
+        """Whose a job is that can't be read where it is written."""
+        if label in self._holders:
+            return self._holders[label]
+        standing = self._before.jobs.get(label.removeprefix("Job/"))
+        return _Holder((standing.queue,), (standing.owner,)) if standing is not None else None
 
     def _difference(
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
@@ -293,10 +387,29 @@ class Provenance:
                 "the controller's key counts for jobs below "
                 f"{self._jobs_folder} and for nothing else; commit it yourself",
             )
-        decision = _decision(signer.who, label, change, asked)
+        decision = self._decision(signer.who, label, change, asked)
         if decision.allowed:
             return None
         return signatures.Refusal("not-allowed", decision.why)
+
+    def _decision(self, who: str, label: str, change: _Change, asked: _Asked) -> access.Decision:
+        """Whether somebody may change an object so.
+
+        Where a job can't be read as it was written before, it is still somebody's: the right to
+        its last version that could be read is asked.
+        """
+        if label.startswith("Job/"):
+            before = _jobs_of(change.before)
+            pairs = [*before, *_jobs_of(change.after)]
+            queues = [queue for queue, _ in pairs]
+            owners = [owner for _, owner in pairs]
+            holder = None if before else self._holder(label)
+            if holder is not None:
+                queues += holder.queues
+                owners += holder.owners
+            return access.of_job(asked.known, who, queues, owners, asked.parents)
+        verb: access.Verb = "drain" if _only_drains(change) else "change"
+        return access.of_object(asked.known, who, verb, label)
 
     @property
     def _jobs_folder(self) -> str:
@@ -316,32 +429,38 @@ class _Signer(msgspec.Struct, frozen=True):
     acts: access.Acts
 
 
+class _Holder(msgspec.Struct, frozen=True):
+    """In which queues a job is, and whose it is."""
+
+    queues: tuple[str, ...]
+    owners: tuple[str, ...]
+
+
 def _contents(found: _Documents) -> list[tuple[object, ...]]:
     """What tells one version of an object from another."""
     return [(one.part, one.hash, one.faults) for one in found]
 
 
 def _problem(
-    trust: Trust, commit: source.Commit, label: str, path: str, why: signatures.Refusal | None
+    mode: Mode, commit: source.Commit, label: str, path: str, why: signatures.Refusal | None
 ) -> desired.Problem:
     return desired.Problem(
         rule=why.rule if why else "",
-        severity="error" if trust.mode == "required" else "warning",
+        severity="error" if mode == "required" else "warning",
         path=path,
         message=f"commit {commit.id[:12]} changes it, and {why.message}" if why else "",
         object=label,
     )
 
 
-def _decision(who: str, label: str, change: _Change, asked: _Asked) -> access.Decision:
-    """Whether somebody may change an object so."""
-    if label.startswith("Job/"):
-        parts = [one.part for one in (*change.before, *change.after)]
-        specs = [part.spec for part in parts if isinstance(part, job.Job)]
-        queues, owners = [s.queue for s in specs], [s.owner or "" for s in specs]
-        return access.of_job(asked.known, who, queues, owners, asked.parents)
-    verb: access.Verb = "drain" if _only_drains(change) else "change"
-    return access.of_object(asked.known, who, verb, label)
+def _jobs_of(found: _Documents) -> list[tuple[str, str]]:
+    """Queue and owner of each document of a job that can be read."""
+    parts = [one.part for one in found]
+    return [(p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job.Job)]
+
+
+def _kind(label: str) -> str:
+    return label.split("/", 1)[0]
 
 
 def _only_drains(change: _Change) -> bool:

@@ -13,8 +13,9 @@ import msgspec
 
 #: ``submit``: add, change and remove one's own jobs in a queue. ``manage``: those of everybody.
 #: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
-#: ``approve``: let changes apply that safety holds.
-Verb = Literal["submit", "manage", "change", "drain", "approve"]
+#: ``approve``: let changes apply that safety holds. ``snapshot``: take the records of everybody's
+#: jobs away, as a plan made elsewhere needs them.
+Verb = Literal["submit", "manage", "change", "drain", "approve", "snapshot"]
 #: Whom a commit counts as that is signed with a key: its holder; the person that its
 #: ``Muster-Submitter`` line names (the controller's own key); its author (a forge's key).
 Acts = Literal["self", "submitter", "author"]
@@ -121,6 +122,12 @@ def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
 def of_approval(access: Access, who: str) -> Decision:
     """Whether somebody may approve what safety holds."""
     asked = _Asked(who, "approve", "held changes", ("approve",))
+    return _decide(access, asked, lambda _rule: True)
+
+
+def of_snapshot(access: Access, who: str) -> Decision:
+    """Whether somebody may take the records of the whole cluster, commands of all jobs included."""
+    asked = _Asked(who, "snapshot", "the records of all jobs", ("snapshot",))
     return _decide(access, asked, lambda _rule: True)
 
 

@@ -27,6 +27,8 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         raise QuestionError(f"there is no verb {verb}{nearest.hint(verb, verbs)}")
     if known == "approve":
         return access.of_approval(structure.access, who)
+    if known == "snapshot":
+        return access.of_snapshot(structure.access, who)
     kind, slash, name = subject.partition("/")
     if not slash or not name:
         raise QuestionError(f"{verb} what? give Kind/name, such as Queue/default")

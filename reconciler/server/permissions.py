@@ -88,6 +88,26 @@ def refusals(
     return found
 
 
+def why_not_snapshot(reader: Reader, caller: access.Identity) -> str:
+    """Why a caller may not take the records of everybody's jobs away; empty where it may.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    if caller.role == ADMIN:
+        return ""
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None:
+        return NOTHING_IN_FORCE
+    decision = rules.of_snapshot(structure.access, caller.name)
+    if decision.allowed:
+        return ""
+    return (
+        f"{decision.why}; a plan made by the controller (GET /v1/plan), or one without a "
+        "forecast (--no-forecast), takes no such right"
+    )
+
+
 def _decision(
     reader: Reader, structure: desired.Structure, who: str, change: submission.SubmittedDocument
 ) -> rules.Decision | None:

@@ -5,15 +5,16 @@ process of its own, so that agents are answered as quickly meanwhile, one at a t
 end.
 """
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.operations import planning, snapshots
-from reconciler.server import children, failures, services
+from reconciler.server import access, children, failures, permissions, services
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
@@ -36,8 +37,17 @@ class Plans(children.Turns):
     responses=failures.responses(400, 401, 403, 429, 500, 503),
     summary="All that the controller knows, whole and packed: what `muster plan --against` takes",
 )
-async def snapshot(state: State) -> Response[bytes]:
-    """As of the last commit of the store."""
+async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[bytes]:
+    """As of the last commit of the store.
+
+    Commands and settings of everybody's jobs are in it: with roles in ``Access`` it takes one that
+    allows ``snapshot``.
+    """
+    service: services.Services = state.services
+    caller = access.identity_of(request)
+    why = await asyncio.to_thread(permissions.why_not_snapshot, service.reader, caller)
+    if why:
+        raise failures.Failure(403, why)
     plans: Plans = state.plans
     status, body = await plans.run(snapshots.__name__)
     if status:

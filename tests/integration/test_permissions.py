@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints
+from reconciler.operations import endpoints, snapshots
 from tests.integration import beds
 from tests.unit.desired import signing
 
@@ -182,3 +182,23 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
         )
     with pytest.raises(clients.ApiError, match="allows approve"):
         signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
+
+
+def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed) -> None:
+    """Commands and settings of all jobs are among them; a plan that the controller makes is not."""
+    with pytest.raises(clients.ApiError) as refused:
+        signed.bob.get("/v1/snapshot/records")
+    assert "no role of bob@x.org allows snapshot on the records of all jobs" in str(refused.value)
+    assert signed.bob.get("/v1/snapshot")["jobs"] is not None
+    rule = "allow: [{verbs: [submit], queues: [research]}]"
+    more = "allow: [{verbs: [submit], queues: [research]}, {verbs: [snapshot]}]"
+    assert rule in signed.access()
+    signed.commit("ada", {"access.yaml": signed.access().replace(rule, more)})
+
+    def taken() -> bool:
+        try:
+            return bool(snapshots.fetch(signed.bob))
+        except clients.ApiError:
+            return False
+
+    signed.bed.until(taken)

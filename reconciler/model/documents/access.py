@@ -78,10 +78,12 @@ class RuleSpec(Part, frozen=True):
     """What a role allows."""
 
     verbs: Annotated[
-        list[Literal["submit", "manage", "change", "drain", "approve"]],
+        list[Literal["submit", "manage", "change", "drain", "approve", "snapshot"]],
         doc(
             "`submit`: one's own jobs in `queues`; `manage`: everybody's there; `change`: "
-            "`objects`; `drain`: nodes of pools among `objects`; `approve`: what safety holds.",
+            "`objects`; `drain`: nodes of pools among `objects`; `approve`: what safety holds; "
+            "`snapshot`: take away the records of everybody's jobs, as `muster plan` with a "
+            "forecast does.",
             example=["submit"],
         ),
     ]

@@ -1,0 +1,136 @@
+"""Ways around signatures that are closed: faulty documents, duplicates, and changes of the mode."""
+
+import pytest
+
+from reconciler.desired import loader
+from tests.unit.desired import test_provenance
+from tests.unit.desired.repositories import Repository, job
+from tests.unit.desired.test_provenance import (
+    Keys,
+    Make,
+    Steps,
+    access,
+    base,
+    cluster,
+    play,
+    pool,
+    restarted,
+    rules,
+)
+
+make, keys, one = test_provenance.make, test_provenance.keys, test_provenance.one
+
+FAULTY = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: x}\nspec: {queue: ops, nosuch: 1}\n"
+BROKEN = "kind: Job\nmetadata: {name: x\n"
+ADAS = job("x", queue="ops", owner="ada@x.org")
+BOBS = job("x", queue="research", owner="bob@x.org")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("faulty", [FAULTY, BROKEN])
+def test_a_faulty_document_is_still_its_owners(
+    repository: Repository,
+    one: loader.Loader,
+    make: Make,
+    keys: Keys,
+    *,
+    faulty: str,
+    apart: bool,
+) -> None:
+    play(repository, keys, [("ada", {"jobs/x.yaml": ADAS})])
+    before = one.load().jobs["x"]
+    play(repository, keys, [("ada", {"jobs/x.yaml": faulty})])
+    judge = one
+    if apart:  # each push by itself, and a restart between
+        assert one.load().jobs["x"] == before
+        judge = restarted(make, one)
+        judge.load()
+    play(repository, keys, [("bob", {"jobs/x.yaml": BOBS})])
+    value = judge.load()
+    assert "not-allowed" in rules(value)
+    assert value.jobs["x"] == before
+    given = job("x", queue="research", owner="bob@x.org", priority=1)
+    play(repository, keys, [("ada", {"jobs/x.yaml": given})])  # who may can give it away
+    assert judge.load().jobs["x"].owner == "bob@x.org"
+
+
+def test_a_name_that_its_owner_gave_up_is_free(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    play(repository, keys, [("ada", {"jobs/x.yaml": ADAS})])
+    one.load()
+    play(repository, keys, [("ada", {"jobs/x.yaml": None}), ("bob", {"jobs/x.yaml": BOBS})])
+    value = one.load()
+    assert value.jobs["x"].owner == "bob@x.org"
+    assert rules(value) == []
+
+
+def test_of_two_documents_of_access_the_second_takes_nobody_along(
+    repository: Repository, one: loader.Loader, make: Make, keys: Keys
+) -> None:
+    """Nobody is dropped with the copy, and what the copy says counts for nothing."""
+    mallory = f"    - {{email: m@x.org, groups: [research], keys: [{keys['mallory'].listed()}]}}"
+    play(repository, keys, [("ada", {"copy.yaml": access(keys, mallory)})])
+    assert "duplicate-name" in " ".join(rules(one.load()))
+    play(repository, keys, [("mallory", {"jobs/m.yaml": job("m", queue="research")})])
+    assert "m" not in one.load().jobs
+    play(repository, keys, [("ada", {"copy.yaml": None})])
+    for value in (one.load(), restarted(make, one).load()):
+        assert set(rules(value)) == {"unknown-key"}
+    play(repository, keys, [("ada", {"pool.yaml": pool(9)})])
+    assert len(one.load().structure.pools["a"].nodes) == 9
+    play(repository, keys, [("ada", {"access.yaml": access(keys, mallory)})])
+    again = job("m", queue="research", priority=1)
+    play(repository, keys, [("mallory", {"jobs/m.yaml": again})])
+    assert "m" in one.load().jobs
+
+
+def test_of_two_documents_of_the_cluster_the_other_stays(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    second = cluster("off").replace("{name: c}", "{name: d}")
+    steps: Steps = [("ada", {"d.yaml": second}), ("ada", {"d.yaml": None})]
+    play(repository, keys, [*steps, ("", {"jobs/b.yaml": job("b", queue="research")})])
+    value = one.load()
+    assert "unsigned-commit" in rules(value)
+    assert "b" not in value.jobs
+
+
+@pytest.mark.parametrize("mode", ["warn", "off"])
+def test_a_commit_that_lowers_the_mode_is_judged_by_the_mode_before(
+    repository: Repository, make: Make, keys: Keys, mode: str
+) -> None:
+    """Who may change the Cluster, and no more, brings nothing else along with that."""
+    roles = test_provenance.ROLES.replace(
+        "{verbs: [drain]", "{verbs: [change], objects: [Cluster]}\n        - {verbs: [drain]"
+    )
+    repository.commit(base(keys) | {"access.yaml": access(keys, roles=roles)})
+    one = make()
+    assert one.load().status.sync == "Synced"
+    play(repository, keys, [("bob", {"cluster.yaml": cluster(mode), "pool.yaml": pool(2)})])
+    value = one.load()
+    assert rules(value) == ["not-allowed"]
+    assert [p.severity for p in value.status.problems] == ["error"]
+    assert len(value.structure.pools["a"].nodes) == 8
+
+
+@pytest.mark.parametrize("mode", ["warn", "off"])
+def test_a_commit_that_raises_the_mode_is_judged_by_the_mode_before(
+    repository: Repository, make: Make, keys: Keys, mode: str
+) -> None:
+    """It may bring what nobody signs; the one behind it, in the same push, may not."""
+    repository.commit(base(keys) | {"cluster.yaml": cluster(mode)})
+    one = make()
+    one.load()
+    mine = job("b", queue="research")
+    steps: Steps = [
+        ("", {"jobs/b.yaml": mine}),
+        ("", {"cluster.yaml": cluster(), "jobs/c.yaml": mine.replace("name: b", "name: c")}),
+        ("", {"jobs/d.yaml": mine.replace("name: b", "name: d")}),
+        ("bob", {"jobs/e.yaml": mine.replace("name: b", "name: e")}),
+    ]
+    play(repository, keys, steps)
+    value = one.load()
+    assert set(value.jobs) == {"a", "b", "c", "e"}
+    errors = [p.object for p in value.status.problems if p.severity == "error"]
+    assert errors == ["Job/d"]
