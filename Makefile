@@ -45,8 +45,10 @@ crash: $(VENV)/.installed-dev packages
 	$(BIN)/python -m tests.crash.storm --kills $(KILLS)
 
 SEEDS ?= 1000
+PROCESSES ?= 1
+# STATE=FILE remembers which seeds were told, so that a long run can be ended and taken up again
 simulate-faults: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $(PROCESSES) $(if $(STATE),--state $(STATE))
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -303,9 +303,9 @@ class Explainer:
         if self._fits_alone(self.situation.shapes[index]):
             return None
         if self._empty is None:
-            self._empty = Room.empty(self.situation)
+            self._empty = Room.empty(self.situation, like=self.now)
         empty = self._empty
-        if empty.plan(index) is not None:
+        if empty.fits(index):
             return None
         shape = self.situation.shapes[index]
         if shape.unreserved is not None and self.never(shape.unreserved) is None:
@@ -385,8 +385,8 @@ class Explainer:
     def _behind(self, index: int) -> reasons.Reason | None:
         """It had room when the cycle began, and others took it."""
         if self._first is None:
-            self._first = Room(self.situation)
-        if self._first.plan(index) is None:
+            self._first = Room(self.situation, like=self.now)
+        if not self._first.fits(index):
             return None
         shape = self.situation.shapes[index]
         first: dict[str, None] = {}

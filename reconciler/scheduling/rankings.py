@@ -1,6 +1,7 @@
 """Costs of groups by state, and the classes of nodes that states are made of."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.fragmentation import Outlook
 from reconciler.scheduling.inventory import Inventory, Row
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
@@ -19,6 +21,9 @@ UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
 STEPS = 16
 ROUGH_STATES_MAX = 512
 
+#: Codes of classes are numbered anew before they get beyond it.
+_CODES_MAX = 2**31
+
 Costs = NDArray[np.float64]
 
 
@@ -28,22 +33,36 @@ class Classes:
     Attributes:
         of: class of each node.
         first: a node of each class.
+        outlook: a mix with what it makes of classes, as the rooms of the snapshot last had it.
     """
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         nodes = situation.nodes
-        count = len(nodes.names)
-        codes = np.zeros(count, dtype=np.int64)
+        nodes_count = len(nodes.names)
+        codes = np.zeros(nodes_count, dtype=np.int64)
         masks = [shape.eligible for shape in situation.shapes]
         masks += [entry.eligible for entry in situation.mix]
         scores = [shape.scores for shape in situation.shapes if shape.scores is not None]
         columns: dict[bytes, NDArray[Any]] = {}
         for column in (*masks, *scores, nodes.shareable, nodes.device_memory):
             columns.setdefault(column.tobytes(), column)
+        width = 1  # codes are below it
         for column in columns.values():
-            values, ranks = np.unique(column, return_inverse=True)
-            if len(values) > 1:
-                codes = np.unique(codes * len(values) + ranks, return_inverse=True)[1]
+            ranks: NDArray[Any]
+            if column.dtype == np.bool_:
+                if not column.any() or column.all():
+                    continue
+                count, ranks = 2, column.astype(np.int64)
+            else:
+                values, ranks = np.unique(column, return_inverse=True)
+                count = len(values)
+            if width > _CODES_MAX:
+                codes = np.unique(codes, return_inverse=True)[1]
+                width = nodes_count
+            codes, width = codes * count + ranks, width * count
+        if width > 1:
+            codes = np.unique(codes, return_inverse=True)[1]
+        self.outlook: tuple[Sequence[snapshots.MixEntry], list[int], Outlook] | None = None
         _, first = np.unique(codes, return_index=True)
         self.of: list[int] = codes.tolist()
         self.column = codes

@@ -94,9 +94,9 @@ class Room:
         self._plans: dict[int, tuple[int, Plan]] = {}
 
     @classmethod
-    def empty(cls, situation: Snapshot) -> "Room":
-        """The room as if every node was idle and accepted work."""
-        return cls(situation, stock=all_idle(situation), idle=True)
+    def empty(cls, situation: Snapshot, like: "Room | None" = None) -> "Room":
+        """The room as if every node was idle and accepted work; ``like``: as of a new one."""
+        return cls(situation, stock=all_idle(situation), like=like, idle=True)
 
     @property
     def _index(self) -> states.StateIndex:

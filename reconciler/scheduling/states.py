@@ -94,14 +94,22 @@ class StateIndex:
     def _expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
         """Costs are by this mix. Nodes that it does not tell apart are one class to it."""
         self.mix = mix
+        known = self.classes.outlook
+        if known is None or known[0] is not mix:
+            known = self.classes.outlook = (mix, *self._outlook(mix))
+        self.mixed = len(mix) > 0
+        _, self._mix_class, self.outlook = known
+
+    def _outlook(
+        self, mix: Sequence[snapshots.MixEntry]
+    ) -> tuple[list[int], fragmentation.Outlook]:
+        """What the mix makes of each class, and the outlook of that."""
         nodes, first = self.situation.nodes, self.classes.first
         eligible = np.array([entry.eligible[first] for entry in mix], dtype=np.int64)
         eligible = eligible.reshape(len(mix), len(first)).T
         facts = np.column_stack([nodes.device_memory[first], nodes.shareable[first], eligible])
         kinds, of = np.unique(facts, axis=0, return_inverse=True)
-        self.mixed = len(mix) > 0
-        self._mix_class: list[int] = of.reshape(-1).tolist()
-        self.outlook = fragmentation.outlook(
+        return of.reshape(-1).tolist(), fragmentation.outlook(
             mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0
         )
 

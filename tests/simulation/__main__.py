@@ -1,15 +1,18 @@
 """``python -m tests.simulation --seeds N --from S``: many stories, counted.
 
 Prints what was gone through and which transitions were never taken; of a story that fails its
-seed, what broke, and the shortest story found that still breaks it. Exits 1 if one failed.
+seed, what broke, and the shortest story found that still breaks it. Exits 1 if one failed. With
+``--state FILE`` a run that was ended goes on where it stood.
 """
 
 import argparse
+import itertools
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.simulation import shrinking, stories, telling
+from tests.simulation import running, shrinking, stories
 
 FAILURES_MAX = 5
 PROGRESS_S = 15.0
@@ -17,38 +20,55 @@ PROGRESS_S = 15.0
 
 def main() -> int:
     """Tell the stories."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many stories")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=1, help="how many tell at once")
+    parser.add_argument("--state", type=Path, help="file that remembers which were told")
+    parser.add_argument("--summary", type=Path, help="file that holds the summary at any time")
     parser.add_argument("--no-shrink", action="store_true", help="tell failing stories as drawn")
     parser.add_argument("--seconds", type=float, help="begin no story after so long")
     options = parser.parse_args()
-    counts, failed, told = telling.Told(), Counter[str](), 0
     began = shown = time.monotonic()
-    with telling.transitions() as taken:
-        for seed in range(options.first, options.first + options.seeds):
+    try:
+        book = running.Book(options.state)
+    except running.OtherCodeError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+    def due() -> Iterator[int]:
+        seeds = range(options.first, options.first + options.seeds)
+        for seed in (seed for seed in seeds if seed not in book.results):
             if options.seconds is not None and time.monotonic() - began > options.seconds:
-                break
-            told += 1
-            try:
-                counts.add(telling.tell(stories.draw(seed)))
-            except telling.BrokenError as error:
-                failed[error.checker] += 1
-                print(f"seed {seed} fails: {error}", flush=True)
-                _show(seed, error.checker, shrink=not options.no_shrink)
-            if failed.total() >= FAILURES_MAX:
-                break
-            if time.monotonic() - shown > PROGRESS_S:
-                shown = time.monotonic()
-                print(f"{told} stories in {shown - began:.0f} s, {failed.total()} fail", flush=True)
-    print(
-        f"{told} stories in {time.monotonic() - began:.1f} s, {failed.total()} fail: {dict(failed)}"
-    )
-    print(f"{counts}")
-    for name, missing in telling.never_taken(taken).items():
-        whole = len(telling.TABLES[name])
-        print(f"{name}: {whole - len(missing)} of {whole} transitions taken; never: {missing}")
-    return 1 if failed else 0
+                return
+            yield seed
+
+    results = running.many(due(), options.processes)
+    for result in results:
+        book.add(result)
+        if result.checker:
+            print(f"seed {result.seed} fails: {result.error}", flush=True)
+        if len(book.failed()) >= FAILURES_MAX:
+            results.close()
+            break
+        if time.monotonic() - shown > PROGRESS_S:
+            shown = time.monotonic()
+            _keep(options.summary, book.summary(shown - began))
+            of = f"{len(book.results)} of {options.seeds} stories"
+            print(f"{of} in {shown - began:.0f} s, {len(book.failed())} fail", flush=True)
+    summary = book.summary(time.monotonic() - began)
+    _keep(options.summary, summary)
+    print(summary)
+    for checker, failures in itertools.groupby(
+        sorted(book.failed(), key=lambda one: (one.checker, one.seed)), lambda one: one.checker
+    ):
+        _show(next(failures).seed, checker, shrink=not options.no_shrink)
+    return 1 if book.failed() else 0
+
+
+def _keep(path: Path | None, summary: str) -> None:
+    if path is not None:
+        path.write_text(f"{summary}\n", encoding="utf-8")
 
 
 def _show(seed: int, checker: str, *, shrink: bool) -> None:

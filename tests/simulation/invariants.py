@@ -426,24 +426,24 @@ class Jobs:
             for record in view.ended
             if self._finished.setdefault(record.key, record.state) is not record.state
         ]
+        keys = {name: record.key for name, record in view.job_records.items()}
         for name, spec in view.jobs.items():
             known = view.job_records.get(name)
             if known is None and spec.key not in self._finished:
                 found.append(f"{name} is in git and nowhere else")
-            elsewhere = known is None or known.finished or known.key != spec.key
+            elsewhere = known is None or known.finished or keys[name] != spec.key
             if known is not None and not elsewhere and known.spec != spec:
                 found.append(f"{name} does not follow its document")
         for name, record in view.job_records.items():
-            ended = self._finished.get(record.key)
+            ended = self._finished.get(keys[name])
             if ended is not None and record.state is not ended:
                 found.append(f"{record.key} was {ended} and is {record.state}")
             if record.finished:
-                self._finished[record.key] = record.state
+                self._finished[keys[name]] = record.state
             elif name not in view.jobs and not record.removed:
                 found.append(f"{name} has left git and lives on")
-            self._known.add(record.key)
-        now = {record.key for record in view.job_records.values()}
-        lost = self._known - now - self._finished.keys()
+        self._known.update(keys.values())
+        lost = self._known - set(keys.values()) - self._finished.keys()
         found += [f"{key} is gone without an end" for key in sorted(lost)]
         found += [
             f"{attempt.id} lives, its job has ended"

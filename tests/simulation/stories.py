@@ -133,7 +133,7 @@ def draw(seed: int) -> Plan:
     structure = _structure(chance)
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
-    steps += _corners(random.Random(f"{seed} rare"), nodes)
+    steps += _corners(random.Random(f"{seed} rare"), nodes, [s.subject for s in steps if s.job])
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -331,7 +331,7 @@ def owed(seed: int) -> list[desired.Job]:
 def _work(chance: random.Random) -> Iterable[Step]:
     found = [Step(chance.uniform(0, 60), "submit", job.name, job) for job in hogs(chance)]
     names: list[str] = []
-    for number in range(chance.choice([12, 18, 24])):
+    for number in range(chance.choice([18, 26, 34])):
         name = f"j{number}"
         job = a_job(chance, name, names)
         names.append(name)
@@ -339,7 +339,7 @@ def _work(chance: random.Random) -> Iterable[Step]:
         found.append(Step(at, "submit", name, job))
         if chance.random() < 0.15:
             found.append(Step(at + chance.uniform(0, 200), "cancel", name))
-        if chance.random() < 0.3:
+        for _ in range(chance.choice([0, 0, 1, 2])):
             field, value = chance.choice(
                 [
                     ("queue", chance.choice(["default", "near", "batch"])),
@@ -370,7 +370,7 @@ def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
         ("closed", chance.choice(["default", "near"])),
     ]
     for field, value in some:
-        if chance.random() < 0.45:
+        for _ in range(chance.choice([0, 1, 2])):
             at = chance.uniform(60, 0.8 * STORM_S)
             found.append(Step(at, "structure", field, fields=((field, value),)))
             plain = getattr(Changes(), field)
@@ -398,7 +398,7 @@ def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
     crashes: list[What] = ["crash-before-commit", "crash-after-commit"]
     found += [
         Step(chance.uniform(0, STORM_S), chance.choice(crashes))
-        for _ in range(chance.choice([1, 2, 4]))
+        for _ in range(chance.choice([1, 3, 5]))
     ]
     at = chance.uniform(0, 0.8 * STORM_S)
     back = at + chance.choice([10, 50, 150])
@@ -417,14 +417,25 @@ def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
 # -- what seldom comes about by itself
 
 
-def _corners(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
+def _corners(chance: random.Random, nodes: tuple[str, ...], jobs: list[str]) -> Iterable[Step]:
     """Sequences that lead to the transitions which a storm alone hardly ever takes."""
-    tales = (_undeclared_and_silent, _gone_and_repaired, _gone_in_a_pause, _drained_and_silent)
+    tales = (
+        _undeclared_and_silent,
+        _gone_and_repaired,
+        _gone_in_a_pause,
+        _drained_and_silent,
+        _unhealthy_and_undeclared,
+        _unhealthy_and_silent,
+    )
     found: list[Step] = []
-    if chance.random() < 0.25:
-        found += chance.choice(tales)(chance, chance.choice(nodes))
-    if chance.random() < 0.25:
+    for tale in chance.sample(tales, chance.choice([1, 2, 3])):
+        found += tale(chance, chance.choice(nodes))
+    if chance.random() < 0.4:
         found += _flaky(chance)
+    if chance.random() < 0.4:
+        found += _late_and_cut(chance, nodes)
+    if chance.random() < 0.4:
+        found += _cancelled_in_silence(chance, nodes, jobs)
     return found
 
 
@@ -483,6 +494,61 @@ def _drained_and_silent(chance: random.Random, node: str) -> list[Step]:
         _fault(at + 200, "connect", node),
         _set(at + 260, "drained", ""),
     ]
+
+
+def _unhealthy_and_undeclared(chance: random.Random, node: str) -> list[Step]:
+    """A node that has less than is declared leaves its pool, busy or idle, and comes back."""
+    at = chance.uniform(60, 0.5 * STORM_S)
+    left = at + chance.choice([5, 60, 120])
+    return [
+        _set(at, "swollen", True),
+        _set(left, "undeclared", node),
+        _set(left + 60, "undeclared", ""),
+        _set(left + 90, "swollen", False),
+    ]
+
+
+def _unhealthy_and_silent(chance: random.Random, node: str) -> list[Step]:
+    """A node falls silent, and has less than is declared when it is heard of again."""
+    at = chance.uniform(60, 0.5 * STORM_S)
+    return [
+        _fault(at, "cut", node),
+        _set(at + 50, "swollen", True),
+        _fault(at + 80, "connect", node),
+        _set(at + 140, "swollen", False),
+    ]
+
+
+def _late_and_cut(chance: random.Random, nodes: tuple[str, ...]) -> list[Step]:
+    """Work is given to nodes that are out of reach, and its deadline comes before it starts."""
+    at = chance.uniform(60, 0.6 * STORM_S)
+    job = msgspec.structs.replace(
+        a_job(chance, "late", []),
+        groups=(desired.TaskGroup("main", 1, Resources(500, GI), command=("true",)),),
+        queue="near",
+        owner="",
+        priority=95,
+        array_count=None,
+        parallelism=None,
+        suspend=False,
+        deadline=BEGIN + at + 16,
+        exclusive=False,
+        pools=(),
+    )
+    found = [_fault(at, "cut", node) for node in nodes]
+    found.append(Step(at + 1, "submit", job.name, job))
+    return found + [_fault(at + chance.choice([20, 100]), "connect", node) for node in nodes]
+
+
+def _cancelled_in_silence(
+    chance: random.Random, nodes: tuple[str, ...], jobs: list[str]
+) -> list[Step]:
+    """Work is cancelled while its node is out of reach, which comes back before leases end."""
+    at = chance.uniform(100, 0.8 * STORM_S)
+    found = [_fault(at, "cut", node) for node in nodes]
+    wanted = chance.sample(jobs, min(6, len(jobs)))
+    found += [Step(at + SILENCE_S + 12, "cancel", name) for name in wanted]
+    return found + [_fault(at + SILENCE_S + 16, "connect", node) for node in nodes]
 
 
 def is_flaky(name: str) -> bool:

@@ -8,7 +8,7 @@ first with endless work that holds what it can, then without it.
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 
@@ -334,12 +334,23 @@ class Teller:
         )
 
 
-Transition = tuple[StrEnum, StrEnum]
-TABLES: dict[str, frozenset[Transition]] = {
-    "jobs and elements": frozenset(states.JOB_TRANSITIONS),
-    "attempts": frozenset(states.ATTEMPT_TRANSITIONS),
-    "nodes": frozenset(states.NODE_TRANSITIONS),
+#: The literal tables by name, each with its kind of state. Transitions are told apart by kind:
+#: states of two tables with one word are equal as strings.
+TABLES: dict[str, frozenset[str]] = {
+    name: frozenset(f"{before}→{after}" for before, after in table)
+    for name, table in (
+        ("jobs and elements", states.JOB_TRANSITIONS),
+        ("attempts", states.ATTEMPT_TRANSITIONS),
+        ("nodes", states.NODE_TRANSITIONS),
+    )
 }
+_TABLE_OF: dict[type[StrEnum], str] = {
+    states.JobState: "jobs and elements",
+    states.AttemptState: "attempts",
+    states.NodeState: "nodes",
+}
+#: (table, ``Before→After``).
+Transition = tuple[str, str]
 
 
 @contextlib.contextmanager
@@ -357,7 +368,7 @@ def transitions() -> Iterator[Counter[Transition]]:
     ) -> None:
         original(subject, before, after, story)
         if before is not after:
-            taken[before, after] += 1
+            taken[_TABLE_OF[type(before)], f"{before}→{after}"] += 1
 
     states.check = listening
     try:
@@ -366,12 +377,17 @@ def transitions() -> Iterator[Counter[Transition]]:
         states.check = original
 
 
-def never_taken(taken: Counter[Transition]) -> dict[str, list[str]]:
-    """The transitions of each table that were not taken."""
-    return {
-        name: sorted(f"{a}→{b}" for a, b in table if not taken[a, b])
-        for name, table in TABLES.items()
-    }
+def by_table(taken: Counter[Transition]) -> dict[str, dict[str, int]]:
+    """How often each transition was taken, by table."""
+    found: dict[str, dict[str, int]] = {name: {} for name in TABLES}
+    for (name, transition), count in sorted(taken.items()):
+        found[name][transition] = count
+    return found
+
+
+def missing(table: str, counts: Mapping[str, int]) -> list[str]:
+    """The transitions of a table that were not taken."""
+    return sorted(one for one in TABLES[table] if not counts.get(one))
 
 
 def tell(plan: stories.Plan) -> Told:

@@ -64,6 +64,9 @@ def test_transitions_are_counted() -> None:
     plan = msgspec.structs.replace(stories.draw(2), steps=())
     with telling.transitions() as taken:
         telling.tell(plan)
-    assert set(telling.TABLES) == set(telling.never_taken(taken))
-    assert "Ended→Running" not in telling.never_taken(taken)["attempts"]
-    assert "Pending→Starting" not in telling.never_taken(taken)["jobs and elements"]
+    counts = telling.by_table(taken)
+    assert set(counts) == set(telling.TABLES)
+    assert "Pending→Starting" not in telling.missing(
+        "jobs and elements", counts["jobs and elements"]
+    )
+    assert "Ready→Gone" in telling.missing("nodes", counts["nodes"])
