@@ -97,6 +97,9 @@ def submit(
     priority: Annotated[
         str | None, typer.Option("--priority-class", help="Priority class.")
     ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
+    ] = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,
@@ -105,6 +108,7 @@ def submit(
     """Submit jobs: YAML files, or one command.
 
     Example: muster submit jobs/train.yaml
+
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
     """
     if not arguments:
@@ -126,6 +130,7 @@ def submit(
             array=array,
             time_limit=time_limit,
             priority_class=priority,
+            framework=framework,
         )
         texts = [authoring.job_text(options)]
     if dry_run:

@@ -5,10 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, looking, terminal
+from reconciler.cli import context, joblist, looking, terminal
 from reconciler.model import times
 
 Json = Any
+NODES_SHOWN = 4
+#: Events that tell why a job is where it is, and how a sentence about them begins.
+PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
 
 
 def register(app: typer.Typer) -> None:
@@ -48,8 +51,8 @@ def explain(
     else:
         if replayed:
             _explain_cycle(replayed)
-        verb = "was" if replayed else "is"
-        _explain_job(item, f"{name} {verb} {item['job']['state']}.")
+        now = terminal.seconds(replayed["decided"]) if replayed else time.time()
+        _explain_job(item, now or time.time(), past=bool(replayed))
     if replayed and replayed["disagreements"]:
         terminal.fail(
             f"the replay of cycle {replayed['cycle']} came to other {_and(replayed)} than were "
@@ -82,30 +85,97 @@ def _explain_cycle(replayed: Json) -> None:
     )
 
 
-def _explain_job(item: Json, headline: str) -> None:
-    terminal.out.print(headline, markup=False)
+def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
+    job = item["job"]
+    _say(f"{job['name']} {'was' if past else 'is'} {job['state']}{_since(job)}.")
+    if job.get("message") and not item.get("reasons"):
+        _say(f"\n{job['message']}")
     for reason in item.get("reasons") or []:
-        terminal.out.print(f"\n{reason['code']}: {reason['message']}", markup=False, soft_wrap=True)
+        _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
-            told = f"  {step['count']:>5} nodes: {step['why']}"
-            terminal.out.print(told, markup=False, soft_wrap=True)
+            nodes = "node: " if step["count"] == 1 else "nodes:"
+            _say(f"  {step['count']:>5} {nodes} {step['why']}")
         if reason.get("unblocks"):
-            told = f"  It would end with: {reason['unblocks']}."
-            terminal.out.print(told, markup=False, soft_wrap=True)
-    _explain_queue(item["queue"])
-    if item["job"]["place"]:
-        terminal.out.print(f"Place in its queue: {item['job']['place']}.", markup=False)
-    if item["job"]["estimatedStart"]:
-        terminal.out.print(f"Estimated start: {item['job']['estimatedStart']}.", markup=False)
+            _say(f"  It would end with: {reason['unblocks']}.")
+    _explain_placement(item, past=past)
+    if job["state"] not in joblist.FINISHED:
+        _explain_queue(item["queue"], item.get("borrowers") or [])
+    if job["state"] in joblist.WAITING:
+        _explain_start(job, now)
+    elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
+        task = _last(job["attempts"])["task"]
+        _say(f"\nWhat it wrote: muster logs {job['name']} --task {task} --stderr")
 
 
-def _explain_queue(queue: Json) -> None:
+def _say(text: str) -> None:
+    terminal.out.print(text, markup=False, soft_wrap=True)
+
+
+def _since(job: Json) -> str:
+    """``, for 4m10s`` of what waits or runs."""
+    if job["state"] in joblist.FINISHED:
+        return ""
+    where = sorted({one["node"] for one in job["attempts"] if one["state"] != "Ended"})
+    shown = ", ".join(where[:NODES_SHOWN])
+    more = f" and {len(where) - NODES_SHOWN} more" if len(where) > NODES_SHOWN else ""
+    return f" on {shown}{more}" if where else ""
+
+
+def _last(attempts: list[Json]) -> Json:
+    """The attempt that ended last, of those that did not end well where there is one."""
+    bad = [one for one in attempts if one.get("exitCode") != 0]
+    return max(bad or attempts, key=lambda one: one.get("ended") or "")
+
+
+def _explain_placement(item: Json, *, past: bool) -> None:
+    """Why this node, of what is placed; why it left, of what was placed and waits again."""
+    told = [one for one in item.get("events") or [] if one["kind"] in PLACEMENT_EVENTS]
+    if told and item["job"]["state"] not in joblist.FINISHED:
+        last = told[-1]
+        verb = "had been" if past else "was"
+        _say(f"\nIt {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
+        _say(f"  {last['message']}")
+
+
+def _explain_start(job: Json, now: float) -> None:
+    if job["place"]:
+        _say(f"\nPlace in its queue: {job['place']}.")
+    at = terminal.seconds(job["estimatedStart"])
+    if at is None:
+        _say("No start can be estimated.")
+        return
+    left = f" (in {terminal.duration(at - now)})" if at > now else ""
+    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}.")
+
+
+def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
+    """What the queue has, what is due to it, and who has more than is guaranteed to them."""
     if queue is None:
         return
-    terminal.out.print(f"\nQueue {queue['name']}:", markup=False)
-    for resource in ("gpu", "cpu", "memory"):
-        parts = [
-            f"{kind} {looking.amount(queue, kind, resource)}"
-            for kind in ("allocated", "guaranteed", "limit")
-        ]
-        terminal.out.print(f"  {resource:<7}{', '.join(parts)}", markup=False)
+    _say(f"\nQueue {queue['name']}:")
+    kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
+    heads = ("HAS", "GUARANTEED", "FAIR SHARE", "LIMIT", "ASKS FOR")
+    _say(f"  {'':<10}" + "".join(f"{head:>12}" for head in heads))
+    for resource, title in (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory")):
+        cells = [_amount(queue, kind, resource) for kind in kinds]
+        _say(f"  {title:<10}" + "".join(f"{cell:>12}" for cell in cells))
+    if borrowers:
+        parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
+        _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
+
+
+def _amount(queue: Json, kind: str, resource: str) -> str:
+    """An amount; memory in GiB, a dash where nothing is said."""
+    if resource != "memory":
+        return looking.amount(queue, kind, resource)
+    found = (queue.get(kind) or {}).get(resource)
+    return "-" if found is None else f"{found / 2**30:.4g} GiB"
+
+
+def _over(amounts: Json) -> str:
+    shown = []
+    if amounts.get("gpu"):
+        shown.append(f"{amounts['gpu']:g} GPU{'s' if amounts['gpu'] != 1 else ''}")
+    if amounts.get("cpu"):
+        shown.append(f"{amounts['cpu']:g} CPU{'s' if amounts['cpu'] != 1 else ''}")
+    return ", ".join(shown)

@@ -2,87 +2,26 @@
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reconciler.cli import context, nodeview, terminal
-from reconciler.model import desired, judgement, times
+from reconciler.model import desired, judgement, nearest, times
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
 
 Json = Any
 
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
-FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (jobs, job, nodes, node, queues, events, logs, status):
+    for command in (job, nodes, node, queues, events, logs, status):
         app.command()(command)
-
-
-def _reason(item: Json) -> str:
-    reasons = item.get("reasons") or []
-    if reasons:
-        return f"{reasons[0]['code']}: {reasons[0]['message']}"
-    return item.get("message") or ""
-
-
-def jobs(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these jobs.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
-    *,
-    output: context.Form = terminal.Output.TABLE,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """List jobs, and why those that wait do.
-
-    Example: muster jobs --queue research --state Pending
-    """
-    with context.controller(server, token_file) as api:
-        items = api.items("/v1/jobs", queue=queue, state=state, owner=owner)
-        if names:
-            items = [item for item in items if item["name"] in names]
-        if output in (terminal.Output.JSON, terminal.Output.YAML):
-            page = api.get("/v1/jobs", limit=1)
-            page["items"] = items
-            terminal.document(page, output)
-            return
-    now = time.time()
-    wide = output is terminal.Output.WIDE
-    rows = []
-    for item in items:
-        row = [item["name"], item["queue"], item["state"], _elements(item), _age(item, now)]
-        if wide:
-            row += [str(item["run"]), item.get("owner") or "-", _where(item)]
-        rows.append([*row, _reason(item) if item["state"] != "Succeeded" else ""])
-    headings = ["NAME", "QUEUE", "STATE", "DONE", "TIME"]
-    if wide:
-        headings += ["RUN", "OWNER", "NODES"]
-    terminal.table([*headings, "WHY"], rows, right="TIME DONE RUN")
-
-
-def _elements(item: Json) -> str:
-    counts = item["elements"] if item["array"] else {}
-    total = sum(counts.values())
-    done = sum(count for name, count in counts.items() if name in FINISHED)
-    return f"{done}/{total}" if total else "-"
-
-
-def _age(item: Json, now: float) -> str:
-    """How long it has run, or how long it waits where it does not."""
-    start = terminal.seconds(item.get("started")) or terminal.seconds(item.get("submitted"))
-    end = terminal.seconds(item.get("ended"))
-    return terminal.duration(None if start is None else max(0.0, (end or now) - start))
-
-
-def _where(item: Json) -> str:
-    nodes = sorted({a["node"] for a in item.get("attempts") or [] if a["state"] != "Ended"})
-    return ",".join(nodes) or "-"
 
 
 def job(
@@ -195,7 +134,8 @@ def nodes(
         ]
         for item in page["items"]
     ]
-    terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows)
+    cut = output is not terminal.Output.WIDE
+    terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows, cut=cut)
 
 
 def node(
@@ -213,7 +153,8 @@ def node(
         items = api.get("/v1/nodes")["items"]
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
-        terminal.fail(f"node {name} is not known; `muster nodes` lists those that are")
+        hint = nearest.hint(name, [one["name"] for one in items])
+        terminal.fail(f"node {name} is not known{hint}; `muster nodes` lists those that are")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
@@ -275,6 +216,7 @@ def queues(
         [*headings, "RUN", "WAIT"],
         rows,
         right="GPUS GUAR LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
+        cut=not wide,
     )
 
 
@@ -302,12 +244,24 @@ def events(
         while True:
             wait_s = FOLLOW_S if watch and after is not None else None
             page = api.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
+            if after is None and not page["items"]:
+                _check_known(api, job, node)
             for item in page["items"]:
                 _print_event(item, output)
             sys.stdout.flush()
             after = page["next"]
             if not watch:
                 return
+
+
+def _check_known(api: "clients.Client", job: str | None, node: str | None) -> None:
+    """Leave the command where nothing is known of what was asked for."""
+    if job is not None:
+        api.get(f"/v1/jobs/{job}")
+    if node is not None:
+        known = [one["name"] for one in api.get("/v1/nodes")["items"]]
+        if node not in known:
+            terminal.fail(f"node {node} is not known{nearest.hint(node, known)}")
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:

@@ -6,7 +6,7 @@ usage is 64 (INTERFACES).
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -15,6 +15,7 @@ from reconciler.cli import (
     changing,
     drifting,
     explaining,
+    joblist,
     keeping,
     looking,
     overriding,
@@ -55,11 +56,33 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
 )
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - the parser calls it
+    if asked:
+        serving.version()
+        raise typer.Exit(terminal.DONE)
+
+
+@app.callback()
+def _muster(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before any command."""
+
+
 for group in (
     serving,
     changing,
     overriding,
     running,
+    joblist,
     looking,
     drifting,
     top,

@@ -69,6 +69,7 @@ def audit(
     """Show who changed what, in which commit, and what became of it.
 
     Example: muster audit
+
     Example: muster audit verify
     """
     if ctx.invoked_subcommand is not None:
@@ -113,6 +114,7 @@ def verify(
     """Go along the whole chain; exits with 1 where it is broken.
 
     Example: muster audit verify
+
     Example: muster audit verify --file audit.jsonl
     """
     if file is not None:

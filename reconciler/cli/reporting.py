@@ -100,7 +100,8 @@ def report(
 
 def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
     if output is Form.TABLE and file is None:
-        terminal.note(f"{reportviews.title(made)}; {reportviews.units(made)}")
+        terminal.note(reportviews.title(made))
+        terminal.note(reportviews.units(made))
         heads = [column.name.upper() for column in made.columns]
         numbers = " ".join(heads[len(made.by) :])
         terminal.table(heads, reportviews.cells(made), right=numbers)

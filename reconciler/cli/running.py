@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,10 @@ TIMED_OUT, MUSTER_FAILED = 124, 125
 LOOK_S = 20.0
 #: How long a job that the controller does not know may take to appear: it reads commits at once.
 UNKNOWN_S_MAX = 15.0
+#: How long a job that could never start stays: nodes may be about to report for the first time.
+IMPOSSIBLE_S_MAX = 30.0
+#: Reasons that no waiting ends: only another commit does.
+IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
 #: Ends of a task that are its own doing, and its status that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
@@ -70,7 +75,8 @@ def run(
     Of several tasks the first one's output comes as it is written, that of the others at the
     end, each line behind the task's name.
 
-    128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels.
+    128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
+    does SIGTERM. What could never start is cancelled after half a minute, with its reason.
 
     Example: muster run --gpus 1 -- nvidia-smi
     """
@@ -87,38 +93,70 @@ def run(
         priority_class=priority,
         framework=framework,
     )
+    raise typer.Exit(_carry_through(options, clone, server, token_file))
+
+
+def _carry_through(
+    options: authoring.JobOptions, clone: Path | None, server: str | None, token_file: str | None
+) -> int:
+    """Submit, wait and show; the status to leave with."""
     try:
         to = operations.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
-        operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
     except operations.ChangeError as error:
         terminal.fail(str(error), MUSTER_FAILED, error.problems)
-    terminal.note(f"submitted {options.name}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
+        operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
+        terminal.note(f"submitted {options.name}")
         with context.controller(server, token_file) as api:
-            code = _attend(api, options.name)
+            return _attend(api, options.name)
+    except operations.ChangeError as error:
+        terminal.fail(str(error), MUSTER_FAILED, error.problems)
+    except _Interrupted as interrupted:
+        return _cancel(options.name, to, "interrupted", 128 + interrupted.signal)
     except KeyboardInterrupt:
-        code = _cancel(options.name, to)
+        return _cancel(options.name, to, "interrupted", 128 + signal.SIGINT)
+    except _ImpossibleError as impossible:
+        terminal.note(f"{options.name} can't start: {impossible}")
+        return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
     except typer.Exit:
-        code = MUSTER_FAILED
-    raise typer.Exit(code)
+        return MUSTER_FAILED
 
 
-def _cancel(name: str, to: operations.Target) -> int:
+class _Interrupted(BaseException):
+    """Somebody asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = number
+
+
+class _ImpossibleError(Exception):
+    """A job waits for what will not come."""
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: the job is being cancelled
+    raise _Interrupted(number)
+
+
+def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
     """Take a job back that nobody waits for any more; the status to leave with."""
     terminal.note(f"cancelling {name}")
     try:
-        operations.carry_out([operations.Act("cancel", name, "interrupted")], to)
+        operations.carry_out([operations.Act("cancel", name, reason)], to)
     except operations.ChangeError as error:
         terminal.note(f"{name} could not be cancelled and may run on: {error}")
         return MUSTER_FAILED
-    return 128 + signal.SIGINT
+    return code
 
 
 def _attend(api: clients.Client, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
-    job = _until(api, name, lambda item: item["state"] not in ("Pending", "Held"))
+    waiting = ("Pending", "Held")
+    job = _until(api, name, lambda item: item["state"] not in waiting, give_up=True)
     first = job["attempts"][0]["task"] if job["attempts"] else ""
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
@@ -170,11 +208,23 @@ def status_of(job: Json) -> int:
     return MUSTER_FAILED
 
 
-def _until(api: clients.Client, name: str, condition: Any, ends_at: float | None = None) -> Json:
-    """The job as soon as ``condition`` holds of it; None when the time is up before."""
+def _until(
+    api: clients.Client,
+    name: str,
+    condition: Any,
+    ends_at: float | None = None,
+    *,
+    give_up: bool = False,
+) -> Json:
+    """The job as soon as ``condition`` holds of it; None when the time is up before.
+
+    Raises:
+        _ImpossibleError: with ``give_up``, when it has not been possible for a while.
+    """
     after: int | None = None
     told = ""
     unknown_until = time.monotonic() + UNKNOWN_S_MAX
+    impossible_until: float | None = None
     while ends_at is None or time.monotonic() < ends_at:
         try:
             job = api.get(f"/v1/jobs/{name}")["job"]
@@ -192,14 +242,29 @@ def _until(api: clients.Client, name: str, condition: Any, ends_at: float | None
         if job is None and told != "unknown":
             told = "unknown"
             terminal.note(f"{name} is not known to the controller yet")
+        hopeless = _hopeless(job) if give_up and job is not None else ""
+        if not hopeless:
+            impossible_until = None
+        elif impossible_until is None:
+            impossible_until = time.monotonic() + IMPOSSIBLE_S_MAX
+        elif time.monotonic() > impossible_until:
+            raise _ImpossibleError(hopeless)
         left_s = LOOK_S if ends_at is None else min(LOOK_S, max(0.0, ends_at - time.monotonic()))
-        if job is None:
+        if job is None or hopeless:
             left_s = min(left_s, 1.0)
         page = api.get(
             "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
         )
         after = page["next"]
     return None
+
+
+def _hopeless(job: Json) -> str:
+    """The reason that no waiting ends, where there is one."""
+    for reason in job["reasons"]:
+        if reason["code"] in IMPOSSIBLE:
+            return f"{reason['code']}: {reason['message']}"
+    return ""
 
 
 def wait(

@@ -56,7 +56,10 @@ def up(
     path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
     branch: Annotated[str | None, typer.Option("--branch", help="Branch that is read.")] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Virtual nodes; else what the pools say.")
+        int | None,
+        typer.Option(
+            "--nodes", help="At most so many virtual nodes of those that the pools declare."
+        ),
     ] = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
     *,
@@ -85,7 +88,9 @@ def up(
     try:
         cluster.start()
         names = cluster.nodes.names() if cluster.nodes else []
-        terminal.note(f"{len(names)} virtual nodes: {', '.join(names) or 'no pool asks for any'}")
+        terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
+        if fewer := cluster.shortfall():
+            terminal.note(fewer)
         terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
         terminal.note("Ctrl-C ends everything.")
         cluster.keep(stop, terminal.note)

@@ -81,18 +81,26 @@ def document(value: Any, form: Output) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: str = "",
+    cut: bool = True,
+) -> None:
     """Print aligned columns without a frame; cells that do not fit are cut with an ellipsis.
 
     Args:
         headings: one a column, in capitals.
         rows: cells as text.
         right: headings, parted by spaces, of columns that are aligned to the right.
+        cut: False leaves all cells whole, however long lines become.
     """
     width = out.width if out.is_terminal else PIPE_WIDTH
     numeric = set(right.split())
     columns = list(zip(headings, *rows, strict=True))
-    widths = fit([max(map(len, column)) for column in columns], width)
+    widths = [max(map(len, column)) for column in columns]
+    widths = fit(widths, width) if cut else widths
     for number, cells in enumerate((headings, *rows)):
         line = rich.text.Text()
         for heading, cell, size in zip(headings, cells, widths, strict=True):

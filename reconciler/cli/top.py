@@ -93,7 +93,8 @@ def picture(
 ) -> list[str]:
     """The lines of the screen, at most ``height`` of them, none longer than ``width``."""
     nodes, queues = seen["nodes"], seen["queues"]
-    lines = [_head(seen, now), "", *_bars(nodes), ""]
+    there = [node for node in nodes if node["state"] != "Gone"]
+    lines = [_head(seen, now), "", *_bars(there), ""]
     room = max(6, height - len(lines) - 3)
     queue_rows = max(2, min(len(queues), room // 3))
     node_rows = max(2, min(len(nodes), room // 3))
@@ -116,7 +117,7 @@ def _head(seen: dict[str, Json], now: float) -> str:
 
 
 def _bars(nodes: list[Json]) -> list[str]:
-    """What all nodes together have given away."""
+    """What the nodes that are there have given away together."""
     lines = []
     for title, resource, unit in (
         ("GPUs", "gpu", 1.0),

@@ -181,13 +181,19 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
         return
     if all(attempt.started_at is not None for attempt in attempts):
         draft.set_element(element, JobState.RUNNING)
-        if draft.started_at is None:
-            draft.started_at = min(a.started_at for a in attempts if a.started_at is not None)
+        _note_start(draft, attempts)
     ends_at = _time_is_up_at(draft, element, attempts)
     if ends_at is not None and ends_at <= work.now:
         give_verdict(work, draft, element, EndReason.TIMED_OUT)
     elif ends_at is not None:
         work.wake(ends_at)
+
+
+def _note_start(draft: desk.JobDraft, attempts: list[records.AttemptRecord]) -> None:
+    """Note when a job first ran: all tasks of a try did, however short."""
+    times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    if draft.started_at is None and len(times) == len(attempts):
+        draft.started_at = min(times)
 
 
 def _time_is_up_at(
@@ -230,6 +236,7 @@ def _conclude(
     if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
         verdict = EndReason.LOST
     tries = desk.try_number_of(attempts, note)
+    _note_start(draft, attempts)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)
     _account(work, draft.spec, attempts, succeeded=verdict is None)
@@ -254,7 +261,7 @@ def _conclude(
     else:
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
-        draft.message = _why(min(attempts, key=_blame))
+        draft.message = _why(draft.spec, min(attempts, key=_blame))
 
 
 def _is_made_right(
@@ -301,11 +308,12 @@ def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
     return (not own_will, attempt.ended_at or 0.0)
 
 
-def _why(attempt: records.AttemptRecord) -> str:
+def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
     how = f"signal {attempt.signal}" if attempt.signal else f"status {attempt.exit_code}"
     detail = f": {attempt.message}" if attempt.message else ""
+    of_element = "" if spec.array_count is None else f" of element {attempt.element}"
     return (
-        f"task {attempt.group}-{attempt.index} of element {attempt.element} ended with {how} "
+        f"task {attempt.group}-{attempt.index}{of_element} ended with {how} "
         f"on {attempt.node}{detail}"
     )
 

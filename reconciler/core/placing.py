@@ -144,9 +144,12 @@ def _place(
     if not grows:
         draft.set_element(element, JobState.STARTING)
     where = Counter(names[task.node] for task in tasks)
-    places = ", ".join(f"{count} on {name}" for name, count in sorted(where.items()))
+    places = ", ".join(
+        f"{count} task{'s' if count > 1 else ''} on {name}" for name, count in sorted(where.items())
+    )
     why = f" ({parts[0].why})" if parts[0].why else ""
-    what = f"element {element} grows by" if grows else f"element {element}, try {number}:"
+    which = "" if spec.array_count is None else f"element {element}, "
+    what = f"{which}growth by" if grows else f"{which}try {number}:"
     work.event("JobPlaced", f"{what} {places}{why}", job=spec.name)
 
 

@@ -9,12 +9,13 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
 from reconciler.core import journal
 from reconciler.core import memory as memories
-from reconciler.model import records, times
+from reconciler.model import outcome, records, times
 from reconciler.model.states import AttemptState, JobState
 from reconciler.operations import replaying, views
 from reconciler.store import Reader, StoreError
@@ -49,6 +50,13 @@ class Replayed(msgspec.Struct, frozen=True, rename="camel"):
     disagreements: list[str]
 
 
+class Borrower(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
+
+    name: str
+    over: views.AmountsView
+
+
 class Explained(msgspec.Struct, frozen=True, rename="camel"):
     """A job at a moment, with its queue then and what had happened until then."""
 
@@ -56,6 +64,24 @@ class Explained(msgspec.Struct, frozen=True, rename="camel"):
     queue: views.QueueView | None
     events: list[views.EventView]
     replayed: Replayed
+    borrowers: list[Borrower] = []
+
+
+def borrowers(queues: Sequence[outcome.QueueUsage], most: int = 5) -> list[Borrower]:
+    """The queues without children that hold the most over their guarantees, first by GPUs."""
+    parents = {queue.parent for queue in queues}
+    over = []
+    for queue in queues:
+        if queue.name in parents:
+            continue
+        more = [
+            max(0, has - (due or 0))
+            for has, due in zip(queue.allocated, queue.guaranteed, strict=True)
+        ]
+        cpu, _, gpu = more
+        if gpu or (cpu and queue.guaranteed[0] is not None):
+            over.append((-gpu, -cpu, queue.name, more))
+    return [Borrower(name, views.vector(more)) for _, _, name, more in sorted(over)[:most]]
 
 
 def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained:
@@ -90,6 +116,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         job=shown,
         queue=None if queue is None else views.queue_view(queue),
         events=[views.event_view(event) for event in happened],
+        borrowers=borrowers(call.told.queues) if shown.reasons else [],
         replayed=Replayed(
             asked=times.format_time(at),
             decided=times.format_time(call.now),

@@ -116,10 +116,11 @@ class LocalCluster:
         )
         try:
             self.follow_pools()
-        except clients.ApiError as error:
+        except clients.ApiError:
             raise ClusterError(
-                f"what answers at {self.url} is not the controller that was started ({error}); "
-                "end the other one, or choose another address with --listen"
+                f"what answers at {self.url} is not the controller that was started, but another "
+                "one, which does not know its token: end that one, or choose another address "
+                "with --listen"
             ) from None
 
     def _take_folder(self) -> None:
@@ -192,6 +193,16 @@ class LocalCluster:
                     return
         raise ClusterError(
             f"the controller does not answer after {READY_S_MAX:.0f} s: {self._last_words()}"
+        )
+
+    def shortfall(self) -> str:
+        """What to say where fewer nodes are declared than were asked for; else nothing."""
+        declared = len(self.nodes.names()) if self.nodes is not None else 0
+        if self.node_count is None or declared >= self.node_count:
+            return ""
+        return (
+            f"{self.node_count} nodes were asked for, and the virtual pools declare {declared}: "
+            "raise `count` of a pool and commit"
         )
 
     def follow_pools(self) -> list[str]:

@@ -9,7 +9,7 @@ from litestar import get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
-from reconciler.model import link, records
+from reconciler.model import link, nearest, records
 from reconciler.model.states import JobState
 from reconciler.operations import views
 from reconciler.server import access, failures, lists, services
@@ -17,6 +17,8 @@ from reconciler.server.link_client import LinkDownError
 from reconciler.store.reader import cursor, parse_cursor
 
 LIMIT_MAX = 1000
+#: The most jobs whose names are compared with one that is not known.
+ALIKE_MAX = 200
 #: How long a reader of events may wait for news.
 FOLLOW_S_MAX = 60.0
 HOOK_BYTES_MAX = 1024 * 1024
@@ -55,8 +57,11 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     """A job, or the answer that there is none."""
     found = service.reader.job(name, run)
     if found is None:
-        which = f"job {name}" if run is None else f"run {run} of job {name}"
-        raise failures.Failure(404, f"{which} is not known")
+        if run is not None and service.reader.job(name) is not None:
+            raise failures.Failure(404, f"run {run} of job {name} is not known")
+        alike = service.reader.jobs(name_prefix=name[:2], limit=ALIKE_MAX)
+        hint = nearest.hint(name, [job.name for job in alike])
+        raise failures.Failure(404, f"job {name} is not known{hint}")
     return found
 
 

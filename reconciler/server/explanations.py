@@ -84,6 +84,7 @@ async def explain(
         reasons=told.job.reasons,
         queue=told.queue,
         events=told.events,
+        borrowers=told.borrowers,
         replayed=told.replayed,
         as_of=told.replayed.decided,
         revision=told.replayed.revision,
@@ -98,12 +99,14 @@ def _now(service: services.Services, name: str, limit: int) -> lists.Explanation
         )
     found = api.job_or_404(service, name, None)
     (shown,) = api.show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
-    queue = next((one for one in api.show_queues(service) if one.name == shown.queue), None)
+    usages = views.stored_queues(service.reader.view(views.QUEUES))
+    queue = next((views.queue_view(one) for one in usages if one.name == shown.queue), None)
     return lists.Explanation(
         job=shown,
         reasons=shown.reasons,
         queue=queue,
         events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
+        borrowers=explaining.borrowers(usages) if shown.reasons else [],
         **lists.head(service),
     )
 

@@ -77,14 +77,16 @@ class Job(Envelope, frozen=True, kw_only=True):
 class Explanation(Envelope, frozen=True, kw_only=True):
     """Why a job is as it is: its reasons in order, its queue's arithmetic, and its story so far.
 
-    ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and ``revision``
-    are that cycle's then. It is null in an answer about now.
+    ``borrowers`` are the queues that hold the most over what is guaranteed to them, where the job
+    waits. ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and
+    ``revision`` are that cycle's then. It is null in an answer about now.
     """
 
     job: views.JobView
     reasons: list[views.ReasonView]
     queue: views.QueueView | None
     events: list[views.EventView]
+    borrowers: list[explaining.Borrower] = []
     replayed: explaining.Replayed | None = None
 
 

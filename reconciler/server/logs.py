@@ -253,6 +253,9 @@ async def logs(
     ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own.
     """
     service: services.Services = state.services
+    refused = await asyncio.to_thread(api.refused_or_none, service, name, run)
+    if refused is not None:
+        raise failures.Failure(404, f"nothing of job {name} has run: {refused.message}")
     job = await asyncio.to_thread(api.job_or_404, service, name, run)
     group, index = task_of(job, task)
     if (element or 0) >= job.spec.element_count:

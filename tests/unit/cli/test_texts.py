@@ -1,8 +1,9 @@
 """What commands print reaches a pipe in whole lines, and tables have room for what matters."""
 
 import pytest
+import typer
 
-from reconciler.cli import drifting, explaining
+from reconciler.cli import drifting, explaining, joblist, running, terminal
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,8 +14,14 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
         "funnel": [{"count": 2, "why": long}],
         "unblocks": long,
     }
-    item = {"job": {"place": None, "estimatedStart": None}, "reasons": [reason], "queue": None}
-    explaining._explain_job(item, "j is Pending.")
+    job: dict[str, object] = {
+        "name": "j",
+        "state": "Pending",
+        "place": None,
+        "estimatedStart": None,
+        "attempts": [],
+    }
+    explaining._explain_job({"job": job, "reasons": [reason], "queue": None}, 0.0)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "word" in line] == [
         f"OverLimit: {long}",
@@ -29,3 +36,179 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_commits_are_short_in_tables(subject: str, expected: str) -> None:
     assert drifting._short(subject) == expected
+
+
+AMOUNTS = {"cpu": 4.0, "memory": 3 * 2**30, "gpu": 6.0}
+QUEUE = {
+    "name": "vision",
+    "allocated": AMOUNTS,
+    "guaranteed": {"cpu": None, "memory": None, "gpu": 8.0},
+    "fairShare": None,
+    "limit": {"cpu": None, "memory": None, "gpu": None},
+    "demand": {"cpu": 5.5, "memory": 2**40, "gpu": 60.0},
+}
+BORROWER = {"name": "speech", "over": {"cpu": 1.0, "memory": 0, "gpu": 12.0}}
+
+
+def _attempt(**fields: object) -> dict[str, object]:
+    return {
+        "task": "main-0",
+        "node": "n1",
+        "state": "Ended",
+        "exitCode": 0,
+        "ended": "2026",
+    } | fields
+
+
+def _job(**fields: object) -> dict[str, object]:
+    return {
+        "name": "j", "state": "Pending", "place": None, "estimatedStart": None, "attempts": [],
+    } | fields  # fmt: skip
+
+
+EXPLAINED = {
+    "waits": (
+        {
+            "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
+            "reasons": [
+                {"code": "NeverFits", "message": "m", "funnel": [{"count": 1, "why": "w"}]}
+            ],
+            "queue": QUEUE,
+            "borrowers": [BORROWER],
+        },
+        """\
+j is Pending.
+
+NeverFits: m
+      1 node:  w
+
+Queue vision:
+                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+  GPUs                 6           8           -           -          60
+  CPUs                 4           -           -           -         5.5
+  memory           3 GiB           -           -           -    1024 GiB
+Over what is guaranteed to them: speech (12 GPUs, 1 CPU).
+
+Place in its queue: 2.
+Estimated start: 01-01 02:00 (in 1h00m).
+""",
+    ),
+    "waits without an estimate": (
+        {"job": _job(place=1), "reasons": [], "queue": None},
+        "j is Pending.\n\nPlace in its queue: 1.\nNo start can be estimated.\n",
+    ),
+    "runs": (
+        {
+            "job": _job(
+                state="Running",
+                attempts=[_attempt(state="Running", node=f"n{number}") for number in range(6)],
+            ),
+            "events": [
+                {"kind": "JobPlaced", "at": "1970-01-01T00:00:05Z", "message": "try 1: 6 tasks"},
+                {"kind": "JobStarting", "at": "1970-01-01T00:00:05Z", "message": ""},
+            ],
+            "queue": None,
+        },
+        """\
+j is Running on n0, n1, n2, n3 and 2 more.
+
+It was placed at 01-01 00:00:
+  try 1: 6 tasks
+""",
+    ),
+    "failed": (
+        {
+            "job": _job(
+                state="Failed",
+                message="task main-1 ended with status 3 on n1",
+                attempts=[_attempt(), _attempt(task="main-1", exitCode=3, ended="2025")],
+            ),
+            "queue": QUEUE,
+        },
+        """\
+j is Failed.
+
+task main-1 ended with status 3 on n1
+
+What it wrote: muster logs j --task main-1 --stderr
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXPLAINED)
+@pytest.mark.usefixtures("in_utc")
+def test_what_is_explained(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    item, expected = EXPLAINED[case]
+    explaining._explain_job(item, 3600.0)
+    assert capsys.readouterr().out == expected
+
+
+def _listed(name: str, state: str, **fields: object) -> dict[str, object]:
+    return {
+        "name": name, "queue": "q", "state": state, "array": False, "elements": {}, "run": 1,
+        "owner": "", "submitted": "1970-01-01T00:00:00Z", "started": None, "ended": None,
+        "attempts": [], "reasons": [], "message": "",
+    } | fields  # fmt: skip
+
+
+JOBS = [
+    _listed("a", "Pending", reasons=[{"code": "Behind", "message": "long " * 20}]),
+    _listed("b", "Running", started="1970-01-01T00:01:00Z"),
+    _listed("c", "Cancelled", ended="1970-01-01T00:00:30Z"),
+    _listed("d", "Succeeded", started="1970-01-01T00:00:05Z", ended="1970-01-01T00:00:07Z"),
+]
+
+
+def test_lists_tell_waiting_from_running(capsys: pytest.CaptureFixture[str]) -> None:
+    joblist.show(JOBS, 3600.0, wide=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME  QUEUE  STATE      WAITED     RAN  WHY",
+        "a     q      Pending     1h00m       -  Behind: long long long long long long l…",
+        "b     q      Running     1m00s  59m00s",
+        "c     q      Cancelled     30s       -",
+        "d     q      Succeeded    5.0s    2.0s",
+    ]
+
+
+def test_wide_lists_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    array = _listed("e", "Running", array=True, elements={"Succeeded": 3, "Running": 1})
+    joblist.show([*JOBS, array], 3600.0, wide=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].rstrip().endswith("Behind: " + ("long " * 20).rstrip())
+    assert "3/4" in lines[-1]
+
+
+def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    joblist.show([], 0.0, wide=False)
+    assert capsys.readouterr() == ("", "no jobs\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [("Pending", "Pending"), ("pending", "Pending"), ("timedout", "TimedOut")],
+)
+def test_states_however_they_are_capitalised(written: str, expected: str) -> None:
+    assert joblist._state(written) == expected
+
+
+def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        joblist._state("pendng")
+    assert left.value.exit_code == terminal.USAGE
+    assert "did you mean Pending?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([], ""),
+        (["OverLimit"], ""),
+        (["OverLimit", "NeverFits"], "NeverFits: m"),
+        (["Invalid"], "Invalid: m"),
+        (["Held"], ""),
+    ],
+)
+def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
+    job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
+    assert running._hopeless(job) == expected

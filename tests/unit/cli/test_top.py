@@ -1,7 +1,5 @@
 """``muster top``: what its screen shows, and that it fits."""
 
-import time
-
 import pytest
 
 from reconciler.cli import top
@@ -72,12 +70,6 @@ WHAT CHANGES
 11-14 22:13  NodeUnknown      gpu002  not heard of for long for long for long f…"""
 
 
-@pytest.fixture
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 @pytest.mark.usefixtures("in_utc")
 def test_the_screen_shows_what_matters_first() -> None:
     lines = top.picture(SEEN, EVENTS, 80, 24, NOW)
@@ -100,3 +92,11 @@ def test_a_cluster_that_has_nothing_yet_has_a_screen() -> None:
 @pytest.mark.parametrize(("part", "shown"), [(0.0, "[....]"), (0.5, "[##..]"), (7.0, "[####]")])
 def test_a_bar_is_never_wider_than_its_frame(part: float, shown: str) -> None:
     assert top.bar(part, 4) == shown
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_what_has_gone_is_not_counted() -> None:
+    nodes = [node(1, given=4), node(2, "Gone")]
+    lines = top.picture(SEEN | {"nodes": nodes}, EVENTS, 80, 24, NOW)
+    assert lines[2].endswith(" 4 of 8")
+    assert any("gpu002              Gone" in line for line in lines)

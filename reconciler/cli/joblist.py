@@ -1,0 +1,144 @@
+"""``muster jobs``: the list that people look at most, and what is said where it would be empty.
+
+Names, queues and states that do not exist are told apart from lists in which nothing stands: an
+empty table never hides a slip of the pen.
+"""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.model import nearest, states
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
+
+Json = Any
+
+STATES = tuple(state.value for state in states.JobState)
+FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
+WAITING = frozenset({"Pending", "Held"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(jobs)
+
+
+def jobs(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these jobs.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
+    state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List jobs, those submitted last first, and why those that wait do.
+
+    WAITED is the time from the submission to the start, RAN the time since; with -o wide nothing
+    is cut.
+
+    Example: muster jobs --queue research --state Pending
+    """
+    wanted = None if state is None else _state(state)
+    with context.controller(server, token_file) as api:
+        items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)
+        if names:
+            items = [item for item in items if item["name"] in names]
+        if queue is not None and not items:
+            _check_queue(api, queue)
+        missing = [name for name in names or () if name not in {item["name"] for item in items}]
+        unknown = [name for name in missing if not _is_known(api, name)]
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            page = api.get("/v1/jobs", limit=1)
+            page["items"] = items
+            terminal.document(page, output)
+        else:
+            show(items, time.time(), wide=output is terminal.Output.WIDE)
+    if unknown:
+        terminal.fail(f"{_list(unknown)} not known")
+
+
+def _state(written: str) -> str:
+    """A state as it is named, however it was capitalised; leaves the command when it is none."""
+    found = {name.lower(): name for name in STATES}.get(written.lower())
+    if found is None:
+        hint = nearest.hint(written.capitalize(), STATES)
+        terminal.fail(
+            f"--state: found {written!r}, expected one of {', '.join(STATES)}{hint}",
+            terminal.USAGE,
+        )
+    return found
+
+
+def _check_queue(api: "clients.Client", queue: str) -> None:
+    """Leave the command where no queue has that name."""
+    known = [one["name"] for one in api.get("/v1/queues")["items"]]
+    if queue not in known:
+        terminal.fail(f"queue {queue} is not known{nearest.hint(queue, known)}")
+
+
+def _is_known(api: "clients.Client", name: str) -> bool:
+    """Whether there is such a job, which a filter has left out."""
+    return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
+
+
+def _list(names: list[str]) -> str:
+    return f"job {names[0]} is" if len(names) == 1 else f"jobs {', '.join(names)} are"
+
+
+def show(items: list[Json], now: float, *, wide: bool) -> None:
+    """Print the table."""
+    if not items:
+        terminal.note("no jobs")
+        return
+    arrays = wide or any(item["array"] for item in items)
+    rows = []
+    for item in items:
+        row = [item["name"], item["queue"] or "-", item["state"]]
+        row += [_elements(item)] if arrays else []
+        row += [_waited(item, now), _ran(item, now)]
+        if wide:
+            row += [str(item["run"]), item.get("owner") or "-", _where(item)]
+        rows.append([*row, why(item) if item["state"] != "Succeeded" else ""])
+    headings = ["NAME", "QUEUE", "STATE", *(["DONE"] if arrays else []), "WAITED", "RAN"]
+    if wide:
+        headings += ["RUN", "OWNER", "NODES"]
+    terminal.table([*headings, "WHY"], rows, right="WAITED RAN DONE RUN", cut=not wide)
+
+
+def why(item: Json) -> str:
+    """The first reason of a job that waits, or what is said of its end."""
+    reasons = item.get("reasons") or []
+    if reasons:
+        return f"{reasons[0]['code']}: {reasons[0]['message']}"
+    return item.get("message") or ""
+
+
+def _elements(item: Json) -> str:
+    counts = item["elements"] if item["array"] else {}
+    total = sum(counts.values())
+    done = sum(count for name, count in counts.items() if name in FINISHED)
+    return f"{done}/{total}" if total else "-"
+
+
+def _waited(item: Json, now: float) -> str:
+    """From the submission to the first start, or until now, or to an end without a start."""
+    submitted = terminal.seconds(item.get("submitted"))
+    until = terminal.seconds(item.get("started")) or terminal.seconds(item.get("ended")) or now
+    return terminal.duration(None if submitted is None else max(0.0, until - submitted))
+
+
+def _ran(item: Json, now: float) -> str:
+    """Since its first start, where it ever started."""
+    start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
+    return terminal.duration(None if start is None else max(0.0, (end or now) - start))
+
+
+def _where(item: Json) -> str:
+    nodes = sorted({a["node"] for a in item.get("attempts") or [] if a["state"] != "Ended"})
+    return ",".join(nodes) or "-"
