@@ -1,6 +1,6 @@
 #!/bin/sh
 # Plans HEAD against BASE, writes plan.md and plan.json, and tells how it went:
-# 0 nothing changes or something does, 3 the revision is refused, anything else an error.
+# 0 nothing changes or something does, 3 something of it is refused or will be held, anything else an error.
 # With MUSTER_SERVER (and MUSTER_TOKEN_FILE), or a file of `muster snapshot` named by
 # MUSTER_SNAPSHOT, it looks ahead; without, it says that it could not.
 set -u

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         plancomment,
         planning,
         plantext,
+        planviews,
         problemforms,
         revisions,
         snapshots,
@@ -143,7 +144,7 @@ def plan(
 
     The objects that change, what that does to GPUs, guarantees and running work, which jobs start
     sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
-    something does, 3 when the revision is refused.
+    something does, 3 when something of the revision is refused, or held until it is approved.
 
     Example: muster plan my-branch --base main
     """
@@ -162,6 +163,11 @@ def plan(
         no_snapshot=why or "it was not asked for (--no-forecast)",
         horizon_s=horizon_s,
     )
+    _show(made, output, name)
+    raise typer.Exit(_CODES[made.verdict])
+
+
+def _show(made: planviews.Plan, output: PlanForm, name: str) -> None:
     if output is PlanForm.MARKDOWN:
         sys.stdout.write(plancomment.render(made, name))
     elif output is PlanForm.TEXT:
@@ -169,8 +175,14 @@ def plan(
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
         terminal.document(made, terminal.Output(output.value))
-    codes = {"none": terminal.DONE, "changes": terminal.CHANGES, "refused": terminal.REFUSED}
-    raise typer.Exit(codes[made.verdict])
+
+
+_CODES = {
+    "none": terminal.DONE,
+    "changes": terminal.CHANGES,
+    "held": terminal.REFUSED,
+    "refused": terminal.REFUSED,
+}
 
 
 def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None) -> str:

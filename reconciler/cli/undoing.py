@@ -10,11 +10,12 @@ import typer
 from reconciler.cli import changing, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations import plantext, suspending
+    from reconciler.operations import planning, plantext, suspending
     from reconciler.operations import rollback as going_back
 else:
     from reconciler.cli import lazily
 
+    planning = lazily.module("reconciler.operations.planning")
     plantext = lazily.module("reconciler.operations.plantext")
     going_back = lazily.module("reconciler.operations.rollback")
     suspending = lazily.module("reconciler.operations.suspending")
@@ -56,10 +57,10 @@ def rollback(
             terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
         for change in made.changes:
-            title = f"{plantext.MARKS[change.operation]} {change.kind} {change.name}"
-            terminal.out.print(title, style=plantext.STYLES[change.operation], markup=False)
-            for field, (before, after) in change.fields.items():
-                terminal.out.print(f"    {field}: {before} → {after}", markup=False, soft_wrap=True)
+            for line in plantext.change_lines(planning.change_view(change)):
+                terminal.out.print(
+                    line.text, style=line.style or None, markup=False, soft_wrap=True
+                )
         if made.problems:
             terminal.fail("going back there is refused today", details=made.problems)
         if not yes and not typer.confirm(f"Go back to {revision}?", err=True):

@@ -60,6 +60,11 @@ def pool_of_node(work: desk.Work) -> Mapping[str, str]:
     return part.pool_of
 
 
+def out_of_service(work: desk.Work) -> list[str]:
+    """Names of nodes that may get nothing new, and of some that may; sorted."""
+    return sorted(work.recall.part(_Ready).others)
+
+
 def watch(work: desk.Work) -> None:
     """Renew every node's state and give up what leases no longer hold."""
     structure = work.desired.structure
@@ -133,8 +138,16 @@ def _renew_state(
     drain = pool.drains.get(node.name) if pool else None
     drain = drain or work.override_drains.get(node.name)
     state, message = _state_of(work, node, pool, drain)
+    leave = node.leave if pool is None else pool.leaving
+    leaves = leave is not None and state in (NodeState.DRAINING, NodeState.DRAINED)
     return work.renew_node(
-        node, state=state, message=message, drain=drain, pool=pool.name if pool else ""
+        node,
+        state=state,
+        message=message,
+        drain=drain,
+        pool=pool.name if pool else "",
+        leave=leave,
+        drain_since=(node.drain_since or work.now) if leaves else 0.0,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.core import draining
 from reconciler.model import desired, provisioning, records
 from reconciler.model.states import AttemptState, NodeState
 
@@ -77,6 +78,19 @@ class AmountChange(msgspec.Struct, frozen=True):
     after: int | None
 
 
+class Above(msgspec.Struct, frozen=True):
+    """A queue that holds more, with those below it, than a limit that is lowered.
+
+    Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them.
+    """
+
+    queue: str
+    resource: Literal["cpu", "memory", "gpu"]
+    limit: int
+    used: int
+    jobs: int
+
+
 class JobImpact(msgspec.Struct, frozen=True):
     """What happens to a job that has tasks on nodes now.
 
@@ -87,6 +101,7 @@ class JobImpact(msgspec.Struct, frozen=True):
         gpu_hours_lost: what they have put in since they started and nobody can take up again;
             0 for work that is asked to save, or goes on.
         nodes: where those tasks are.
+        leaves_in_s: of what is drained, after how long it is told to leave; None: never.
     """
 
     job: str
@@ -97,6 +112,7 @@ class JobImpact(msgspec.Struct, frozen=True):
     gpus: float
     gpu_hours_lost: float
     nodes: tuple[str, ...] = ()
+    leaves_in_s: float | None = None
 
     @property
     def ends(self) -> bool:
@@ -390,6 +406,42 @@ def _changes(
         yield AmountChange(label, field, "gpu", old.gpu_milli, new.gpu_milli)
 
 
+def above_limits(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed
+) -> Iterator[Above]:
+    """Queues in which more runs than a limit that the change lowers; nothing of it is ended."""
+    resources: tuple[Literal["cpu", "memory", "gpu"], ...] = ("cpu", "memory", "gpu")
+    lowered = [
+        (name, position, new)
+        for name, queue in after.queues.items()
+        for position, new in enumerate(queue.limit.as_vector())
+        if new is not None and new != _limit(before, name, position)
+    ]
+    if not lowered:
+        return
+    used: dict[str, list[int]] = {}
+    holders: dict[str, set[str]] = {}
+    for job, attempts in _live(observed).items():
+        record = observed.jobs.get(job)
+        at = record.spec.queue if record is not None else None
+        while at is not None and at in after.queues:
+            row = used.setdefault(at, [0, 0, 0])
+            for attempt in attempts:
+                for position, amount in enumerate(attempt.resources.as_vector()):
+                    row[position] += amount
+            holders.setdefault(at, set()).add(job)
+            at = after.queues[at].parent
+    for name, position, limit in lowered:
+        has = used.get(name, [0, 0, 0])[position]
+        if has > limit:
+            yield Above(name, resources[position], limit, has, len(holders[name]))
+
+
+def _limit(structure: desired.Structure, queue: str, position: int) -> int | None:
+    found = structure.queues.get(queue)
+    return found.limit.as_vector()[position] if found is not None else None
+
+
 # --- running work -----------------------------------------------------------------------------
 
 
@@ -403,12 +455,14 @@ def _jobs(
         if record is None or record.removed:
             continue
         attempts = live
+        leaves_in_s: float | None = None
         how, part = _fate(record, live, before, after, now)
         if how is None:
             attempts = [attempt for attempt in live if attempt.node in leaving]
             if not attempts:
                 continue
-            how, part = "drained", "structure"
+            leaves_in_s = _leaves_in_s(record.spec, [leaving[one.node] for one in attempts])
+            how, part = ("evicted" if leaves_in_s == 0 else "drained"), "structure"
         yield JobImpact(
             job=name,
             queue=record.spec.queue,
@@ -418,16 +472,28 @@ def _jobs(
             gpus=sum(attempt.resources.gpu_milli for attempt in attempts) / 1000,
             gpu_hours_lost=_lost(record.spec, how, attempts, now),
             nodes=tuple(sorted({attempt.node for attempt in attempts})),
+            leaves_in_s=leaves_in_s,
         )
+
+
+def _leaves_in_s(spec: desired.Job, policies: Iterable[desired.Leaving | None]) -> float | None:
+    """After how long a job leaves nodes that are drained by policies; None: when it ends."""
+    moments = [draining.leaves_at(one, spec, 0.0) for one in policies if one is not None]
+    return min((one for one in moments if one is not None), default=None)
 
 
 def _leaving(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
-) -> set[str]:
-    """Nodes that are in service before the change and in no pool's service after it."""
-    old = {node for pool in before.pools.values() for node in in_service(pool, observed)}
+) -> dict[str, desired.Leaving | None]:
+    """Nodes in service before the change and in no pool's after it, and how each leaves."""
+    old = {n: pool for pool in before.pools.values() for n in in_service(pool, observed)}
     new = {node for pool in after.pools.values() for node in in_service(pool, observed)}
-    return old - new
+    still = after.pool_of_node()
+    return {
+        node: (after.pools[still[node]] if node in still else pool).leaving
+        for node, pool in old.items()
+        if node not in new
+    }
 
 
 def _live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:

@@ -15,6 +15,7 @@ from reconciler.core import (
     admission,
     autoscaling,
     budgets,
+    draining,
     drifts,
     health,
     ingest,
@@ -73,6 +74,7 @@ def reconcile(
     ended("health")
     lifecycle.progress(work)
     budgets.enforce(work)
+    draining.apply(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
     remedies.apply(work)

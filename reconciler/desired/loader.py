@@ -67,6 +67,8 @@ class Loader:
         self._provenance = provenance.Provenance(repository, clock)
         #: The commits that the last new head brought, the oldest first.
         self.line: tuple[source.Commit, ...] = ()
+        #: Digests that those commits approve, as far as that counts.
+        self.approved: tuple[str, ...] = ()
         self._merges: dict[str, str] = {}
         self._generation = incumbents.generation
         self._desired = desired.Desired()
@@ -176,6 +178,7 @@ class Loader:
                 f"or reset. Push a commit that follows it, or {self._how_to_accept(head)}",
             )
         walk = self._walk(head)
+        self.approved = walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
         self._apply(head, walk.trust)
 

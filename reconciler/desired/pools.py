@@ -49,7 +49,17 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         drift=drift_policy(spec.drift.policy, faults, of_pool=True),
         **_health(spec, faults),
         provisioning=_provisioning(spec, faults),
+        leaving=_leaving(spec.drain, faults),
     )
+
+
+def _leaving(said: nodepool.DrainSpec, faults: Faults) -> desired.Leaving | None:
+    """How nodes leave service; None where it is as if nothing were said."""
+    grace_s = None
+    if said.grace is not None:
+        grace_s = faults.duration(said.grace, "spec", "drain", "grace")
+    found = desired.Leaving(said.wait_for, grace_s)
+    return None if found == desired.Leaving() else found
 
 
 def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:

@@ -320,6 +320,17 @@ class Provisioning(msgspec.Struct, frozen=True):
     orphans: Literal["report", "destroy"] = "report"
 
 
+class Leaving(msgspec.Struct, frozen=True):
+    """How nodes of a pool leave service: what of their work is waited for, and how long.
+
+    ``wait_for``: ``all``; ``unsaved``, what has no checkpoint; ``nothing``. ``grace_s`` None: until
+    it ends by itself.
+    """
+
+    wait_for: Literal["all", "unsaved", "nothing"] = "all"
+    grace_s: int | None = None
+
+
 class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
@@ -329,6 +340,7 @@ class Pool(msgspec.Struct, frozen=True):
     ``checks`` is what its nodes look at; ``remedies`` what is done where a check has failed, by its
     name, on at the most ``remedies_at_once`` nodes.
     ``provisioning`` is there where nodes come and go: any of ``nodes`` may then be absent.
+    ``leaving`` None: what runs on nodes that leave service goes on until it ends.
     """
 
     name: str
@@ -355,6 +367,7 @@ class Pool(msgspec.Struct, frozen=True):
     remedies_at_once: int = 1
     black_hole: BlackHole | None = None
     provisioning: Provisioning | None = None
+    leaving: Leaving | None = None
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""

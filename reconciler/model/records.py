@@ -275,6 +275,9 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ``last_answer_at`` is when it was last answered: its leases can't run longer than from then.
     ``pool`` is empty for a node that no pool declares. ``unwanted`` are attempts that live there
     though they were given up or are not known: they hold devices until they have left.
+    ``leave`` is how the last pool that had it in service lets its nodes leave, None where it says
+    nothing; with it, ``drain_since`` is since when nothing new starts there, 0 while it is in
+    service.
     """
 
     name: str
@@ -293,6 +296,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     unwanted: tuple[str, ...] = ()
     failures: tuple[QuickFailure, ...] = ()
     out_until: float = 0.0
+    leave: desired.Leaving | None = None
+    drain_since: float = 0.0
 
 
 OverrideVerb = Literal["cancel", "drain"]

@@ -69,9 +69,10 @@ def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
 
 
 def between(before: desired.Desired, after: desired.Desired) -> tuple[Change, ...]:
-    """Removals first, then changes, then additions; each by kind and name."""
+    """Removals first, what is needed by others last; then changes, additions; by kind and name."""
     old, new = objects(before), objects(after)
-    removed = [_whole("remove", *key, old[key]) for key in sorted(old.keys() - new.keys(), key=_by)]
+    gone = sorted(sorted(old.keys() - new.keys()), key=lambda key: -_by(key)[0])
+    removed = [_whole("remove", *key, old[key]) for key in gone]
     added = [_whole("add", *key, new[key]) for key in sorted(new.keys() - old.keys(), key=_by)]
     return (*removed, *_changed(old, new), *added)
 

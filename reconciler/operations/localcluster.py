@@ -219,11 +219,18 @@ class LocalCluster:
                 self.nodes.add(node)
                 self.nodes.start(name)
                 done.append(f"started {name}")
-        for name in self.nodes.names():
-            if name not in wanted and self.nodes.alive(name):
+        leaving = [n for n in self.nodes.names() if n not in wanted and self.nodes.alive(n)]
+        busy = self._busy() if leaving else set()
+        for name in leaving:
+            if name not in busy:
                 self.nodes.remove(name)
                 done.append(f"stopped {name}")
         return done
+
+    def _busy(self) -> set[str]:
+        """Nodes on which something runs: one that leaves its pool stays until that is over."""
+        items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
+        return {item["name"] for item in items if item["attempts"]}
 
     def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Keep everything alive until ``stopped`` or the controller ends."""

@@ -7,8 +7,8 @@ in the middle; one comment is never split, since half of a plan reads like a who
 
 from collections.abc import Iterator
 
-from reconciler.operations import planning, plantext
-from reconciler.operations.planning import Plan
+from reconciler.operations import plantext, planviews
+from reconciler.operations.planviews import Plan
 
 #: What a comment begins with; one repository may have several clusters, each with its ``name``.
 MARKER = "<!-- muster-plan:{name} -->"
@@ -18,7 +18,7 @@ CHARACTERS_MAX = 65_536
 OBJECT_LINES_MAX = 200
 #: Objects that change in each fold.
 OBJECTS_MAX = 500
-_SIGNS = {"refused": "❌", "changes": "🟡", "none": "✅"}
+_SIGNS = {"refused": "❌", "held": "✋", "changes": "🟡", "none": "✅"}
 _CUT = (
     "\n\n… cut here: {count} characters are in the JSON of this plan (`muster plan -o json`) …\n\n"
 )
@@ -84,8 +84,9 @@ def _open(lines: list[str]) -> tuple[int, bool]:
 
 def _head(plan: Plan, name: str) -> Iterator[str]:
     yield marker(name)
-    yield f"{_SIGNS[plan.verdict]} **{plantext.verdict(plan)}**"
+    yield f"{_SIGNS[plan.verdict]} **{_plain(plantext.verdict(plan))}**"
     yield ""
+    yield from _held(plan)
     merged = ", as merged" if plan.merged else ""
     where = f"`{plan.base[:12]}` → `{plan.head[:12]}`{merged}"
     if plan.snapshot is not None:
@@ -93,6 +94,13 @@ def _head(plan: Plan, name: str) -> Iterator[str]:
         where += f", against the cluster as of {old} before"
     yield where
     yield ""
+
+
+def _held(plan: Plan) -> Iterator[str]:
+    """What will wait: first of all, with the command that lets it apply in a block to copy."""
+    if not plan.held:
+        return
+    yield from _fenced(line.text for line in plantext.held_lines(plan))
 
 
 def _body(plan: Plan) -> Iterator[str]:
@@ -127,7 +135,7 @@ def _findings(plan: Plan) -> Iterator[str]:
         yield from _folded(f"{len(old)} findings as before", iter(rows))
 
 
-def _row(one: planning.FindingView) -> str:
+def _row(one: planviews.FindingView) -> str:
     sign = "❌" if one.severity == "error" else "⚠️"
     where = f"{one.path}:{one.line}" if one.line else one.path
     text = f"{one.object}: {one.message}" if one.object else one.message
@@ -180,7 +188,7 @@ def _fenced(inner: Iterator[str], language: str = "text") -> Iterator[str]:
     yield ""
 
 
-def _diff(changes: list[planning.ChangeView]) -> Iterator[str]:
+def _diff(changes: list[planviews.ChangeView]) -> Iterator[str]:
     def lines() -> Iterator[str]:
         for change in changes[:OBJECTS_MAX]:
             yield from diff_lines(change)
@@ -190,7 +198,7 @@ def _diff(changes: list[planning.ChangeView]) -> Iterator[str]:
     return _fenced(lines(), "diff")
 
 
-def diff_lines(change: planning.ChangeView) -> Iterator[str]:
+def diff_lines(change: planviews.ChangeView) -> Iterator[str]:
     """One object as lines of a difference: the sign is the first character, so that it is coloured.
 
     GitHub colours ``!`` as changed, and does nothing with ``~``.

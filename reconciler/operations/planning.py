@@ -11,16 +11,17 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from reconciler.core import impact as impacts
+from reconciler.core import safety
+from reconciler.desired import holding
 from reconciler.model import desired, hostlists, records
 from reconciler.model.times import format_time
-from reconciler.operations import differences, revisions, snapshots, views, wording
+from reconciler.operations import differences, planviews, revisions, snapshots, views, wording
 from reconciler.simulation import forecasts
 from reconciler.simulation.agenda import SimulationError
 from reconciler.store import Reader, StoreError
@@ -28,169 +29,9 @@ from reconciler.store import Reader, StoreError
 #: Exit codes of this module as a process.
 DONE, NOT_FOUND, UNREADABLE, NOTHING_IN_FORCE = 0, 3, 4, 5
 
-Verdict = Literal["none", "changes", "refused"]
-
 
 class PlanError(Exception):
     """There is nothing to compare with; says why."""
-
-
-class _View(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names in camel case, as JSON has them."""
-
-
-class ChangeView(_View, frozen=True):
-    """One object that differs; ``fields`` maps dotted paths to (before, after)."""
-
-    operation: str
-    kind: str
-    name: str
-    path: str
-    summary: str
-    fields: dict[str, tuple[str | None, str | None]]
-
-
-class AmountView(_View, frozen=True):
-    """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
-
-    object: str
-    field: str
-    before: str | None
-    after: str | None
-
-
-class EndedView(_View, frozen=True):
-    """Running work that the change itself touches. ``how`` is a word of ``impact.How``."""
-
-    job: str
-    queue: str
-    owner: str
-    how: str
-    gpus: float
-    gpu_hours_lost: float
-    nodes: str
-
-
-class ImpactView(_View, frozen=True):
-    """The change in the cluster's own units. ``approval`` is what approving it names."""
-
-    gpus_before: int
-    gpus_after: int
-    gpus_leaving: int
-    gpus_entering: int
-    nodes_leaving: str
-    nodes_entering: str
-    amounts: list[AmountView]
-    queues_removed: list[str]
-    queues_added: list[str]
-    jobs: list[EndedView]
-    jobs_ended: int
-    gpu_hours_lost: float
-    approval: str
-
-
-class EvictionView(_View, frozen=True):
-    """An element that has to leave because of the change, for whom, and until when."""
-
-    job: str
-    element: int | None
-    queue: str
-    reason: str
-    by: str
-    at: str
-    in_s: float
-    gpu_hours_lost: float
-    checkpoints: bool
-    back_in_s: float | None
-
-
-class ShiftView(_View, frozen=True):
-    """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
-
-    job: str
-    queue: str
-    is_new: bool
-    before_s: float | None
-    after_s: float | None
-    later_s: float | None
-    estimated: bool
-    reason: str
-
-
-class QueueShiftView(_View, frozen=True):
-    """What becomes of the jobs that wait in a queue."""
-
-    queue: str
-    waiting: int
-    sooner: int
-    later: int
-    stuck: int
-    freed: int
-    later_s: float
-    preempted: int
-
-
-class ForecastView(_View, frozen=True):
-    """Both futures beside each other."""
-
-    horizon_s: float
-    decided_s: float
-    shifts: list[ShiftView]
-    evictions: list[EvictionView]
-    spared: list[EvictionView]
-    queues: list[QueueShiftView]
-    endless: int
-    cycles: int
-
-
-class FindingView(_View, frozen=True):
-    """Something that speaks against the revision. ``isNew``: it was not there before.
-
-    ``waiver``: who may let it pass, and how; empty where nobody may.
-    """
-
-    rule: str
-    severity: str
-    path: str
-    line: int
-    column: int
-    object: str
-    field: str
-    message: str
-    is_new: bool
-    waiver: str
-
-
-class SnapshotView(_View, frozen=True):
-    """The cluster that it was planned against."""
-
-    at: str
-    age_s: float
-    revision: str | None
-    digest: str
-
-
-class Plan(_View, frozen=True):
-    """Everything that a reviewer has to know of a revision.
-
-    ``forecast`` is null where there is none, and ``no_forecast`` says why.
-    """
-
-    verdict: Verdict
-    base: str
-    head: str
-    merged: bool
-    changes: list[ChangeView]
-    impact: ImpactView
-    forecast: ForecastView | None
-    no_forecast: str
-    findings: list[FindingView]
-    snapshot: SnapshotView | None
-    digest: str
-
-    def count(self, operation: str) -> int:
-        """How many objects are added, changed or removed."""
-        return sum(change.operation == operation for change in self.changes)
 
 
 def plan(
@@ -201,7 +42,7 @@ def plan(
     no_snapshot: str = "",
     horizon_s: float = forecasts.HORIZON_S,
     forecast: bool = True,
-) -> Plan:
+) -> planviews.Plan:
     """Put everything together.
 
     Args:
@@ -216,7 +57,7 @@ def plan(
     base, head = _as_run(found.base, pools), _as_run(found.head, pools)
     observed = snapshot.live.observed if snapshot else records.Observed()
     at = snapshot.live.at if snapshot else now
-    ahead: ForecastView | None = None
+    ahead: planviews.ForecastView | None = None
     reason = no_snapshot if snapshot is None else ""
     if not found.changes:
         reason = reason or "nothing changes"
@@ -230,15 +71,22 @@ def plan(
         except SimulationError as error:
             reason = f"the simulation found no end: {error}"
     findings = _findings(found)
-    refused = any(one.severity == "error" and one.is_new for one in findings)
-    verdict: Verdict = "refused" if refused else "changes" if found.changes else "none"
-    return Plan(
+    held = _held(found, base, head, observed, at)
+    refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
+    verdict: planviews.Verdict = "changes" if found.changes else "none"
+    if refused or found.structure_refused:
+        verdict = "refused"
+    elif held:
+        verdict = "held"
+    return planviews.Plan(
         verdict=verdict,
+        held=held,
+        structure_refused=found.structure_refused,
         base=found.base_commit,
         head=found.head_commit,
         merged=found.merged,
-        changes=[_change_view(change) for change in found.changes],
-        impact=_impact_view(impacts.find(base, head, observed, at)),
+        changes=[change_view(change) for change in found.changes],
+        impact=_impact_view(impacts.find(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
         findings=findings,
@@ -272,16 +120,53 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
     )
 
 
+def _held(
+    found: revisions.Comparison,
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    at: float,
+) -> list[planviews.HeldView]:
+    """What waits after the merge: judged as the controller will, by the limits in force."""
+    holds = holding.Holds({})
+    removed = [name for name in base.jobs if name not in head.jobs and name not in head.refused]
+    if not removed and base.structure == head.structure:
+        return []
+    holds.judge(
+        safety.Safety(lambda: observed, lambda: at),
+        before=base,
+        after=head,
+        removed=removed,
+        approvals=frozenset(found.approvals),
+    )
+    rules = {
+        "structure": [one.rule for one in holds.structure_problems],
+        "removal": [one.rule for one in holds.problems],
+    }
+    return [
+        planviews.HeldView(
+            part=one.part,
+            rules=rules[one.part],
+            message=one.message.removeprefix("held: "),
+            digest=one.digest,
+            command=f"muster approve {one.digest}" if one.digest else "",
+            until=None if one.until is None else format_time(one.until),
+        )
+        for one in holds.shown
+    ]
+
+
 # --- views ----------------------------------------------------------------------------------
 
 
-def _change_view(of: differences.Change) -> ChangeView:
-    return ChangeView(of.operation, of.kind, of.name, of.path, of.summary, of.fields)
+def change_view(of: differences.Change) -> planviews.ChangeView:
+    """One object that differs, as plans show it."""
+    return planviews.ChangeView(of.operation, of.kind, of.name, of.path, of.summary, of.fields)
 
 
-def _snapshot_view(of: snapshots.Snapshot, now: float) -> SnapshotView:
+def _snapshot_view(of: snapshots.Snapshot, now: float) -> planviews.SnapshotView:
     live = of.live
-    return SnapshotView(
+    return planviews.SnapshotView(
         format_time(live.at), round(snapshots.age_s(live, now), 1), live.revision, of.digest
     )
 
@@ -289,8 +174,13 @@ def _snapshot_view(of: snapshots.Snapshot, now: float) -> SnapshotView:
 _AMOUNTS = {"cpu": "cpu_milli", "memory": "memory_bytes", "gpu": "gpu_milli"}
 
 
-def _impact_view(of: impacts.Impact) -> ImpactView:
-    return ImpactView(
+def _impact_view(
+    of: impacts.Impact,
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+) -> planviews.ImpactView:
+    return planviews.ImpactView(
         gpus_before=of.total.gpus_before,
         gpus_after=of.total.gpus_after,
         gpus_leaving=of.total.gpus_leaving,
@@ -300,8 +190,9 @@ def _impact_view(of: impacts.Impact) -> ImpactView:
         amounts=[_amount_view(one) for one in of.amounts],
         queues_removed=list(of.queues_removed),
         queues_added=list(of.queues_added),
+        above=list(_above(base.structure, head.structure, observed)),
         jobs=[
-            EndedView(
+            planviews.EndedView(
                 one.job,
                 one.queue,
                 one.owner,
@@ -309,6 +200,7 @@ def _impact_view(of: impacts.Impact) -> ImpactView:
                 one.gpus,
                 round(one.gpu_hours_lost, 4),
                 hostlists.fold(one.nodes),
+                one.leaves_in_s,
             )
             for one in of.jobs
         ],
@@ -318,25 +210,43 @@ def _impact_view(of: impacts.Impact) -> ImpactView:
     )
 
 
-def _amount_view(of: impacts.AmountChange) -> AmountView:
-    def shown(amount: int | None) -> str | None:
-        if amount is None:
-            return None
-        single = desired.Amounts(**{_AMOUNTS[of.resource]: amount})
-        return wording.fields(single)[of.resource]
+def _above(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed
+) -> Iterator[planviews.AboveView]:
+    """Queues that hold more than a limit that is lowered, with those below them."""
+    for above in impacts.above_limits(before, after, observed):
+        yield planviews.AboveView(
+            above.queue,
+            above.resource,
+            _amount(above.resource, above.limit) or "0",
+            _amount(above.resource, above.used) or "0",
+            above.jobs,
+        )
 
-    return AmountView(of.object, f"{of.field}.{of.resource}", shown(of.before), shown(of.after))
+
+def _amount(resource: str, amount: int | None) -> str | None:
+    if amount is None:
+        return None
+    single = desired.Amounts(**{_AMOUNTS[resource]: amount})
+    return wording.fields(single)[resource]
 
 
-def _forecast_view(of: forecasts.Forecast, observed: records.Observed, at: float) -> ForecastView:
+def _amount_view(of: impacts.AmountChange) -> planviews.AmountView:
+    before, after = _amount(of.resource, of.before), _amount(of.resource, of.after)
+    return planviews.AmountView(of.object, f"{of.field}.{of.resource}", before, after)
+
+
+def _forecast_view(
+    of: forecasts.Forecast, observed: records.Observed, at: float
+) -> planviews.ForecastView:
     def since(moment: float | None) -> float | None:
         return None if moment is None else round(moment - at, 1)
 
-    return ForecastView(
+    return planviews.ForecastView(
         horizon_s=of.until - of.at,
         decided_s=round(of.decided_until - of.at, 1),
         shifts=[
-            ShiftView(
+            planviews.ShiftView(
                 job=one.job,
                 queue=one.queue,
                 is_new=one.is_new,
@@ -351,7 +261,7 @@ def _forecast_view(of: forecasts.Forecast, observed: records.Observed, at: float
         evictions=[_eviction_view(one, observed, at) for one in of.evictions],
         spared=[_eviction_view(one, observed, at) for one in of.spared],
         queues=[
-            QueueShiftView(**{name: getattr(one, name) for name in one.__struct_fields__})
+            planviews.QueueShiftView(**{name: getattr(one, name) for name in one.__struct_fields__})
             for one in of.queues
         ],
         endless=of.endless,
@@ -359,10 +269,12 @@ def _forecast_view(of: forecasts.Forecast, observed: records.Observed, at: float
     )
 
 
-def _eviction_view(of: forecasts.Eviction, observed: records.Observed, at: float) -> EvictionView:
+def _eviction_view(
+    of: forecasts.Eviction, observed: records.Observed, at: float
+) -> planviews.EvictionView:
     record = observed.jobs.get(of.job)
     spec = record.spec if record is not None else None
-    return EvictionView(
+    return planviews.EvictionView(
         job=of.job,
         element=of.element if spec is not None and spec.array_count is not None else None,
         queue="" if spec is None else spec.queue,
@@ -376,12 +288,17 @@ def _eviction_view(of: forecasts.Eviction, observed: records.Observed, at: float
     )
 
 
-def _findings(found: revisions.Comparison) -> list[FindingView]:
+def _findings(found: revisions.Comparison) -> list[planviews.FindingView]:
     """What is wrong with the head, what is new first."""
     before = {_identity(one) for one in found.base.status.problems}
     rules = found.base.structure.policies | found.head.structure.policies
     shown = [
-        _finding_view(one, _identity(one) not in before, rules)
+        _finding_view(
+            one,
+            rules,
+            is_new=_identity(one) not in before,
+            touched=not one.path or one.path in found.paths,
+        )
         for one in found.head.status.problems
     ]
     shown.sort(key=lambda one: (not one.is_new, one.severity, one.path, one.line, one.rule))
@@ -406,16 +323,14 @@ def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:
 
 
 def _finding_view(
-    of: desired.Problem,
-    is_new: bool,  # noqa: FBT001 - one caller
-    rules: Mapping[str, desired.Policy],
-) -> FindingView:
+    of: desired.Problem, rules: Mapping[str, desired.Policy], *, is_new: bool, touched: bool
+) -> planviews.FindingView:
     message = of.message
     if of.found:
         message += f"; found {of.found}"
     if of.expected:
         message += f"; expected {of.expected}"
-    return FindingView(
+    return planviews.FindingView(
         rule=of.rule,
         severity=of.severity,
         path=of.path,
@@ -425,6 +340,7 @@ def _finding_view(
         field=of.field,
         message=message,
         is_new=is_new,
+        touched=touched,
         waiver=_waiver(of, rules),
     )
 
@@ -434,7 +350,7 @@ def _finding_view(
 
 def of_store(
     repository: Path, sub_path: str, *, head: str, base: str | None, reader: Reader, now: float
-) -> Plan:
+) -> planviews.Plan:
     """The plan of a revision of the repository that is in force.
 
     Raises:

@@ -10,14 +10,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reconciler.operations import planning
-from reconciler.operations.planning import Plan
+from reconciler.operations import planviews
+from reconciler.operations.planviews import Plan
 
 WIDTH = 80
 #: Jobs told one by one; what is more is counted.
 JOBS_MAX = 20
 MARKS = {"remove": "-", "change": "~", "add": "+"}
 STYLES = {"remove": "red", "change": "yellow", "add": "green"}
+_COLOURS = {"refused": "red", "held": "magenta", "changes": "yellow", "none": "green"}
+_PARTS = {"structure": "the structure", "removal": "the removal of jobs"}
 _HOW = {
     "cancelled": "is cancelled",
     "replaced": "is replaced by another run",
@@ -38,6 +40,9 @@ class Line(msgspec.Struct, frozen=True):
 def lines(plan: Plan) -> Iterator[Line]:
     """The whole plan."""
     yield from head(plan)
+    if plan.held:
+        yield Line("")
+        yield from held_lines(plan)
     if plan.changes:
         yield Line("")
         for change in plan.changes:
@@ -47,7 +52,7 @@ def lines(plan: Plan) -> Iterator[Line]:
     if plan.findings:
         yield from _section("Findings", finding_lines(plan))
     yield Line("")
-    yield Line(verdict(plan), {"refused": "red", "changes": "yellow"}.get(plan.verdict, "green"))
+    yield from (Line(part, _COLOURS[plan.verdict]) for part in textwrap.wrap(verdict(plan), WIDTH))
     yield Line(f"digest {plan.digest[:23]}")
 
 
@@ -74,17 +79,70 @@ def verdict(plan: Plan) -> str:
         f"{plan.count('remove')} to remove"
     )
     if plan.verdict == "refused":
-        errors = sum(one.severity == "error" and one.is_new for one in plan.findings)
-        return f"Refused: {errors} error{'s' if errors > 1 else ''}; {counted}."
+        return f"Refused: {refused(plan)}. Of the rest: {counted}."
     if plan.verdict == "none":
         return "No changes."
-    return f"Plan: {counted}."
+    if plan.verdict == "held":
+        parts = " and ".join(_PARTS[part] for part in dict.fromkeys(h.part for h in plan.held))
+        return f"Held after the merge: {parts}. Plan: {counted}."
+    kept = old_refused(plan)
+    return f"Plan: {counted}." + (f" {kept}" if kept else "")
+
+
+def refused(plan: Plan) -> str:
+    """What of a revision does not apply."""
+    errors = [one for one in plan.findings if one.severity == "error" and one.is_new]
+    count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+    if plan.structure_refused:
+        return f"none of its structure applies, that in force stays ({count})"
+    jobs = sorted({one.object for one in errors if one.touched and one.object})
+    names = ", ".join(jobs[:3]) + (" …" if len(jobs) > 3 else "")
+    verb = "does not apply" if len(jobs) == 1 else "do not apply"
+    return f"{names} {verb} ({count})" if names else count
+
+
+def old_refused(plan: Plan) -> str:
+    """What is said of objects that the change does not write and would refuse today."""
+    labels = {
+        one.object
+        for one in plan.findings
+        if one.severity == "error" and one.is_new and not one.touched
+    }
+    if not labels:
+        return ""
+    if len(labels) == 1:
+        return f"{min(labels)} goes on as it is, and would be refused if it were written now."
+    return f"{len(labels)} objects go on as they are, and would be refused if written now."
+
+
+def held_lines(plan: Plan) -> Iterator[Line]:
+    """What will wait after the merge, by which limit, and what approves it."""
+    for one in plan.held:
+        reason, _, _ = one.message.partition("; `muster approve ")
+        yield from (
+            Line(part, _COLOURS["held"])
+            for part in textwrap.wrap(f"HELD after the merge: {_PARTS[one.part]}: {reason}", WIDTH)
+        )
+        if one.until:
+            yield Line(f"  it is looked at again at {one.until}")
+        if one.command:
+            yield Line("  exactly this change is approved, once it is merged, by")
+            yield Line(f"      {one.command}")
+            yield Line("  or by this line at the end of the message of the merge:")
+            yield Line(f"      Muster-Approve: {one.digest}")
+            if plan.snapshot is None:
+                yield from _paragraph(
+                    "without a controller running work is not counted: if the merge is still held, "
+                    "`muster status` names the digest that covers it"
+                )
+        else:
+            yield Line("  no approval lets it apply")
 
 
 # --- objects --------------------------------------------------------------------------------
 
 
-def change_lines(change: planning.ChangeView) -> Iterator[Line]:
+def change_lines(change: planviews.ChangeView) -> Iterator[Line]:
     """One object with its fields."""
     style = STYLES[change.operation]
     label = f"{change.kind}/{change.name}" if change.name else change.kind
@@ -139,6 +197,9 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
         told = True
         old, new = amount.before or "none", amount.after or "none"
         yield _pair(amount.object, f"{amount.field} {old} -> {new}")
+    for above in impact.above:
+        told = True
+        yield from _wrapped(f"Queue/{above.queue}", above_text(above))
     for job in impact.jobs[:JOBS_MAX]:
         told = True
         yield from _wrapped(job.job, ended_text(job))
@@ -155,13 +216,27 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
         yield Line("  none: no GPU, guarantee, limit or running job is touched")
 
 
-def ended_text(job: planning.EndedView) -> str:
+def above_text(of: planviews.AboveView) -> str:
+    """A queue in which more runs than it may from now on."""
+    jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
+    return (
+        f"{jobs} {of.used} {of.resource}, above the new limit {of.limit}: they go on, nothing new "
+        "starts until less is in use, and it is told as drift"
+    )
+
+
+def ended_text(job: planviews.EndedView) -> str:
     """What becomes of running work."""
     lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
-    return f"{_HOW.get(job.how, job.how)}: {job.gpus:g} GPUs on {job.nodes}{lost}"
+    how = _HOW.get(job.how, job.how)
+    if job.how == "drained" and job.leaves_in_s is not None:
+        how = f"may go on there for {duration(job.leaves_in_s)}, then starts elsewhere"
+    elif job.how == "evicted":
+        how = "leaves and starts elsewhere"
+    return f"{how}: {job.gpus:g} GPUs on {job.nodes}{lost}"
 
 
-def eviction_text(of: planning.EvictionView) -> str:
+def eviction_text(of: planviews.EvictionView) -> str:
     """Who is evicted, for whom, and until when."""
     what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
     whom = f" for {of.by.partition('[')[0]}" if of.by else ""
@@ -175,7 +250,7 @@ def eviction_text(of: planning.EvictionView) -> str:
     return f"{what}{whom}{when}{lost}{back}"
 
 
-def job_name(of: planning.EvictionView) -> str:
+def job_name(of: planviews.EvictionView) -> str:
     """``sweep[3]``; the plain name outside arrays."""
     return of.job if of.element is None else f"{of.job}[{of.element}]"
 
@@ -211,7 +286,7 @@ def forecast_lines(plan: Plan) -> Iterator[Line]:
         yield from _paragraph(text)
 
 
-def new_text(shift: planning.ShiftView, decided_s: float) -> str:
+def new_text(shift: planviews.ShiftView, decided_s: float) -> str:
     """When a new job starts."""
     if shift.after_s is None:
         return f"new: does not start ({shift.reason or 'within ' + duration(decided_s)})"
@@ -223,7 +298,7 @@ def new_text(shift: planning.ShiftView, decided_s: float) -> str:
     )
 
 
-def shift_text(shift: planning.ShiftView, decided_s: float) -> str:
+def shift_text(shift: planviews.ShiftView, decided_s: float) -> str:
     """How much sooner or later a job starts."""
     about = "about " if shift.estimated else ""
     if shift.after_s is None:
@@ -241,7 +316,7 @@ def shift_text(shift: planning.ShiftView, decided_s: float) -> str:
     )
 
 
-def queue_text(of: planning.QueueShiftView) -> str:
+def queue_text(of: planviews.QueueShiftView) -> str:
     """A queue in one sentence."""
     parts = [
         f"{count} {word}"
@@ -264,7 +339,7 @@ def queue_text(of: planning.QueueShiftView) -> str:
     return text
 
 
-def caveats(found: planning.ForecastView) -> Iterator[str]:
+def caveats(found: planviews.ForecastView) -> Iterator[str]:
     """What the forecast does not know."""
     if found.decided_s < found.horizon_s:
         yield (

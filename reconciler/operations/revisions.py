@@ -14,10 +14,12 @@ from pathlib import Path
 import msgspec
 
 from reconciler.desired import loader, source
-from reconciler.model import desired
+from reconciler.model import desired, nearest
 from reconciler.operations import differences
 
 GIT_TIMEOUT_S = 120.0
+#: The most names of branches that a wrong one is compared with.
+_NAMES_MAX = 1000
 
 
 class RevisionError(Exception):
@@ -31,6 +33,9 @@ class Comparison(msgspec.Struct, frozen=True):
         base_commit, head_commit: full ids.
         merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
         changes: objects that differ, removals first.
+        paths: files that differ.
+        structure_refused: the structure of the second does not apply, and that of the first did.
+        approvals: digests that commits from the first to the second approve, as far as they count.
     """
 
     base: desired.Desired
@@ -39,6 +44,9 @@ class Comparison(msgspec.Struct, frozen=True):
     head_commit: str
     changes: tuple[differences.Change, ...]
     merged: bool = False
+    paths: frozenset[str] = frozenset()
+    structure_refused: bool = False
+    approvals: tuple[str, ...] = ()
 
 
 def _git(
@@ -167,6 +175,7 @@ def compare(
                 if not all(_is_ancestor(scratch, one, commit) for one in order[:position]):
                     reading.accept(commit)  # what follows is judged as the controller would
                 states.append(reading.load())
+            listed = _git(scratch, "diff", "--name-only", "--no-renames", "-z", first, order[-1])
         finally:
             reading.close()
     old, new = states[-2:]
@@ -177,16 +186,34 @@ def compare(
         head_commit=last,
         changes=differences.between(old, new),
         merged=merge is not None,
+        paths=frozenset(listed.split("\0")),
+        structure_refused=_is_refused(new, order[-1]) and not _is_refused(old, first),
+        approvals=reading.approved,
     )
 
 
+def _is_refused(state: desired.Desired, commit: str) -> bool:
+    """Whether the structure in force is that of an earlier revision."""
+    return state.status.structure_revision != commit
+
+
 def _commit_of(folder: Path, revision: str) -> str:
-    return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    found = _known_commit(folder, revision)
+    if found is None:
+        names = _git(folder, "for-each-ref", "--format=%(refname:short)").splitlines()
+        known = [name for name in names if name][:_NAMES_MAX]
+        raise RevisionError(
+            f"there is no revision {revision} in {folder}{nearest.hint(revision, known)}; name a "
+            "branch, a tag or a commit that is fetched"
+        )
+    return found
 
 
 def _known_commit(folder: Path, revision: str) -> str | None:
     try:
-        return _commit_of(folder, revision)
+        return _git(
+            folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+        )
     except RevisionError:
         return None
 

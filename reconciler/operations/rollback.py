@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.changes import pushing
 from reconciler.desired import documents, gitobjects
+from reconciler.model import desired
 from reconciler.operations import differences, revisions
 
 _SUFFIXES = (".yaml", ".yml")
@@ -61,8 +62,17 @@ def prepare(
         found = revisions.compare(clone, sub_path, head, commit)
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
-    problems = [p.text() for p in found.head.status.problems if p.severity == "error"]
+    before = {_identity(p) for p in found.base.status.problems}
+    problems = [
+        p.text()
+        for p in found.head.status.problems
+        if p.severity == "error" and _identity(p) not in before
+    ]
     return Rollback(commit, head, found.changes, tuple(problems))
+
+
+def _identity(of: desired.Problem) -> tuple[str, ...]:
+    return (of.rule, of.path, of.object, of.field, of.message, of.found)
 
 
 def publish(clone: Path, made: Rollback, branch: str = "") -> bool:

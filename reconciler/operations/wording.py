@@ -91,6 +91,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "shareable"): ("sharing", _choice("time-slice", "none")),
     (desired.Pool, "mig"): ("nodes.gpus.mig", None),
     (desired.Pool, "overcommit"): ("overcommit", _overcommit),
+    (desired.Pool, "leaving"): ("drain", None),
     (desired.Pool, "checks"): ("health", None),
     (desired.Pool, "remedies"): ("health.remedies", None),
     (desired.Pool, "gpu_driver"): ("nodes.driver", None),
@@ -139,6 +140,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Settings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
     (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
     (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
+    (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Job, "array_count"): ("array.count", None),
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),
@@ -205,7 +207,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _key(item: Any, index: int) -> str:
     """What an item of a list is known by."""
-    for name in ("name", "job", "key", "device"):
+    for name in ("name", "job", "key", "device", "object"):
         found = getattr(item, name, None)
         if found not in _NOTHING:
             return str(found)
@@ -235,7 +237,7 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_item(one) for one in value) + "]"
     return str(value)

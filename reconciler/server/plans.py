@@ -13,7 +13,7 @@ from litestar import Request, Response, get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
-from reconciler.operations import planning, snapshots
+from reconciler.operations import planning, planviews, snapshots
 from reconciler.server import access, children, failures, permissions, services
 
 #: The longest that one may take.
@@ -67,7 +67,7 @@ async def plan(
         str | None,
         Parameter(pattern=r"^[0-9a-f]{40}$", description="Else what is in force."),
     ] = None,
-) -> planning.Plan:
+) -> planviews.Plan:
     """Nothing is changed. The revision has to be in the repository that is in force."""
     service: services.Services = state.services
     if service.repository is None:
@@ -83,7 +83,7 @@ async def plan(
         raise failures.Failure(_STATUS[status], told.decode(errors="replace"))
     if status:
         raise failures.Failure(500, "the plan failed; the server's log has it")
-    return msgspec.json.decode(told, type=planning.Plan)
+    return msgspec.json.decode(told, type=planviews.Plan)
 
 
 HANDLERS = [snapshot, plan]

@@ -361,6 +361,11 @@ def leave_grace(run: Run, _: Path) -> Json:
     return run.template().grace_s
 
 
+def leaves_by(field: str) -> Callable[[Run, Path], Json]:
+    """By what a node that is drained lets its work leave."""
+    return lambda run, _: getattr(run.memory.nodes["p-0"].leave, field)
+
+
 def of_up(run: Run, _: Path) -> Json:
     """The nodes that ``muster up`` starts: name and memory of a GPU."""
     shown = [views.pool_view(one, {}) for one in run.structure.pools.values()]
@@ -815,6 +820,19 @@ TABLE: dict[str, Case] = {
         node_of("p-0"),
         (["Drained", "fan (ada)"], ["Drained", "fan (bob)"]),
         (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    # What follows from them, in time: tests/unit/core/test_draining.py.
+    "NodePool.spec.drain.waitFor": Case(
+        ("unsaved", "nothing"),
+        leaves_by("wait_for"),
+        ("unsaved", "nothing"),
+        (pool(drain={}, overrides=[{"hosts": "p-0", "reason": "fan"}]),),
+    ),
+    "NodePool.spec.drain.grace": Case(
+        ("1m", "2h"),
+        leaves_by("grace_s"),
+        (60, 7200),
+        (pool(drain={}, overrides=[{"hosts": "p-0", "reason": "fan"}]),),
     ),
     "NodePool.spec.terminationGrace": Case(("5s", "1m"), leave_grace, (5, 60), POOL),
     "NodePool.metadata.name": Case(

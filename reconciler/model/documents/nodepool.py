@@ -219,6 +219,28 @@ class ProvisionSpec(Part, frozen=True):
     ] = "report"
 
 
+class DrainSpec(Part, frozen=True):
+    """How nodes leave service: those that the pool lists no longer, and those that are drained."""
+
+    wait_for: Annotated[
+        Literal["all", "unsaved", "nothing"],
+        doc(
+            "What of the work there is waited for: `all`; `unsaved`, what has no checkpoint, while "
+            "the rest saves and leaves at once; `nothing`, all leaves at once.",
+            example="unsaved",
+        ),
+    ] = "all"
+    grace: Annotated[
+        Duration | None,
+        doc(
+            "How long it is waited for; then it is told to leave, and starts elsewhere without "
+            "spending a retry. Left out: until it ends by itself.",
+            example="4h",
+            unit="duration",
+        ),
+    ] = None
+
+
 class NodePoolSpec(Part, frozen=True):
     """Which nodes there are and what they are like."""
 
@@ -310,6 +332,14 @@ class NodePoolSpec(Part, frozen=True):
         list[OverrideSpec],
         doc("What people say about single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),
     ] = []
+    drain: Annotated[
+        DrainSpec,
+        doc(
+            "How its nodes leave service. Nothing new starts there from then on; left out, what "
+            "runs goes on until it ends.",
+            example={"waitFor": "unsaved", "grace": "4h"},
+        ),
+    ] = DrainSpec()
     termination_grace: Annotated[
         Duration,
         doc(

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.operations import differences, planning, plantext, revisions, snapshots
+from reconciler.operations import differences, planning, plantext, planviews, revisions, snapshots
 from tests.unit.simulation import test_forecasts as world
 
 OLD = desired.Problem("never-fits", "warning", "jobs/a.yaml", "no pool holds it", 3, 1, "Job/a")
@@ -34,6 +34,7 @@ def comparison(
         base_commit="a" * 40,
         head_commit="b" * 40,
         changes=differences.between(base, head),
+        paths=frozenset({"jobs/b.yaml"}),
     )
 
 
@@ -68,7 +69,7 @@ Plan: 1 to add, 0 to change, 0 to remove.
 """
 
 
-def text(plan: planning.Plan) -> str:
+def text(plan: planviews.Plan) -> str:
     return "\n".join(line.text for line in plantext.lines(plan)) + "\n"
 
 

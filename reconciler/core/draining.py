@@ -1,0 +1,58 @@
+"""Between life cycle and schedule: work that leaves nodes out of service, by their pool's policy.
+
+A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
+goes on. How long it may, and whether work that can save itself is waited for at all, is the word of
+the pool that the node was in service of: it stands in the node's own record, so that it holds also
+when the whole pool has left git. Work that is told to leave starts elsewhere, and spends no retry.
+"""
+
+from reconciler.core import health, lifecycle
+from reconciler.core import work as desk
+from reconciler.model import desired, records, times
+from reconciler.model.states import AttemptState, EndReason, NodeState
+
+
+def apply(work: desk.Work) -> None:
+    """Tell work to leave that has had its time."""
+    for name in health.out_of_service(work):
+        node = work.node(name)
+        if node is None or node.state is not NodeState.DRAINING or node.leave is None:
+            continue
+        if node.drain_since:
+            _drain(work, node, node.leave)
+
+
+def leaves_at(policy: desired.Leaving, spec: desired.Job, since: float) -> float | None:
+    """When a job is told to leave a node that is drained since then; None: never."""
+    if policy.wait_for == "nothing":
+        return since
+    if policy.wait_for == "unsaved" and spec.checkpoint is not None:
+        return since
+    return None if policy.grace_s is None else since + policy.grace_s
+
+
+def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
+    told: set[tuple[str, int]] = set()
+    for attempt in work.attempts_of_node(node.name):
+        key = (attempt.job, attempt.element)
+        if key in told or attempt.state is AttemptState.ENDED or attempt.stop is not None:
+            continue
+        told.add(key)
+        draft = work.draft(attempt.job)
+        if draft is None or draft.finished:
+            continue
+        at = leaves_at(policy, draft.spec, node.drain_since)
+        if at is None:
+            continue
+        if at > work.now:
+            work.wake(at)
+            continue
+        live = draft.elements[attempt.element] in desk.LIVE_CODES
+        if live and draft.note(attempt.element).verdict is None:
+            lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
+            message = (
+                f"element {attempt.element} leaves {node.name}, which is out of service since "
+                f"{times.format_time(node.drain_since)}: {node.message}"
+            )
+            work.event("JobDrained", message, job=attempt.job, node=node.name)
+            lifecycle.settle(work, draft)

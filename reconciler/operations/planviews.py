@@ -1,0 +1,208 @@
+"""The shape of a plan: what JSON has, and what text and comments are made of.
+
+Nothing is worked out here: ``planning`` makes these values, ``plantext`` and ``plancomment`` show
+them, the server sends them.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Verdict = Literal["none", "changes", "held", "refused"]
+
+
+class _View(msgspec.Struct, frozen=True, rename="camel"):
+    """Field names in camel case, as JSON has them."""
+
+
+class ChangeView(_View, frozen=True):
+    """One object that differs; ``fields`` maps dotted paths to (before, after)."""
+
+    operation: str
+    kind: str
+    name: str
+    path: str
+    summary: str
+    fields: dict[str, tuple[str | None, str | None]]
+
+
+class AmountView(_View, frozen=True):
+    """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
+
+    object: str
+    field: str
+    before: str | None
+    after: str | None
+
+
+class EndedView(_View, frozen=True):
+    """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
+
+    ``leavesInS``: of what is drained, after how long it is told to leave; null: never.
+    """
+
+    job: str
+    queue: str
+    owner: str
+    how: str
+    gpus: float
+    gpu_hours_lost: float
+    nodes: str
+    leaves_in_s: float | None
+
+
+class AboveView(_View, frozen=True):
+    """A queue in which more is running than its new limit allows; nothing of it is ended.
+
+    ``limit`` and ``used`` in the words of documents.
+    """
+
+    queue: str
+    resource: str
+    limit: str
+    used: str
+    jobs: int
+
+
+class ImpactView(_View, frozen=True):
+    """The change in the cluster's own units. ``approval`` is what approving it names."""
+
+    gpus_before: int
+    gpus_after: int
+    gpus_leaving: int
+    gpus_entering: int
+    nodes_leaving: str
+    nodes_entering: str
+    amounts: list[AmountView]
+    queues_removed: list[str]
+    queues_added: list[str]
+    above: list[AboveView]
+    jobs: list[EndedView]
+    jobs_ended: int
+    gpu_hours_lost: float
+    approval: str
+
+
+class HeldView(_View, frozen=True):
+    """A part of the change that will wait after the merge, and what lets it apply.
+
+    ``message`` has figure and limit; ``digest`` is empty where nobody can approve it. ``until``:
+    when it is looked at again by itself.
+    """
+
+    part: str
+    rules: list[str]
+    message: str
+    digest: str
+    command: str
+    until: str | None
+
+
+class EvictionView(_View, frozen=True):
+    """An element that has to leave because of the change, for whom, and until when."""
+
+    job: str
+    element: int | None
+    queue: str
+    reason: str
+    by: str
+    at: str
+    in_s: float
+    gpu_hours_lost: float
+    checkpoints: bool
+    back_in_s: float | None
+
+
+class ShiftView(_View, frozen=True):
+    """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
+
+    job: str
+    queue: str
+    is_new: bool
+    before_s: float | None
+    after_s: float | None
+    later_s: float | None
+    estimated: bool
+    reason: str
+
+
+class QueueShiftView(_View, frozen=True):
+    """What becomes of the jobs that wait in a queue."""
+
+    queue: str
+    waiting: int
+    sooner: int
+    later: int
+    stuck: int
+    freed: int
+    later_s: float
+    preempted: int
+
+
+class ForecastView(_View, frozen=True):
+    """Both futures beside each other."""
+
+    horizon_s: float
+    decided_s: float
+    shifts: list[ShiftView]
+    evictions: list[EvictionView]
+    spared: list[EvictionView]
+    queues: list[QueueShiftView]
+    endless: int
+    cycles: int
+
+
+class FindingView(_View, frozen=True):
+    """Something that speaks against the revision. ``isNew``: it was not there before;
+    ``touched``: the change itself wrote it, so that it does not count.
+
+    ``waiver``: who may let it pass, and how; empty where nobody may.
+    """
+
+    rule: str
+    severity: str
+    path: str
+    line: int
+    column: int
+    object: str
+    field: str
+    message: str
+    is_new: bool
+    touched: bool
+    waiver: str
+
+
+class SnapshotView(_View, frozen=True):
+    """The cluster that it was planned against."""
+
+    at: str
+    age_s: float
+    revision: str | None
+    digest: str
+
+
+class Plan(_View, frozen=True):
+    """Everything that a reviewer has to know of a revision.
+
+    ``verdict`` is ``refused`` where something that it writes does not apply, ``held`` where safety
+    makes a part of it wait for approval or for its time. ``structure_refused``: none of its
+    structure applies. ``forecast`` is null where there is none, and ``no_forecast`` says why.
+    """
+
+    verdict: Verdict
+    held: list[HeldView]
+    structure_refused: bool
+    base: str
+    head: str
+    merged: bool
+    changes: list[ChangeView]
+    impact: ImpactView
+    forecast: ForecastView | None
+    no_forecast: str
+    findings: list[FindingView]
+    snapshot: SnapshotView | None
+    digest: str
+
+    def count(self, operation: str) -> int:
+        """How many objects are added, changed or removed."""
+        return sum(change.operation == operation for change in self.changes)

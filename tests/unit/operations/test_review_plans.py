@@ -1,0 +1,156 @@
+"""What a plan says first, and what it must not say: holds, refusals, limits, waivers, names."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations import plancomment, planning, plantext, planviews, revisions, snapshots
+from tests.unit.desired.repositories import Repository, documents, job, queue
+from tests.unit.operations.test_planning import BASE, HEAD, NEW, comparison, live, text
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "state.git")
+
+
+POOL = (
+    "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"
+    "  hosts: a[1-%s]\n  nodes: {cpu: 8, memory: 8Gi, gpus: {count: 8, model: H200}}\n"
+)
+POLICY = (
+    "apiVersion: muster/v1\nkind: Policy\nmetadata: {name: limits}\nspec:\n"
+    "  match: {kinds: [Job]}\n  message: say how long\n"
+    "  schema: {properties: {spec: {required: [timeLimit]}}}\n  waivers: %s\n"
+)
+WAIVER = "[{object: Job/a, reason: old, expires: 2030-01-%sT00:00:00Z}]"
+
+
+def plan_of(
+    repository: Repository, one: dict[str, str | None], other: dict[str, str | None]
+) -> planviews.Plan:
+    """The plan of a second commit, without a controller."""
+    base = repository.commit(one)
+    head = repository.commit(other)
+    found = revisions.compare(repository.path, "", base, head)
+    return planning.plan(found, None, 1_800_000_000.0)
+
+
+def first_lines(plan: planviews.Plan) -> str:
+    return " ".join(text(plan).split("\n\n")[1].split())
+
+
+FOUR: dict[str, str | None] = {"c.yaml": documents(POOL % 4, queue("q", limit={"gpu": 16}))}
+
+
+def test_a_merge_that_will_be_held_says_so_first_with_what_approves_it(
+    repository: Repository,
+) -> None:
+    plan = plan_of(repository, FOUR, {"c.yaml": documents(POOL % 2, queue("q"))})
+    assert plan.verdict == "held"
+    (held,) = plan.held
+    assert (held.part, held.rules, held.command) == (
+        "structure", ["over-limit"], f"muster approve {held.digest}"
+    )  # fmt: skip
+    assert held.digest == plan.impact.approval
+    told = first_lines(plan)
+    assert told.startswith(
+        "HELD after the merge: the structure: 16 of 32 GPUs (50%) leave service, and at most 30%"
+    )
+    assert f"muster approve {held.digest}" in told
+    assert f"Muster-Approve: {held.digest}" in told
+    assert max(map(len, text(plan).splitlines())) <= plantext.WIDTH
+    shown = plancomment.render(plan)
+    assert shown.index("Held after the merge") < shown.index(held.command) < shown.index("**Impact")
+
+
+def test_what_is_approved_by_the_commit_is_not_held(repository: Repository) -> None:
+    base = repository.commit(FOUR)
+    digest = plan_of(repository, FOUR, {"c.yaml": POOL % 2}).held[0].digest
+    repository.commit(FOUR)
+    base = repository.commit({"x.yaml": None, **FOUR, "jobs/a.yaml": job("a", queue="default")})
+    head = repository.commit({"c.yaml": POOL % 2}, message=f"Halve\n\nMuster-Approve: {digest}")
+    found = revisions.compare(repository.path, "", base, head)
+    assert found.approvals == (digest,)
+    assert planning.plan(found, None, 1_800_000_000.0).verdict == "changes"
+
+
+def test_a_policy_that_applies_is_not_refused_for_what_stands_already(
+    repository: Repository,
+) -> None:
+    both = {"c.yaml": documents(POOL % 4), "jobs/a.yaml": job("a", queue="default")}
+    plan = plan_of(repository, {**both}, {"p.yaml": POLICY % "[]"})
+    assert plan.verdict == "changes"
+    assert [change.name for change in plan.changes] == ["limits"]
+    (finding,) = plan.findings
+    assert (finding.is_new, finding.touched) == (True, False)
+    told = " ".join(text(plan).split())
+    assert "Refused" not in told
+    assert "Job/a goes on as it is, and would be refused if it were written now." in told
+
+
+def test_a_job_that_the_change_writes_is_refused_by_name(repository: Repository) -> None:
+    one: dict[str, str | None] = {"c.yaml": documents(POOL % 4), "p.yaml": POLICY % "[]"}
+    plan = plan_of(repository, one, {"jobs/a.yaml": job("a", queue="default")})
+    assert plan.verdict == "refused"
+    assert not plan.structure_refused
+    assert "Refused: Job/a does not apply (1 error)." in text(plan)
+
+
+def test_a_refused_structure_says_that_none_of_it_applies(repository: Repository) -> None:
+    plan = plan_of(repository, FOUR, {"d.yaml": queue("r", parent="nowhere")})
+    assert plan.structure_refused
+    assert "Refused: none of its structure applies" in text(plan)
+
+
+def test_a_waiver_that_ends_later_is_a_change(repository: Repository) -> None:
+    both = {"c.yaml": documents(POOL % 4), "jobs/a.yaml": job("a", queue="default")}
+    one, other = POLICY % (WAIVER % "01"), POLICY % (WAIVER % "02")
+    plan = plan_of(repository, {**both, "p.yaml": one}, {"p.yaml": other})
+    assert plan.verdict == "changes"
+    (change,) = plan.changes
+    assert change.fields == {
+        "waivers.Job/a.expires": ("2030-01-01T00:00:00.000Z", "2030-01-02T00:00:00.000Z")
+    }
+
+
+def test_a_revision_that_is_not_there_is_named_with_one_like_it(repository: Repository) -> None:
+    repository.commit(FOUR)
+    with pytest.raises(
+        revisions.RevisionError, match=r"there is no revision maim in .*mean main\?"
+    ):
+        revisions.compare(repository.path, "", "main", "maim")
+
+
+def test_running_work_above_a_lowered_limit_is_told() -> None:
+    snapshot = live()
+    lower = desired.Amounts(gpu_milli=1000)
+    queues = {
+        name: msgspec.structs.replace(one, limit=lower if name == "default" else one.limit)
+        for name, one in BASE.structure.queues.items()
+    }
+    structure = msgspec.structs.replace(BASE.structure, queues=queues)
+    head = msgspec.structs.replace(BASE, structure=structure)
+    plan = planning.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
+    (above,) = plan.impact.above
+    assert (above.queue, above.resource, above.limit) == ("default", "gpu", "1")
+    assert int(above.used) > 1
+    told = " ".join(text(plan).split())
+    assert f"hold {above.used} gpu, above the new limit 1: they go on" in told.replace(
+        "holds", "hold"
+    )
+
+
+def test_without_a_new_limit_nothing_is_above_it() -> None:
+    snapshot: snapshots.Snapshot = live()
+    plan = planning.plan(comparison(BASE, HEAD, (), (NEW,)), snapshot, snapshot.live.at)
+    assert plan.impact.above == []
+    assert plan.forecast is not None
+    assert "low" in {one.job for one in plan.forecast.evictions}
+
+
+def test_a_plan_of_a_clone_that_is_none_says_where(tmp_path: Path) -> None:
+    with pytest.raises(revisions.RevisionError, match="is no git repository"):
+        revisions.compare(tmp_path, "", "main", "main")
