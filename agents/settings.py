@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
+from reconciler.model import loglines
 from reconciler.model.quantities import parse_cpu, parse_memory
 from reconciler.model.records import Gpu
 
@@ -59,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True):
     log_bytes_max: int = 64 * 2**20
     logs_total_bytes_max: int = 4 * 2**30
     logs_age_s_max: float = 7 * 86_400.0
+    #: Form of what the agent itself tells on its standard error.
+    log_format: str = "readable"
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,6 +116,8 @@ def parser(*, required: bool = True) -> Parser:
     add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
     add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID",
         help="leave, with all tasks, when the process that started this one ends")  # fmt: skip
+    add("--log-format", choices=loglines.FORMS, default="readable", help="form of what the agent "
+        "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
     add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
     add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all old logs may have")
     return made
@@ -174,6 +179,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
             die_with_parent=given.die_with_parent,
             log_bytes_max=max(2**12, parse_memory(given.log_limit)),
             logs_total_bytes_max=parse_memory(given.logs_total),
+            log_format=given.log_format,
         )
     except ValueError as problem:
         made.error(str(problem))

@@ -86,7 +86,7 @@ class Agent:
         token = tasks.read_token(settings.token_file) if settings.token_file else ""
         self.target = Target(settings.server, token)
         self.target.parts()
-        self.voice = voice.Voice(settings.name)
+        self.voice = voice.Voice(settings.name, settings.log_format)
         self.say = self.voice.say
         self._orphaned = False
         self._restarting = False

@@ -4,6 +4,8 @@ import contextlib
 import sys
 import time
 
+from reconciler.model import loglines
+
 SAY_AGAIN_S = 60.0
 #: Texts that are told apart by their beginnings; so many are remembered.
 BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
@@ -12,8 +14,8 @@ BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
 class Voice:
     """One agent's; called by all its threads."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, form: str = "readable") -> None:
+        self._name, self._form = name, form
         self._said: dict[str, float] = {}
 
     def say(self, text: str) -> None:
@@ -24,7 +26,8 @@ class Voice:
         if len(self._said) > REMEMBERED_MAX:
             self._said.clear()
         self._said[same] = now
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        fields = {"node": self._name}
+        line = loglines.line(self._form, time.time(), "agent", text, level="INFO", fields=fields)
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"{stamp} muster-agent {self._name}: {text}\n")
+            sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

@@ -6,18 +6,15 @@ nodes of it. Killed at any moment it loses nothing that anybody was told.
 """
 
 import logging
-import os
 import selectors
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 import reconciler
-from reconciler import crashpoints, link_server, metrics
+from reconciler import crashpoints, inboxes, link_server, logs, metrics, paging
 from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
@@ -42,83 +39,10 @@ PRUNE_EVERY_S = 600.0
 PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
-#: The page is rendered anew after so long without a cycle, so that it tells that the loop lives.
-PUBLISH_EVERY_S = 30.0
-#: The most looks at the repository that wait to be counted.
-LOOKS_MAX = 1000
 #: What is in force while nobody has said which jobs are new; no loader gives this number.
 ADOPTING_GENERATION = -2
 #: The stored view that remembers over a restart that this is not said yet.
 ADOPTION = "adoption"
-
-
-class Inbox:
-    """What other threads hand to the loop; ``wake`` makes its ``select`` return."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._desired: desired.Desired | None = None
-        self._incumbents: bytes | None = None
-        self._provisioned: deque[provisioning.Result] = deque()
-        self._looks: deque[metrics.Look] = deque(maxlen=LOOKS_MAX)
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-
-    @property
-    def descriptor(self) -> int:
-        """Readable when there is something."""
-        return self._reader
-
-    def put_desired(self, value: desired.Desired, incumbents: bytes | None) -> None:
-        """A newer desired state; it supersedes one that was not taken yet.
-
-        ``incumbents`` None: they are as before.
-        """
-        with self._lock:
-            self._desired = value
-            if incumbents is not None:
-                self._incumbents = incumbents
-        self.wake()
-
-    def put_look(self, look: metrics.Look) -> None:
-        """The repository was looked at; nothing waits for that to be known."""
-        self._looks.append(look)
-
-    def put_provisioned(self, result: provisioning.Result) -> None:
-        """A script has answered; there are no more answers than open orders."""
-        self._provisioned.append(result)
-        self.wake()
-
-    def take_provisioned(self) -> list[provisioning.Result]:
-        """What scripts answered since the last time."""
-        return [self._provisioned.popleft() for _ in range(len(self._provisioned))]
-
-    def take_looks(self) -> list[metrics.Look]:
-        """The looks at the repository since the last time."""
-        return [self._looks.popleft() for _ in range(len(self._looks))]
-
-    def take_desired(self) -> tuple[desired.Desired | None, bytes | None]:
-        """The newest desired state since the last time."""
-        with self._lock:
-            value, incumbents = self._desired, self._incumbents
-            self._desired = self._incumbents = None
-        return value, incumbents
-
-    def wake(self) -> None:
-        """Make the loop look at once."""
-        try:
-            os.write(self._writer, b"x")
-        except BlockingIOError:
-            return  # it is awake already
-
-    def drain(self) -> None:
-        """Read away what woke the loop."""
-        try:
-            while os.read(self._reader, 4096):
-                pass
-        except BlockingIOError:
-            return
 
 
 class Loop:
@@ -134,6 +58,7 @@ class Loop:
             somebody to say which of them are new, and nodes are left alone.
         provision: given all open orders of pools whose nodes come and go, whenever they change;
             it returns at once, and puts what comes of them into ``inbox``.
+        event_lines: where what happens is written, if anywhere.
         clock: seconds since the epoch.
     """
 
@@ -143,11 +68,12 @@ class Loop:
         store: stores.Store,
         epoch: int,
         socket_path: Path,
-        inbox: Inbox,
+        inbox: inboxes.Inbox,
         hint: Callable[[], None],
         structure: desired.Structure | None = None,
         adopting: bool = False,
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
+        event_lines: logs.EventLines | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -156,6 +82,7 @@ class Loop:
         self._hint = hint
         self._provision = provision
         self._provisions: object = None
+        self._event_lines = event_lines
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
@@ -177,8 +104,7 @@ class Loop:
         self._told_generation: int | None = None
         self._counters = metrics.Counters(clock())
         self._meter = metering.Meter()
-        self._page = b""
-        self._published_at = 0.0
+        self._page = paging.Page()
         self._state_folder = socket_path.parent
         self._cycled_at = 0.0
         self._stopping = False
@@ -199,7 +125,7 @@ class Loop:
                     self._gather()
                     self.cycle()
                     self._cycled_at = time.monotonic()
-                elif time.monotonic() - self._published_at >= PUBLISH_EVERY_S:
+                elif self._page.wait_s() <= 0:
                     self._publish()
                 self._prune()
         finally:
@@ -210,7 +136,7 @@ class Loop:
         """Sleep until there is input or time itself changes something; whether a cycle is due."""
         now = self._clock()
         due_at = self._wake_at if self._wake_at is not None else now + SLEEP_S_MAX
-        timeout_s = min(max(0.0, due_at - now), SLEEP_S_MAX)
+        timeout_s = min(max(0.0, due_at - now), max(0.0, self._page.wait_s()), SLEEP_S_MAX)
         due = self._take(self._selector.select(timeout_s))
         return due or (self._wake_at is not None and self._clock() >= self._wake_at)
 
@@ -376,6 +302,9 @@ class Loop:
         if result.actions:
             crashpoints.reach("committed-not-sent")
         self._tell(result)
+        if self._event_lines is not None:
+            revision = wanted.status.jobs_revision or ""
+            self._event_lines.write(result.events, cycle=self._cycle, revision=revision)
         phases("act")
         self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
         self._publish()
@@ -478,22 +407,25 @@ class Loop:
         return views
 
     def _publish(self) -> None:
+        """Tell the server how the loop stands, with its page when that is due."""
         if self._desired is None or not self._link.connected:
+            self._page.forget()
             return
         for look in self._inbox.take_looks():
             self._counters.look(look)
-        self._published_at = time.monotonic()
-        self._page = metrics.render_cluster(
+        self._link.send(self._published(self._page.render_if_due(self._render)))
+
+    def _render(self) -> bytes:
+        return metrics.render_cluster(
             counters=self._counters,
             memory=self._memory,
-            wanted=self._desired,
+            wanted=self._desired or desired.Desired(),
             epoch=self._epoch,
             now=self._clock(),
             disk=metrics.disk_of(self._state_folder, self._store.path),
         )
-        self._link.send(self._published())
 
-    def _published(self) -> link.Published:
+    def _published(self, page: bytes | None) -> link.Published:
         settings = self._desired.structure.settings if self._desired else desired.Settings()
         leases = [settings.lease_s, settings.node_silence_s]
         return link.Published(
@@ -502,7 +434,7 @@ class Loop:
             at=self._clock(),
             ready=self._desired is not None,
             poll_s=max(0.5, min(30.0, min(leases) / 3)),
-            metrics=self._page,
+            metrics=page,
             revision=self._desired.status.jobs_revision if self._desired else None,
             events=self._store.last_event_sequence,
             adopting=self._adopting,
@@ -513,8 +445,10 @@ class Loop:
         structure = self._desired.structure if self._desired else desired.Structure()
         for node in self._memory.nodes:
             self._link.send(self._engine.update(node, structure, self._memory))
+        self._page.forget()  # this server has seen none yet
         self._publish()
-        self._link.send(self._published())
+        if self._desired is None:
+            self._link.send(self._published(b""))
 
     def _prune(self) -> None:
         now = self._clock()

@@ -22,17 +22,20 @@ from typing import NoReturn
 
 import msgspec
 
-from reconciler import controller, metrics
+from reconciler import controller, inboxes, logs, metrics
 from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import desired, records
+from reconciler.model import desired, loglines, records
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
 log = logging.getLogger("muster.controller")
+
+#: The most problems of a revision that are logged.
+PROBLEMS_LOGGED_MAX = 100
 
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
@@ -51,7 +54,7 @@ class RepositoryThread(threading.Thread):
         self,
         repository: source.Source,
         reading: loader.Loader,
-        inbox: controller.Inbox,
+        inbox: inboxes.Inbox,
         polling: watch.Polling,
         *,
         allow_root: bool,
@@ -119,6 +122,7 @@ class RepositoryThread(threading.Thread):
         self._count(value.status, took_s)
         if _differs(value, self._last):
             self._record(value, took_s)
+            _log_outcome(value.status)
             self._last = value
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
@@ -195,6 +199,17 @@ class RepositoryThread(threading.Thread):
         }
         structure = msgspec.structs.replace(value.structure, pools=pools)
         return msgspec.structs.replace(value, structure=structure)
+
+
+def _log_outcome(status: desired.SyncStatus) -> None:
+    """Say once what became of a revision, and each problem on a line of its own."""
+    fields = {"revision": status.attempted_revision or ""}
+    level = logging.INFO if status.sync == "Synced" else logging.WARNING
+    log.log(level, "git is %s: %s", status.sync, status.message or "in force", extra=fields)
+    for problem in status.problems[:PROBLEMS_LOGGED_MAX]:
+        log.warning("%s", problem.text(), extra={**fields, "path": problem.path})
+    if (left := len(status.problems) - PROBLEMS_LOGGED_MAX) > 0:
+        log.warning("and %d more problems: `muster status` tells them", left, extra=fields)
 
 
 def _differs(value: desired.Desired, last: desired.Desired | None) -> bool:
@@ -300,6 +315,15 @@ def parser() -> argparse.ArgumentParser:
         help="take this revision although it does not follow the last one (a rewritten history)",
     )
     options.add_argument(
+        "--log-format",
+        choices=loglines.FORMS,
+        default="readable",
+        help="form of its own log, one event a line; json is for programs that collect logs",
+    )
+    options.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="nothing below it is logged"
+    )
+    options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
     )
     return options
@@ -334,6 +358,10 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         options.path,
         "--parent",
         str(os.getpid()),
+        "--log-format",
+        options.log_format,
+        "--log-level",
+        options.log_level,
     ]
     if options.signing_key is not None:
         command += ["--signing-key", str(options.signing_key.resolve())]
@@ -373,8 +401,8 @@ def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
         return None
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the controller until SIGTERM or SIGINT."""
+def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> int:
+    """Run the controller until SIGTERM or SIGINT; ``lines`` writes what happens."""
     if options.die_with_parent is not None:
         die_with(options.die_with_parent)
     options.state = options.state.resolve()
@@ -391,7 +419,7 @@ def run(options: argparse.Namespace) -> int:
         )
         packed = store.incumbents()
         before = incumbents.decode(packed) if packed else incumbents.Incumbents()
-        inbox = controller.Inbox()
+        inbox = inboxes.Inbox()
         reading = RepositoryThread(
             repository,
             loader.Loader(
@@ -417,6 +445,7 @@ def run(options: argparse.Namespace) -> int:
             adopting=_is_adoption(store, repository, known=packed is not None),
             structure=before.basis.structure if before.basis else desired.Structure(),
             provision=running.want,
+            event_lines=lines,
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -436,11 +465,10 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> None:
     """Entry point of ``python -m reconciler.daemon``."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    options = parser().parse_args()
+    lines = logs.configure(options.log_format, options.log_level, "loop")
     try:
-        sys.exit(run(parser().parse_args()))
+        sys.exit(run(options, lines))
     except store_errors.StoreError as error:
         print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

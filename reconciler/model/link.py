@@ -82,9 +82,10 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     """To the server, after a cycle: what it shows of the loop itself.
 
     ``ready`` is false until the loop has a revision and its records. ``metrics`` is the text of
-    the cluster page; ``poll_s`` goes into the answers to agents; ``events`` is the newest event's
-    sequence number, so that followers know that there is something new. ``adopting``: nodes are
-    not answered, because the loop does not know yet what of their work is wanted.
+    the cluster page, None where it is as it was told before; ``poll_s`` goes into the answers to
+    agents; ``events`` is the newest event's sequence number, so that followers know that there is
+    something new. ``adopting``: nodes are not answered, because the loop does not know yet what of
+    their work is wanted.
     """
 
     epoch: int
@@ -92,7 +93,7 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     at: float
     ready: bool
     poll_s: float
-    metrics: bytes
+    metrics: bytes | None
     revision: str | None = None
     events: int = 0
     adopting: bool = False

@@ -3,7 +3,6 @@
 import argparse
 import ctypes
 import ipaddress
-import logging
 import os
 import pathlib
 import signal
@@ -13,7 +12,9 @@ from typing import NoReturn
 
 import uvicorn
 
+from reconciler import logs
 from reconciler.desired import source
+from reconciler.model import loglines
 from reconciler.operations import pusher, submission, views
 from reconciler.server import access, app, services
 from reconciler.store import StoreError
@@ -47,6 +48,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
     )
+    parser.add_argument("--log-format", choices=loglines.FORMS, default="readable")
+    parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
     options = parser.parse_args(arguments)
     host, colon, port = options.listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535 or not host:
@@ -98,9 +101,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if options.parent is not None:
         die_with_parent(options.parent)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s server %(levelname)s %(message)s"
-    )
+    logs.configure(options.log_format, options.log_level, "server")
     try:
         tokens = None if options.token_file is None else access.load(options.token_file)
         listener = _listen(options.host, options.port)

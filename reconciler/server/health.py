@@ -58,7 +58,7 @@ async def cluster_metrics(state: State) -> Response[bytes]:
         raise failures.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
     sessions_open, others = service.sessions.counts()
     own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
-    return Response(published.metrics + own, media_type=PROMETHEUS)
+    return Response((published.metrics or b"") + own, media_type=PROMETHEUS)
 
 
 @get(

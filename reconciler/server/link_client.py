@@ -120,7 +120,7 @@ class LinkClient:
                 elif isinstance(message, link.OverrideAnswered):
                     self._on_answer(message)
                 else:
-                    self.published = message
+                    self.published = _with_page(message, self.published)
                     self._on_published(message)
 
     def _write(self, message: link.ToLoop) -> None:
@@ -198,3 +198,11 @@ class LinkClient:
             for node in sorted(late):
                 self._sent[node] = self._answered[node]
                 self._write(link.Answered(node, self._answered[node]))
+
+
+def _with_page(message: link.Published, before: link.Published | None) -> link.Published:
+    """What the loop tells now, with the page that it told last where that stands."""
+    if message.metrics is not None:
+        return message
+    page = before.metrics if before is not None else None
+    return msgspec.structs.replace(message, metrics=page)

@@ -1,5 +1,6 @@
 """The whole loop with real processes: a commit, a decision, a process, a recorded end."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,3 +187,15 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
         assert len(once) == 1
     finally:
         made.stop()
+
+
+def test_the_log_tells_what_happened_one_event_a_line(bed: beds.Bed) -> None:
+    revision = bed.commit({"jobs/told.yaml": beds.job("told", "  command: ['true']")})
+    bed.until_state("told", "Succeeded")
+    lines = (bed.cluster.state / "controller.log").read_text().splitlines()
+    told = [line for line in lines if " job=told " in line]
+    kinds = [re.search(r" event=(\w+) ", line) for line in told]
+    happened = bed.get("/v1/events", job="told")["items"]
+    assert [kind[1] for kind in kinds if kind] == [one["kind"] for one in happened]
+    assert all(f" revision={revision}" in line for line in told)
+    assert any(f"git is Synced: in force revision={revision}" in line for line in lines)

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from agents import tasks
-from reconciler import controller
+from reconciler import controller, inboxes
 from reconciler.core import leaving
 from reconciler.desired import normalise, validate
 from reconciler.model import checks, desired, devices, records, wire
@@ -387,7 +387,7 @@ def kept(field: str) -> Callable[[Run, Path], Json]:
     def look(run: Run, folder: Path) -> Json:
         store = stores.Store.open(f"sqlite:///{folder / 'store.db'}")
         now = [1_000_000.0]
-        inbox = controller.Inbox()
+        inbox = inboxes.Inbox()
         try:
             loop = controller.Loop(
                 store=store,

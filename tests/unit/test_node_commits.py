@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler import controller
+from reconciler import controller, inboxes
 from reconciler.model import desired, records
 from reconciler.store import store as stores
 from tests.unit.core.world import World
@@ -13,7 +13,7 @@ from tests.unit.core.world import World
 def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     world = World(nodes=3)
     now = [world.now]
-    inbox = controller.Inbox()
+    inbox = inboxes.Inbox()
     store = stores.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     loop = controller.Loop(
         store=store,

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler import controller
+from reconciler import controller, inboxes
 from reconciler.core import journal
 from reconciler.desired import incumbents, loader, source
 from reconciler.model import desired, drift, link, outcome, recollection, records
@@ -40,7 +40,7 @@ class Leader:
     def __init__(self, folder: Path, now: float, **options: bool) -> None:
         self.folder = folder
         self.now = now
-        self.inbox = controller.Inbox()
+        self.inbox = inboxes.Inbox()
         self.store = stores.Store.open(url(folder))
         self.epoch = self.store.lead("test", now)
         self.loop = controller.Loop(

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from reconciler import controller, daemon
+from reconciler import daemon, inboxes
 from reconciler.desired import loader, source, watch
 from reconciler.model import desired
 
@@ -22,7 +22,7 @@ class _Defective(loader.Loader):
         return super().load(fetch=fetch)
 
 
-def _next(inbox: controller.Inbox) -> desired.Desired:
+def _next(inbox: inboxes.Inbox) -> desired.Desired:
     for _ in range(100):
         assert select.select([inbox.descriptor], [], [], 30)[0], "nothing came"
         inbox.drain()
@@ -36,7 +36,7 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(tmp_path: Path) -
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
     read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
-    inbox = controller.Inbox()
+    inbox = inboxes.Inbox()
     polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
     reading = daemon.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
     reading.start()

@@ -1,0 +1,119 @@
+"""One event, one line, whatever stands in it."""
+
+import io
+import json
+import logging
+import sys
+
+import pytest
+
+from agents import voice
+from reconciler import logs
+from reconciler.model import events, loglines
+
+NASTY = 'a "b" = c\nlevel=ERROR \x1b[31m\u2028end'
+FIELDS = {"job": "train", "node": "", "cycle": 7, "revision": None, "path": "a b"}
+
+
+def test_readable_lines() -> None:
+    line = loglines.line("readable", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
+    assert line == (
+        '1970-01-01T00:00:00.500Z INFO    loop: a "b" = c\\nlevel=ERROR \\x1b[31m\\u2028end'
+        ' job=train cycle=7 path="a b"'
+    )
+
+
+def test_json_lines() -> None:
+    line = loglines.line("json", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.500Z",
+        "level": "INFO",
+        "source": "loop",
+        "job": "train",
+        "cycle": 7,
+        "path": "a b",
+        "message": NASTY,
+    }
+
+
+@pytest.mark.parametrize("form", loglines.FORMS)
+def test_no_value_begins_a_line_of_its_own(form: str) -> None:
+    fields = {"job": NASTY, "node": NASTY}
+    line = loglines.line(form, 0.0, "loop", NASTY, level="INFO", fields=fields)
+    assert len(line.splitlines()) == 1
+    assert "\x1b" not in line
+
+
+def _record(message: str, **extra: object) -> logging.LogRecord:
+    record = logging.getLogger("muster.test").makeRecord(
+        "muster.test", logging.WARNING, __file__, 1, message, (), None, extra=extra
+    )
+    record.created = 0.0
+    return record
+
+
+def test_records_of_loggers_carry_their_fields() -> None:
+    lines = logs.Lines("readable", "loop")
+    assert lines.format(_record("can't read", revision="abc", other="x")) == (
+        "1970-01-01T00:00:00.000Z WARNING loop: can't read revision=abc"
+    )
+
+
+def test_an_exception_stays_on_its_line() -> None:
+    record = _record("failed")
+    try:
+        int("first\nsecond")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    told = json.loads(logs.Lines("json", "loop").format(record))
+    assert "ValueError: invalid literal" in told["exception"].splitlines()[-1]
+    assert len(logs.Lines("readable", "loop").format(record).splitlines()) == 1
+
+
+def test_events_of_a_cycle_are_lines() -> None:
+    stream = io.StringIO()
+    lines = logs.EventLines("json", "loop", stream)
+    happened = [
+        events.Event(1.0, "JobPlaced", "try 1: 2 tasks on n1", job="train"),
+        events.Event(1.0, "NodeReady", "", node="n1"),
+    ]
+    lines.write(happened, cycle=4, revision="abc")
+    lines.write([], cycle=5, revision="abc")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(one["event"], one["cycle"], one["revision"]) for one in told] == [
+        ("JobPlaced", 4, "abc"),
+        ("NodeReady", 4, "abc"),
+    ]
+    assert (told[0]["job"], told[1]["node"]) == ("train", "n1")
+
+
+def test_a_stream_that_is_gone_costs_nothing() -> None:
+    stream = io.StringIO()
+    stream.close()
+    event = events.Event(1.0, "NodeReady", "", node="n1")
+    logs.EventLines("readable", "loop", stream).write([event], cycle=1, revision="")
+
+
+@pytest.mark.parametrize(("level", "written"), [("info", True), ("warning", False)])
+def test_levels(level: str, written: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    try:
+        lines = logs.configure("readable", level, "server")
+        assert (lines is not None) is written
+        logging.getLogger("muster.test").info("heard")
+        assert ("server: heard" in capsys.readouterr().err) is written
+    finally:
+        root.handlers[:] = before[1]
+        root.setLevel(before[0])
+
+
+@pytest.mark.parametrize("form", loglines.FORMS)
+def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    voice.Voice("gpu001", form).say("no controller")
+    line = capsys.readouterr().err
+    if form == "json":
+        assert json.loads(line)["node"] == "gpu001"
+    else:
+        assert line.endswith(" INFO    agent: no controller node=gpu001\n")
