@@ -28,6 +28,8 @@ FILES_MAX = 50_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
 STREAMS = ("stdout", "stderr")
+#: What can be read besides: the past of a task's metrics, which bounds itself.
+READABLE = (*STREAMS, "metrics")
 
 
 def rotate(folder: Path, attempts: Iterable[str], limit: int) -> None:
@@ -114,7 +116,7 @@ class Followers:
 
     def _follow(self, request: LogRequest, post: "Post") -> None:
         name = f"{request.attempt}.{request.stream}"
-        if request.stream not in STREAMS or not ATTEMPT_PATTERN.fullmatch(request.attempt):
+        if request.stream not in READABLE or not ATTEMPT_PATTERN.fullmatch(request.attempt):
             post.send(LogChunk(end=True, error=f"there is no log {name!r}: stdout and stderr are"))
             return
         path, offset = self._folder / name, request.offset

@@ -28,6 +28,7 @@ from agents import (
     fabric,
     gpuwatch,
     inventory,
+    jobdata,
     keeper,
     logs,
     orders,
@@ -126,6 +127,7 @@ class Agent:
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.checker = checks.Checker(self.root)
+        self.words = jobdata.Words(self.root, place.shared)
         self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
@@ -141,7 +143,14 @@ class Agent:
         self.prepare()
         self._begin_watching_gpus()
         self._meet_supervisor()
-        for work in (self._poll, self._report, self._tidy, self.orders.work, self._check):
+        for work in (
+            self._poll,
+            self._report,
+            self._tidy,
+            self.orders.work,
+            self._check,
+            *self.words.loops(self.lock, self.state, self.leaving),
+        ):
             threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
         self.clean.set()
         self._listen()
@@ -211,6 +220,7 @@ class Agent:
                 crashpoints.reach("exited-not-acknowledged")
             with self.lock:
                 self.carrier.heard(reports)
+                self.words.heard(reports)
                 self.carry_out(self.state.attempts_changed(reports))
             return
         if self.leaving.is_set():
@@ -333,11 +343,12 @@ class Agent:
                 wait_s=wait_s,
                 complete=complete,
                 sequence=self.sequence,
-                attempts=tuple(map(self.sampler.with_usage, reports)),
+                attempts=tuple(self.words.with_saved(map(self.sampler.with_usage, reports))),
                 inventory=self.inventory if self.state.want_inventory else None,
                 usage=usage,
                 gpu_usage=gpu_usage,
                 remedies=self.orders.reports(),
+                task_metrics=self.words.news(),
             )
 
     def _exchange(
@@ -354,10 +365,13 @@ class Agent:
         except (LinkError, RejectedError):
             with self.lock:
                 self.state.not_delivered(request.attempts)
+                self.words.again(request.task_metrics or ())
             raise
         with self.lock:
             if request.inventory is self.inventory:
                 self.state.want_inventory = False
+            if response.want_inventory:
+                self.words.again()  # it is a server that knows nothing of this node yet
             self.carry_out(self.state.answered(response, sent_at))
         return response
 
@@ -410,6 +424,7 @@ class Agent:
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""
+        self.words.forget(attempts)
         for attempt in attempts:
             self.carrier.images.remove_later(self.keeper.cleanups.pop(attempt, None))
             folder = f"{self.root}/attempts/{attempt}"

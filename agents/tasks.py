@@ -8,11 +8,13 @@ import os
 import pwd
 import re
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from agents import checkpoints as saves
 from agents import frameworks, images, runtimes, views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
@@ -105,6 +107,8 @@ def order_for(
     if template.checkpoint_path is not None:
         checkpoints = make_folder(place.shared, template.checkpoint_path, user)
     environment = environment_of(assignment, template, place, user, checkpoints)
+    if checkpoints:
+        environment |= resumed(assignment, template, checkpoints)
     files: dict[str, str] = {}
     if template.framework == "mpi":
         gang = frameworks.gang_of(assignment, template, place.name)
@@ -157,7 +161,8 @@ def _contained(
             f"{place.name}; install it, or keep the job to pools that have it"
         )
     folder = f"{place.root}/attempts/{assignment.attempt}"
-    binds = [(folder, False), (place.shared, False), *template.mounts]
+    library = (f"{place.root}/lib", True)
+    binds = [(folder, False), (place.shared, False), library, *template.mounts]
     box = runtimes.Box(
         attempt=assignment.attempt,
         root=place.root,
@@ -228,6 +233,7 @@ def environment_of(
         "MUSTER_NODE": place.name,
         "MUSTER_NODE_ROOT": place.root,
         "MUSTER_SHARED_DIR": place.shared,
+        "MUSTER_METRICS": f"{place.root}/attempts/{assignment.attempt}/metrics",
         "MUSTER_GPUS": ",".join(map(str, assignment.devices)),
         "CUDA_VISIBLE_DEVICES": ",".join(uuids.get(i, str(i)) for i in assignment.devices),
     }
@@ -249,7 +255,23 @@ def environment_of(
     if template.framework != "none":
         gang = frameworks.gang_of(assignment, template, place.name)
         reserved |= frameworks.environment(template.framework, gang)
+    # last, so that no module of the job's own by that name is hidden
+    paths = [chosen["PYTHONPATH"]] if chosen.get("PYTHONPATH") else []
+    reserved["PYTHONPATH"] = ":".join([*paths, f"{place.root}/lib"])
     return base | chosen | template.told | reserved
+
+
+def resumed(assignment: Assignment, template: TaskTemplate, folder: str) -> dict[str, str]:
+    """Where the next attempt may go on from: the newest whole checkpoint, if there is any."""
+    found = saves.newest(folder, template.saves, assignment.element, time.time(), assignment.saved)
+    if found is None:
+        return {}
+    told = {"MUSTER_CHECKPOINT": f"{folder}/{found.path}"}
+    if found.step is not None:
+        told["MUSTER_CHECKPOINT_STEP"] = (
+            f"{found.step:g}" if found.step % 1 else str(int(found.step))
+        )
+    return told
 
 
 def make_folder(shared: str, relative: str, user: User) -> str:

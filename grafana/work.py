@@ -244,6 +244,23 @@ def _one_job() -> list[panels.Panel]:
             unit="watt",
         ),
         panels.lines(
+            "What its tasks write",
+            "Series that tasks write to `MUSTER_METRICS`, such as the loss; `muster plot` has "
+            "their whole past, over steps.",
+            {"{{metric}} {{task}}": f"muster_task_metric{JOB}"},
+        ),
+        panels.lines(
+            "Work at risk",
+            "Time since the newest whole checkpoint, or the start: what an eviction would cost.",
+            {
+                "{{element}} {{task}}": "time() - "
+                f"muster_task_unsaved_since_timestamp_seconds{JOB}",
+                "as often as it means to save": "max(muster_task_checkpoint_interval_seconds"
+                f"{JOB})",
+            },
+            unit="s",
+        ),
+        panels.lines(
             "Traffic of its GPUs",
             "PCIe traffic to and from them: data that is loaded, or a gang without NVLink.",
             {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, nodeview, terminal
+from reconciler.cli import context, jobwords, nodeview, terminal
 from reconciler.model import desired, judgement, nearest, times
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def job(
             [_attempt_row(attempt) for attempt in attempts],
             right="TRY EXIT TIME",
         )
+        jobwords.show(attempts)
 
 
 def _facts(item: Json) -> None:

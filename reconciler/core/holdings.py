@@ -94,6 +94,7 @@ class Maker:
         queue = self._work.desired.structure.queues[spec.queue]
         started = [a.started_at for a in attempts if a.started_at is not None]
         began = min(started) if started else min(a.assigned_at for a in attempts)
+        saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
         if minimum_s is None:
             minimum_s = self._scheduling.min_runtime_s
@@ -115,7 +116,7 @@ class Maker:
             order=record.order,
             tasks=self._tasks(spec, attempts),
             preemptible=spec.preemptible,
-            since=min(began, self._at),
+            since=min(max([began, *saved]), self._at),
             protected_until=self._protected_until(began, minimum_s, record, element),
             movable=movable,
             ends_at=self._ends_at(spec, began),

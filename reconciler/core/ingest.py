@@ -4,8 +4,10 @@ A report is what a node knows, not an order of events: it may come twice, late, 
 newer one. Nothing is ever concluded from a report that an older state can't lead to.
 """
 
+import math
+
 from reconciler.core import work as desk
-from reconciler.model import outcome, records
+from reconciler.model import outcome, records, taskwords
 from reconciler.model.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
 #: What a node may say of an attempt that lives.
@@ -99,9 +101,9 @@ def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.Atte
     state = AttemptState.STOPPING if attempt.stop is not None else told.state
     if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
         state = attempt.state
-    started_at = _started_at(work, attempt, told)
-    if state is not attempt.state or started_at != attempt.started_at:
-        work.renew_attempt(attempt, state=state, started_at=started_at)
+    started_at, saved = _started_at(work, attempt, told), _saved(work, attempt, told)
+    if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
+        work.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
             work.event(
                 "AttemptRunning",
@@ -125,6 +127,20 @@ def _started_at(
     return _moment(work, attempt, told.started_at)
 
 
+def _saved(
+    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> taskwords.Saved | None:
+    """The newest checkpoint; one that the node has not seen since stays known."""
+    one = told.checkpoint
+    if one is None or not one.path or len(one.path) > taskwords.PATH_CHARACTERS_MAX:
+        return attempt.saved
+    at = min(work.now, max(0.0, one.at))  # in this order NaN loses
+    if attempt.saved is not None and at <= attempt.saved.at:
+        return attempt.saved
+    step = one.step if one.step is not None and math.isfinite(one.step) else None
+    return taskwords.Saved(one.path, at, step, min(AMOUNT_MAX, max(0, one.bytes)))
+
+
 def _within(number: int | None, most: int) -> int | None:
     return number if number is not None and abs(number) <= most else None
 
@@ -144,6 +160,7 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         message=message,
         max_memory_bytes=min(AMOUNT_MAX, max(0, told.max_memory_bytes)),
         cpu_s=min(float(AMOUNT_MAX), max(0.0, told.cpu_s)),
+        saved=_saved(work, attempt, told),
     )
     _count_failure(work, work.attempts[attempt.id])
     how = f"signal {signal}" if signal else f"status {code}"

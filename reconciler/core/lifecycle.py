@@ -9,7 +9,7 @@ import msgspec
 
 from reconciler.core import drifts, limits, resizing
 from reconciler.core import work as desk
-from reconciler.model import desired, quantities, records
+from reconciler.model import desired, quantities, records, taskwords
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
 #: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
@@ -235,7 +235,7 @@ def _conclude(
         verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
     if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
         verdict = EndReason.LOST
-    tries = desk.try_number_of(attempts, note)
+    tries, saved = desk.try_number_of(attempts, note), desk.newest_saved(attempts, note)
     _note_start(draft, attempts)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)
@@ -255,9 +255,9 @@ def _conclude(
         draft.set_note(element, None)
     elif verdict in _FREE:
         moved = any(a.stop is not None and a.stop.moving for a in attempts)
-        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved)
+        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
     elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
-        _retry(work, draft, element, tries=tries)
+        _retry(work, draft, element, tries=tries, saved=saved)
     else:
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
@@ -326,6 +326,7 @@ def _wait_again(
     verdict: EndReason,
     tries: int,
     moved: bool,
+    saved: taskwords.Saved | None,
 ) -> None:
     note = draft.note(element)
     losses = note.losses + 1 if verdict in resizing.LOSSES else 0
@@ -341,6 +342,7 @@ def _wait_again(
             not_before=work.now + wait_s if wait_s else 0.0,
             losses=losses,
             moved=moved,
+            saved=saved,
         ),
     )
     work.event(
@@ -354,6 +356,7 @@ def _retry(
     element: int,
     *,
     tries: int,
+    saved: taskwords.Saved | None,
 ) -> None:
     note = draft.note(element)
     retries = draft.spec.retries
@@ -362,7 +365,10 @@ def _retry(
     draft.set_note(
         element,
         records.ElementNote(
-            tries=tries, retries_spent=note.retries_spent + 1, not_before=work.now + wait_s
+            tries=tries,
+            retries_spent=note.retries_spent + 1,
+            not_before=work.now + wait_s,
+            saved=saved,
         ),
     )
     work.event(

@@ -139,6 +139,7 @@ def _place(
                 grace_s=desk.lease_grace_s(work, spec, name),
                 mig_profile=profile,
                 instances=instances,
+                saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
             )
         )
     if not grows:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reconciler.core import recall as recalls
-from reconciler.model import desired, drift, events, outcome, records, states
+from reconciler.model import desired, drift, events, outcome, records, states, taskwords
 from reconciler.model.reasons import Reason
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
@@ -476,3 +476,13 @@ def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNo
     a number that came again would name an attempt that its node has had and forgotten.
     """
     return max([note.tries, *(attempt.try_number for attempt in attempts)])
+
+
+def newest_saved(
+    attempts: Iterable[records.AttemptRecord], note: records.ElementNote
+) -> taskwords.Saved | None:
+    """The newest checkpoint of an element, of the try under way or of earlier ones."""
+    known = [one.saved for one in attempts if one.saved is not None]
+    if note.saved is not None:
+        known.append(note.saved)
+    return max(known, key=lambda one: (one.at, one.path), default=None)

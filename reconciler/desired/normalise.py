@@ -372,6 +372,10 @@ def _checkpoint(
         spec.signal,
         faults.duration(spec.grace, "spec", "checkpoint", "grace"),
         spec.path or identifiers.default_checkpoint_path(name, run),
+        spec.pattern or "",
+        spec.marker or "",
+        faults.duration(spec.settle, "spec", "checkpoint", "settle"),
+        None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
     )
 
 

@@ -145,6 +145,7 @@ class AgentsEngine:
                     instances=attempt.instances,
                     addresses=_addresses(attempt, memory),
                     secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
+                    saved=_saved(job, attempt.element),
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
@@ -179,6 +180,7 @@ class AgentsEngine:
             working_directory=spec.working_directory,
             checkpoint_path=checkpoint.path if checkpoint else None,
             checkpoint_signal=checkpoint.signal if checkpoint else "SIGTERM",
+            saves=checkpoint.rule if checkpoint else None,
             grace_s=attempt.grace_s,
             lease_s=attempt.lease_s,
             user=structure.unix_users.get(spec.owner),
@@ -200,6 +202,12 @@ def _addresses(attempt: records.AttemptRecord, memory: Held) -> dict[str, str]:
         return {}
     nodes = {name: memory.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
     return {name: node.inventory.address for name, node in nodes.items() if node is not None}
+
+
+def _saved(job: records.JobRecord, element: int) -> str:
+    """The newest checkpoint that earlier tries at an element have left."""
+    note = job.notes.get(element)
+    return note.saved.path if note is not None and note.saved is not None else ""
 
 
 def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str, bool], ...]:

@@ -97,6 +97,8 @@ def _labels(pairs: Iterable[tuple[str, str]]) -> str:
 def _number(value: float) -> str:
     if value == math.inf:
         return "+Inf"
+    if not math.isfinite(value):
+        return "-Inf" if value < 0 else "NaN"
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
@@ -292,8 +294,12 @@ def render_node(
     node: records.NodeRecord,
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
+    words: taskpages.Words = taskpages.NO_WORDS,
 ) -> bytes:
-    """One node's page, of what it reported last and the attempts that are there."""
+    """One node's page, of what it reported last and the attempts that are there.
+
+    ``words`` is what tasks write of their work, by attempt.
+    """
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
     page = Text("node")
@@ -317,7 +323,7 @@ def render_node(
     for gpu in node.inventory.gpus:
         page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
     _put_usage(page, node.usage, who)
-    taskpages.put(page.put, alive, who)
+    taskpages.put(page.put, alive, who, words)
     gpupages.put(page.put, node.inventory, gpu_usage, who)
     return page.render()
 

@@ -47,6 +47,7 @@ LABELS: dict[str, Label] = {
         Label("job_name", "Name of the job; `job` is a label of Prometheus' own.", 1024),
         Label("jobs", "Commit whose jobs are in force.", 1),
         Label("kind", "Kind of what is counted.", 64),
+        Label("metric", "Name of a series that tasks write.", 1024),
         Label("method", "HTTP method.", 5),
         Label("model", "Model of the GPU.", "gpus"),
         Label("node", "Name of the node.", "nodes"),
@@ -73,6 +74,8 @@ _GPU = ("node", "pool", "gpu", "uuid")
 _TASK = ("node", "pool", "job_name", "element", "task")
 #: The most tasks that a node's page tells of one by one; ``muster_node_attempts`` counts all.
 TASKS_MAX = 1024
+#: The most values that tasks of a node write which its page tells.
+TASK_METRICS_MAX = 1024
 
 _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ("muster_build_info", "gauge", "", ("version",), "cluster", "Version of Muster; always 1."),
@@ -249,6 +252,16 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ("muster_task_requested_cpus", "gauge", "cpus", _TASK, "node", "CPUs given to the task."),
     ("muster_task_requested_memory_bytes", "gauge", "bytes", _TASK, "node",
      "Memory given to the task."),
+    ("muster_task_metric", "gauge", "", (*_TASK, "metric"), "node",
+     "Newest value of a series that the task writes to MUSTER_METRICS."),
+    ("muster_task_metrics_lines_total", "counter", "", (*_TASK, "result"), "node",
+     "Lines that the task wrote to MUSTER_METRICS: read, or bad."),
+    ("muster_task_checkpoint_timestamp_seconds", "gauge", "seconds", _TASK, "node",
+     "When the task's newest whole checkpoint was written."),
+    ("muster_task_unsaved_since_timestamp_seconds", "gauge", "seconds", _TASK, "node",
+     "Since when an element's work is at risk: its start or newest checkpoint."),
+    ("muster_task_checkpoint_interval_seconds", "gauge", "seconds", _TASK, "node",
+     "How often the job means to save, as `checkpoint.every` says."),
     ("muster_task_gpu_info", "gauge", "", (*_TASK, "gpu"), "node",
      "A GPU that a task has, to join with the GPU's own series; always 1."),
     ("muster_gpu_info", "gauge", "",

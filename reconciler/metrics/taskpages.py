@@ -4,17 +4,24 @@ Tasks come and go, so their series are on the node's page alone and bounded by `
 GPUs of a task are told by number, so that a query can join them with what the GPUs do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from reconciler.metrics.table import TASKS_MAX
-from reconciler.model import records
+from reconciler.metrics.table import TASK_METRICS_MAX, TASKS_MAX
+from reconciler.model import records, taskwords
+
+Words = Mapping[str, taskwords.TaskMetrics]
+NO_WORDS: Words = {}
 
 
 def put(
-    page: Callable[..., None], alive: Sequence[records.AttemptRecord], node: tuple[str, str]
+    page: Callable[..., None],
+    alive: Sequence[records.AttemptRecord],
+    node: tuple[str, str],
+    words: Words = NO_WORDS,
 ) -> None:
     """Put the attempts that have not ended on a node's page, the first assigned first."""
     shown = set()
+    left = TASK_METRICS_MAX
     for attempt in alive[:TASKS_MAX]:
         task = (attempt.job, str(attempt.element), f"{attempt.group}-{attempt.index}")
         if task in shown:
@@ -28,3 +35,24 @@ def put(
         page("muster_task_requested_memory_bytes", attempt.resources.memory_bytes, *who)
         for device in attempt.devices:
             page("muster_task_gpu_info", 1, *who, str(device))
+        _put_saved(page, attempt, who)
+        told = words.get(attempt.id)
+        if told is not None:
+            page("muster_task_metrics_lines_total", told.lines - told.bad_lines, *who, "read")
+            page("muster_task_metrics_lines_total", told.bad_lines, *who, "bad")
+            for one in told.metrics[:left]:
+                page("muster_task_metric", one.value, *who, one.name)
+            left = max(0, left - len(told.metrics))
+
+
+def _put_saved(
+    page: Callable[..., None], attempt: records.AttemptRecord, who: tuple[str, ...]
+) -> None:
+    """Put what is saved; how long work is at risk where its job says how often it means to save."""
+    if attempt.saved is not None:
+        page("muster_task_checkpoint_timestamp_seconds", attempt.saved.at, *who)
+    if attempt.saves_every_s is None or attempt.started_at is None or not attempt.is_first:
+        return
+    since = max(attempt.started_at, attempt.saved.at if attempt.saved else 0.0)
+    page("muster_task_unsaved_since_timestamp_seconds", since, *who)
+    page("muster_task_checkpoint_interval_seconds", attempt.saves_every_s, *who)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model import taskwords
 from reconciler.model.access import Access
 from reconciler.model.checks import Plan
 from reconciler.model.drift import Action
@@ -88,11 +89,24 @@ class Retries(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The signal that asks a task to save and leave, the time it has, and the folder."""
+    """The signal that asks a task to save and leave, the time it has, and the folder.
+
+    ``pattern``, ``marker`` and ``settle_s`` tell which checkpoints are whole; ``every_s`` is how
+    often the job means to save, None: it does not say.
+    """
 
     signal: str = "SIGTERM"
     grace_s: int = 30
     path: str = ""
+    pattern: str = ""
+    marker: str = ""
+    settle_s: int = 30
+    every_s: int | None = None
+
+    @property
+    def rule(self) -> taskwords.Rule:
+        """Which checkpoints are whole, as nodes are told."""
+        return taskwords.Rule(self.pattern, self.marker, self.settle_s)
 
 
 class Toleration(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from reconciler.model.states import (
     JobState,
     NodeState,
 )
+from reconciler.model.taskwords import Saved
 
 
 class ElementNote(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class ElementNote(msgspec.Struct, frozen=True):
         verdict: why the try under way is being ended, decided before its tasks have left.
         losses: tries in a row that were lost to nodes; they spend no retry but wait longer.
         moved: whether the last try left only to start elsewhere.
+        saved: the newest checkpoint that earlier tries are known to have left.
     """
 
     tries: int = 0
@@ -44,6 +46,7 @@ class ElementNote(msgspec.Struct, frozen=True):
     verdict: EndReason | None = None
     losses: int = 0
     moved: bool = False
+    saved: Saved | None = None
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -139,6 +142,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     instances of ``mig_profile``, from 0 on its node.
     ``concluded`` is set when the whole try of its element has come to its end: until then an
     attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
+    ``saved`` is the newest checkpoint that its node knows to be whole; ``saves_every_s`` is how
+    often its job means to save, None: it does not say.
     """
 
     id: str
@@ -170,6 +175,13 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     grace_s: int = 30
     mig_profile: str = ""
     instances: tuple[int, ...] = ()
+    saved: Saved | None = None
+    saves_every_s: int | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the task that speaks for its element: of rank 0, or of index 0."""
+        return self.rank.rank == 0 and (self.rank.world_size > 1 or self.index == 0)
 
     @property
     def share_milli(self) -> int:
@@ -433,6 +445,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     message: str = ""
     max_memory_bytes: int = 0
     cpu_s: float = 0.0
+    checkpoint: Saved | None = None
 
 
 class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,6 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
+from reconciler.model import taskwords
 from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuUsage
 from reconciler.model.drift import Remedy
@@ -34,7 +35,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
     every request of an incarnation: of two that cross on their way the older is dropped.
     ``gpu_usage`` is for the server to show: it goes no further. ``remedies`` are those that have
-    come to their end, told until the node is no longer to have them.
+    come to their end, told until the node is no longer to have them. ``task_metrics`` are of tasks
+    that have written some since they were told last; they go no further either.
     """
 
     node: str
@@ -50,6 +52,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: NodeUsage | None = None
     gpu_usage: tuple[GpuUsage, ...] | None = None
     remedies: tuple[RemedyReport, ...] = ()
+    task_metrics: tuple[taskwords.TaskMetrics, ...] | None = None
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +62,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
     ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
     container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
-    value, empty for none; no value ever comes this way.
+    value, empty for none; no value ever comes this way. ``saves`` is how a checkpoint is known
+    to be whole; None: by what the task says alone.
     """
 
     job: str
@@ -83,6 +87,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str = ""
     mounts: tuple[tuple[str, bool], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
+    saves: taskwords.Rule | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,7 +95,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
     MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
-    its gang by name, ``secret`` is what its tasks alone know.
+    its gang by name, ``secret`` is what its tasks alone know. ``saved`` is the newest checkpoint
+    that an earlier attempt is known to have left.
     """
 
     attempt: str
@@ -108,6 +114,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     instances: tuple[int, ...] = ()
     addresses: dict[str, str] = {}
     secret: str = ""
+    saved: str = ""
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):

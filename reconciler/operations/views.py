@@ -6,6 +6,7 @@ the loop knows and no table holds (queues' arithmetic, structure, sync) comes as
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -22,6 +23,7 @@ from reconciler.model import (
     outcome,
     provisioning,
     records,
+    taskwords,
 )
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
@@ -130,8 +132,39 @@ class AmountsView(_View, frozen=True):
     gpu: float | None
 
 
+class MetricView(_View, frozen=True):
+    """The newest value of a series that a task writes; null where it is infinite or no number."""
+
+    name: str
+    value: float | None
+    step: float | None
+    at: str
+
+
+class MetricsView(_View, frozen=True):
+    """What a task has written; ``problem`` is the newest line that was not understood."""
+
+    series: list[MetricView]
+    lines: int
+    bad_lines: int
+    problem: str
+    skipped_bytes: int
+
+
+class CheckpointView(_View, frozen=True):
+    """The newest whole checkpoint, by its path below the job's folder of checkpoints."""
+
+    path: str
+    at: str
+    step: float | None
+    bytes: int
+
+
 class AttemptView(_View, frozen=True):
-    """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays."""
+    """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
+
+    ``metrics`` is null where nothing was written, or nothing is known of it any more.
+    """
 
     id: str
     task: str
@@ -147,6 +180,8 @@ class AttemptView(_View, frozen=True):
     assigned: str
     end_reason: str | None
     message: str
+    checkpoint: CheckpointView | None
+    metrics: MetricsView | None
 
 
 class FunnelView(_View, frozen=True):
@@ -382,8 +417,29 @@ def vector(of: Sequence[int | None]) -> AmountsView:
     )
 
 
-def attempt_view(of: records.AttemptRecord, *, array: bool) -> AttemptView:
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def metrics_view(of: taskwords.TaskMetrics) -> MetricsView:
+    """What a task has written of its work."""
+    series = [
+        MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
+        for one in of.metrics
+    ]
+    return MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
+
+
+def _moment(at: float) -> str:
+    """A time that a node tells, whatever it is."""
+    return format_time(min(max(0.0, at), gpuviews.LATEST_TIME))  # in this order NaN loses
+
+
+def attempt_view(
+    of: records.AttemptRecord, *, array: bool, metrics: taskwords.TaskMetrics | None = None
+) -> AttemptView:
     """One try."""
+    saved = of.saved
     return AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
@@ -399,6 +455,10 @@ def attempt_view(of: records.AttemptRecord, *, array: bool) -> AttemptView:
         assigned=format_time(of.assigned_at),
         end_reason=None if of.end_reason is None else of.end_reason.value,
         message=of.message,
+        checkpoint=None
+        if saved is None
+        else CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
+        metrics=None if metrics is None else metrics_view(metrics),
     )
 
 
@@ -415,6 +475,7 @@ def job_view(
     reasons: Iterable[Reason] = (),
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
+    metrics: Mapping[str, taskwords.TaskMetrics] = {},
 ) -> JobView:
     """A job's run with what belongs to it."""
     spec = of.spec
@@ -432,7 +493,10 @@ def job_view(
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
         estimated_start=_time(expected.at) if waits and expected is not None else None,
-        attempts=[attempt_view(attempt, array=array) for attempt in attempts],
+        attempts=[
+            attempt_view(attempt, array=array, metrics=metrics.get(attempt.id))
+            for attempt in attempts
+        ],
         priority=spec.priority,
         labels=spec.labels,
         submitted=format_time(of.submitted_at),

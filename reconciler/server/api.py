@@ -163,9 +163,15 @@ def job(
     tries = service.reader.attempts(
         name, found.spec.run, element=element, limit=attempts, alive_first=True
     )
+    written = {
+        one.id: told
+        for one in tries
+        if (told := service.sessions.task_metrics(one.node, one.id)) is not None
+    }
     shown = views.job_view(
         found,
         attempts=tries,
+        metrics=written,
         reasons=reasons.get(found.reason_key, ()),
         place=service.reader.places([name]).get(name),
         expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),

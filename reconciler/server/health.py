@@ -74,8 +74,13 @@ def node_metrics(node: FromPath[str], state: State) -> Response[bytes]:
     record = service.reader.node(node)
     if record is None:
         raise failures.Failure(404, f"node {node} is not known")
+    alive = service.reader.attempts_alive(node)
+    session = service.sessions.get(node)
     page = metrics.render_node(
-        record, service.reader.attempts_alive(node), service.sessions.gpu_usage(node)
+        record,
+        alive,
+        service.sessions.gpu_usage(node),
+        words=dict(session.task_metrics) if session is not None else {},
     )
     return Response(page, media_type=PROMETHEUS)
 

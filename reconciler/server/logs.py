@@ -240,7 +240,7 @@ async def logs(
     task: api.Filter = None,
     element: Annotated[int | None, Parameter(ge=0, le=2**31)] = None,
     attempt: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
-    stream: FromQuery[Literal["stdout", "stderr"]] = "stdout",
+    stream: FromQuery[Literal["stdout", "stderr", "metrics"]] = "stdout",
     follow: FromQuery[bool] = False,
     tail: Annotated[int | None, Parameter(ge=0, le=TAIL_MAX)] = None,
     run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,

@@ -10,13 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model import devices, link, wire
+from reconciler.model import devices, link, taskwords, wire
 
 #: The most nodes that are remembered; a report of a further one is refused.
 NODES_MAX = 50_000
 #: The most acknowledgements and log requests that wait for one node.
 ACKNOWLEDGED_MAX = 100_000
 LOG_REQUESTS_MAX = 64
+#: Of how many tasks of a node, ended ones included, it is kept what they wrote of their work.
+METRICS_TASKS_MAX = 1024
 #: How many polls a holder may be silent before another agent takes its place.
 SILENT_POLLS = 2
 #: After this time without an answer the loop must confirm a node before its leases are renewed;
@@ -53,6 +55,16 @@ class Session:
         self.answered_at: float | None = None
         #: What the node's GPUs did when it last said so.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
+        #: What its tasks last wrote of their work, by attempt, the newest last.
+        self.task_metrics: dict[str, taskwords.TaskMetrics] = {}
+
+    def hear(self, told: tuple[taskwords.TaskMetrics, ...]) -> None:
+        """Take over what tasks wrote of their work; those that wrote longest ago give way."""
+        for one in told[: taskwords.TASKS_MAX]:
+            self.task_metrics.pop(one.attempt, None)
+            self.task_metrics[one.attempt] = taskwords.bounded(one)
+        while len(self.task_metrics) > METRICS_TASKS_MAX:
+            del self.task_metrics[next(iter(self.task_metrics))]
 
     def update(self, message: link.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""
@@ -160,6 +172,11 @@ class Sessions:
         """What a node's GPUs did when it last said so; nothing while nobody has."""
         session = self._by_node.get(node)
         return () if session is None else session.gpu_usage
+
+    def task_metrics(self, node: str, attempt: str) -> taskwords.TaskMetrics | None:
+        """What a task on a node last wrote of its work, as far as that is still known."""
+        session = self._by_node.get(node)
+        return None if session is None else session.task_metrics.get(attempt)
 
     def of(self, node: str) -> Session | None:
         """The session of a node, made where there is room; None where there is none."""

@@ -188,6 +188,9 @@ async def sync(
     if said.gpu_usage is not None:
         session.gpu_usage = said.gpu_usage[:GPUS_MAX]
         said = msgspec.structs.replace(said, gpu_usage=None)
+    if said.task_metrics is not None:
+        session.hear(said.task_metrics)
+        said = msgspec.structs.replace(said, task_metrics=None)
     closed = False
     talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
     cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None

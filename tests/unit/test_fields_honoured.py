@@ -6,6 +6,8 @@ values into the same documents and says what is seen of each behind the real pip
 core, engine, and the orders and environment that an agent makes of its assignments.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -354,6 +356,22 @@ def held_grace(run: Run, _: Path) -> Json:
     """The grace that tasks get when their job is cancelled."""
     run.write(tuple(d for d in run.documents if d["kind"] != "Job"))
     return stops(run)[0][1].grace_s
+
+
+def resumed(ages_s: dict[str, float]) -> Callable[[Run, Path], Json]:
+    """Name and step that the next attempt is told of, where files of these ages lie."""
+
+    def look(run: Run, shared: Path) -> Json:
+        folder = shared / str(run.template().checkpoint_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, age_s in ages_s.items():
+            (folder / name).write_text("weights")
+            os.utime(folder / name, (time.time() - age_s,) * 2)
+        (order,) = run.orders(shared)
+        told = order["env"]
+        return [Path(told["MUSTER_CHECKPOINT"]).name, told["MUSTER_CHECKPOINT_STEP"]]
+
+    return look
 
 
 def leave_grace(run: Run, _: Path) -> Json:
@@ -1025,6 +1043,24 @@ TABLE: dict[str, Case] = {
         (["a/b"], ["c"]),
         JOB,
     ),
+    "Job.spec.checkpoint.pattern": Case(
+        ("a-*", "b-*"), resumed({"a-1": 90, "b-2": 60}), (["a-1", "1"], ["b-2", "2"]), JOB
+    ),
+    "Job.spec.checkpoint.marker": Case(
+        (".ok", ".done"),
+        resumed({"a-1": 90, "a-2": 60, "a-1.ok": 90, "a-2.done": 60}),
+        (["a-1", "1"], ["a-2", "2"]),
+        (job(checkpoint={"pattern": "a-?"}), pool()),
+    ),
+    "Job.spec.checkpoint.settle": Case(
+        ("1m", "2h"),
+        resumed({"a-1": 3 * 3600, "a-2": 600}),
+        (["a-2", "2"], ["a-1", "1"]),
+        (job(checkpoint={"pattern": "a-*"}), pool()),
+    ),
+    "Job.spec.checkpoint.every": Case(
+        ("5m", "1h"), lambda run, _: [a.saves_every_s for a in run.live("j")], ([300], [3600]), JOB
+    ),
     "Job.spec.terminationGrace": Case(("5s", "1m"), held_grace, (5, 60), JOB),
     "Job.spec.lease": Case(
         ("1m", "none"),
@@ -1113,6 +1149,7 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
     heard = tasks.environment_of(assignment, shouting, place, user, "x")
     for name, value in heard.items():
         rules = [rule for rule, _ in problems((put(whole, where, {name: "mine"}), pool()))]
-        assert rules == ([] if value == "mine" else ["reserved-environment"]), name
+        theirs = value.split(":")[0] == "mine"
+        assert rules == ([] if theirs else ["reserved-environment"]), name
     assert problems((put(whole, where, {f"{normalise.RESERVED_PREFIX}X": ""}), pool()))
     assert not problems((put(job(), "spec.environment", {"RANK": "1"}), pool()))

@@ -1,6 +1,7 @@
 """What is exported is what the table says, by Prometheus' own rules."""
 
 import itertools
+import math
 import re
 import shutil
 import subprocess
@@ -13,7 +14,15 @@ from prometheus_client import parser
 from reconciler import metrics
 from reconciler.core import reconcile
 from reconciler.metrics import counting, sums, table
-from reconciler.model import desired, drift, outcome, recollection, records, resources
+from reconciler.model import (
+    desired,
+    drift,
+    outcome,
+    recollection,
+    records,
+    resources,
+    taskwords,
+)
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit import gpusamples
 from tests.unit.core.world import World
@@ -112,10 +121,15 @@ def server_page() -> str:
 
 def node_page() -> str:
     train = samples.job("train")
+    attempt = msgspec.structs.replace(
+        samples.attempt(train, state=AttemptState.RUNNING),
+        saved=taskwords.Saved("step-7", 90.0, 7.0, 100),
+        saves_every_s=600,
+    )
+    told = (taskwords.Metric("loss", 0.5, 91.0, 7.0), taskwords.Metric("bad", math.nan, 91.0))
+    words = {attempt.id: taskwords.TaskMetrics(attempt.id, told, lines=3, bad_lines=1)}
     return metrics.render_node(
-        gpusamples.node(),
-        [samples.attempt(train, state=AttemptState.RUNNING)],
-        [gpusamples.usage()],
+        gpusamples.node(), [attempt], [gpusamples.usage()], words=words
     ).decode()
 
 

@@ -32,6 +32,16 @@ RelativePath = Annotated[
     str,
     msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*(?!\n)$"),
 ]
+CheckpointPattern = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!\.{1,2}(/|$))[A-Za-z0-9_.*?{}=+-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.*?{}=+-]+)*(?!\n)$",
+        max_length=256,
+    ),
+]
+MarkerName = Annotated[
+    str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+(?!\n)$", max_length=100)
+]
 LeaseText = Annotated[
     str, msgspec.Meta(pattern=rf"{quantities.DURATION_PATTERN}|^none$", min_length=1)
 ]
@@ -191,6 +201,41 @@ class CheckpointSpec(Part, frozen=True):
             "Folder for checkpoints, below the nodes' shared folder; told to the task in "
             "`MUSTER_CHECKPOINT_DIR`. Left out: named after the job.",
             example="checkpoints/train",
+        ),
+    ] = None
+    pattern: Annotated[
+        CheckpointPattern | None,
+        doc(
+            "Which files or folders below the path are checkpoints; `*` and `?` stand for "
+            "anything, `{element}` for the index in an array. The newest whole one is told to the "
+            "next attempt in `MUSTER_CHECKPOINT`. Left out: those that tasks name themselves.",
+            example="step-*",
+        ),
+    ] = None
+    marker: Annotated[
+        MarkerName | None,
+        doc(
+            "Name of the file that says that a checkpoint is whole: in it where it is a folder, "
+            "else what comes after its name. Left out: it is whole when nothing was written to it "
+            "for `settle`.",
+            example=".metadata",
+        ),
+    ] = None
+    settle: Annotated[
+        Duration,
+        doc(
+            "Without a marker, how long a checkpoint has not to have changed; 0s for who writes "
+            "to another name and renames.",
+            example="1m",
+            unit="duration",
+        ),
+    ] = "30s"
+    every: Annotated[
+        Duration | None,
+        doc(
+            "How often it means to save; when it has not for twice as long, an alert says so.",
+            example="30m",
+            unit="duration",
         ),
     ] = None
 

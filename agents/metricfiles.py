@@ -1,0 +1,262 @@
+"""Reads what tasks write to ``$MUSTER_METRICS``: the newest for reports, a bounded past for plots.
+
+The file is its task's own, which may make anything of it: it is opened below the attempt's folder
+without following links, and only a plain file of the task's user is read. So much is read at a
+time; a task that writes faster has the middle of it skipped, and is told so. The past goes to the
+folder of logs, as ``ATTEMPT.metrics``, and lives as long as the logs do; of many points each
+second one is let go.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from agents import metriclines
+from reconciler.model import taskwords
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState
+
+EVERY_S = 5.0
+READ_BYTES_MAX = 128 * 1024
+#: What a task may be ahead of its reader before it is left out.
+BEHIND_BYTES_MAX = 4 * 2**20
+#: Rows of one attempt's past.
+ROWS_MAX = 4000
+#: Sorts of rows, by which series they have, that are thinned out apart from each other.
+SORTS_MAX = 64
+FILE = "metrics"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def install(root: Path) -> None:
+    """Put the module that tasks may import where all of them find it."""
+    folder = root / "lib"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    folder.chmod(0o755)
+    part = folder / "muster.py.part"
+    shutil.copyfile(Path(__file__).parent / "tasklib" / "muster.py", part)
+    part.chmod(0o644)
+    part.replace(folder / "muster.py")
+
+
+class Place(msgspec.Struct):
+    """How far a file was read, and what of its past is kept. ``sorts`` are (seen, stride, kept)."""
+
+    inode: int = 0
+    offset: int = 0
+    skipping: bool = False
+    sorts: dict[str, tuple[int, int, int]] = {}
+
+
+class Listener:
+    """Reads for one agent. Its methods may be called by different threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._attempts = root / "attempts"
+        self._logs = root / "logs"
+        self._places = root / "metrics"
+        self._places.mkdir(mode=0o700, exist_ok=True)
+        self._lock = threading.Lock()
+        self._words: dict[str, metriclines.Words] = {}
+        self._known: dict[str, Place] = {}
+        self._news: dict[str, None] = {}
+
+    # For reports -----------------------------------------------------------------------------
+
+    def news(self) -> tuple[taskwords.TaskMetrics, ...] | None:
+        """What has changed since the last call, of so many tasks; None for nothing."""
+        with self._lock:
+            chosen = list(self._news)[: taskwords.TASKS_MAX]
+            for name in chosen:
+                del self._news[name]
+            return tuple(self._words[n].told() for n in chosen if n in self._words) or None
+
+    def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
+        """Some were not delivered, or, None, nobody remembers any: they are news again."""
+        with self._lock:
+            names = self._words if told is None else [one.attempt for one in told]
+            self._news |= {name: None for name in names if name in self._words}
+
+    def with_saved(self, report: AttemptReport) -> AttemptReport:
+        """A report with the checkpoint that its task has named."""
+        words = self._words.get(report.id)
+        if words is None or words.checkpoint is None:
+            return report
+        found = newer(report.checkpoint, words.checkpoint)
+        return msgspec.structs.replace(report, checkpoint=found)
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def look(self, running: list[str]) -> None:
+        """Read what tasks have written since."""
+        for name in running:
+            with self._lock:
+                self._read(name, last=False)
+
+    def heard(self, reports: list[AttemptReport]) -> None:
+        """Read the last of those that have ended, before anybody hears of their end."""
+        for report in reports:
+            if report.state is AttemptState.ENDED:
+                with self._lock:
+                    self._read(report.id, last=True)
+
+    def forget(self, attempts: tuple[str, ...]) -> None:
+        """Those are over, and known to be."""
+        with self._lock:
+            for name in attempts:
+                self._words.pop(name, None)
+                self._news.pop(name, None)
+                if self._known.pop(name, None) is not None:
+                    (self._places / name).unlink(missing_ok=True)
+
+    def _read(self, name: str, *, last: bool) -> None:
+        """One turn of one task; what the file system refuses is left for the next."""
+        try:
+            handle = _open(self._attempts / name)
+        except OSError:
+            return
+        try:
+            place = self._place(name)
+            before = (place.inode, place.offset)
+            found = os.fstat(handle)
+            if found.st_ino != place.inode or found.st_size < place.offset:
+                place.inode, place.offset, place.skipping = found.st_ino, 0, False
+            words = self._words.get(name)
+            if words is None:
+                words = self._words[name] = metriclines.Words(name)
+            now = time.time()
+            rows = _rows(handle, place, words, found.st_size, now=now, last=last)
+            if (place.inode, place.offset) != before:
+                self._news[name] = None
+                with contextlib.suppress(OSError):
+                    self._keep(name, place, rows)
+        finally:
+            os.close(handle)
+
+    def _place(self, name: str) -> Place:
+        place = self._known.get(name)
+        if place is None:
+            place = Place()
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                place = msgspec.json.decode((self._places / name).read_bytes(), type=Place)
+            self._known[name] = place
+        return place
+
+    def _keep(self, name: str, place: Place, rows: list[dict[str, float]]) -> None:
+        """Add to the past, and thin it out where it has grown too long."""
+        path = self._logs / f"{name}.{FILE}"
+        kept = []
+        for row in rows:
+            sort = _sort_of(row, place)
+            seen, stride, count = place.sorts.get(sort, (0, 1, 0))
+            if seen % stride == 0:
+                kept.append(json.dumps(row, separators=(",", ":")) + "\n")
+                count += 1
+            place.sorts[sort] = seen + 1, stride, count
+        if kept:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.writelines(kept)
+        while sum(count for _, _, count in place.sorts.values()) > ROWS_MAX:
+            _thin(path, place)
+        (self._places / name).write_bytes(msgspec.json.encode(place))
+
+
+def newer(one: taskwords.Saved | None, other: taskwords.Saved | None) -> taskwords.Saved | None:
+    """The newer of two checkpoints."""
+    if one is None or (other is not None and other.at >= one.at):
+        return other
+    return one
+
+
+def _open(folder: Path) -> int:
+    """A handle of a task's file, if it is a plain file of the folder's owner."""
+    parent = os.open(folder, _FOLDER)
+    try:
+        handle = os.open(FILE, _PLAIN, dir_fd=parent)
+        owner = os.fstat(parent).st_uid
+    finally:
+        os.close(parent)
+    found = os.fstat(handle)
+    # a link to a file of somebody else's is no way to have it read
+    if stat.S_ISREG(found.st_mode) and found.st_uid == owner and found.st_nlink == 1:
+        return handle
+    os.close(handle)
+    raise OSError(f"{folder}/{FILE} is not a file of its task's own")
+
+
+def _rows(
+    handle: int, place: Place, words: metriclines.Words, size: int, *, now: float, last: bool
+) -> list[dict[str, float]]:
+    """Read on in a file; the rows of values that were found."""
+    if size - place.offset > BEHIND_BYTES_MAX:
+        words.skipped_bytes += size - READ_BYTES_MAX - place.offset
+        place.offset, place.skipping = size - READ_BYTES_MAX, True
+    data = os.pread(handle, READ_BYTES_MAX, place.offset)
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    rows: list[dict[str, float]] = []
+    together: dict[str, float] = {}
+    for line in filter(None, lines):
+        whole = line.endswith(b"\n")
+        if not whole and not last and len(line) <= metriclines.LINE_BYTES_MAX:
+            break  # the rest of it is still to come
+        place.offset += len(line)
+        if place.skipping:
+            place.skipping = not whole
+            continue
+        if not whole and not last:
+            words.overlong(len(line))
+            place.skipping = True
+            continue
+        found = words.take(line, now)
+        if found and line.lstrip().startswith(b"{"):
+            rows.append(_row(found))
+        else:
+            together |= _row(found) if found else {}
+    return [*rows, together] if together else rows
+
+
+def _row(found: tuple[taskwords.Metric, ...]) -> dict[str, float]:
+    row = {"time": round(found[0].at, 3)}
+    if found[0].step is not None:
+        row["step"] = found[0].step
+    return row | {one.name: one.value for one in found}
+
+
+def _sort_of(row: dict[str, float], place: Place) -> str:
+    sort = " ".join(sorted(row))
+    return sort if sort in place.sorts or len(place.sorts) < SORTS_MAX else "(others)"
+
+
+def _thin(path: Path, place: Place) -> None:
+    """Let each second row go of the sort that has most."""
+    if not path.exists():
+        place.sorts.clear()  # it was pruned as too old
+        return
+    most = max(place.sorts, key=lambda sort: place.sorts[sort][2])
+    seen, stride, _ = place.sorts[most]
+    kept, number = [], 0
+    known = set(place.sorts) - {"(others)"}
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            try:
+                sort = " ".join(sorted(json.loads(line)))
+            except (ValueError, TypeError):
+                continue
+            if (sort if sort in known else "(others)") == most:
+                number += 1
+                if number % 2 == 0:
+                    continue
+            kept.append(line)
+    part = path.with_name(f"{path.name}.1")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.replace(path)
+    place.sorts[most] = seen, stride * 2, (number + 1) // 2

@@ -1,0 +1,137 @@
+"""``muster plot``: the metrics that a task writes, over time or steps."""
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.model import nearest
+from reconciler.operations import jobplots
+
+HEIGHT = 10
+#: Curves that are drawn where none is named.
+CURVES_MAX = 4
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plot)
+
+
+def plot(
+    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    *,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+    ] = None,
+    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
+    over: Annotated[
+        str, typer.Option("--over", help="What to draw over: step or time.", metavar="AXIS")
+    ] = "step",
+    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="Write a picture to this file instead.")
+    ] = None,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Plot what a task writes to $MUSTER_METRICS, of all tries at it.
+
+    Example: muster plot train --metric loss
+
+    Example: muster plot train --png loss.png
+    """
+    if over not in {"step", "time"}:
+        terminal.fail(f"--over {over}: step and time are possible", terminal.USAGE)
+    if png is not None and importlib.util.find_spec("matplotlib") is None:
+        terminal.fail(
+            "pictures need matplotlib, which is not installed: pip install 'muster-cluster[plots]'"
+        )
+    query = {"stream": "metrics", "every": "true"}
+    for key, value in (("task", task), ("element", element), ("run", run)):
+        if value is not None:
+            query[key] = str(value)
+    with context.controller(server, token_file) as api:
+        text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
+    past = jobplots.read(text.splitlines())
+    curves = _chosen(name, past, metric)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
+    elif png is not None:
+        _picture(name, curves, over, png)
+    else:
+        _draw(curves, over, all_named=bool(metric))
+
+
+def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[jobplots.Curve, ...]:
+    """The curves asked for; leaves the command where there are none."""
+    known = {curve.name: curve for curve in past.curves}
+    for one in metric or ():
+        if one not in known and known:
+            hint = nearest.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
+            terminal.fail(f"job {name} writes no series {one!r}{hint}")
+    if not known:
+        for remark in past.remarks:
+            terminal.note(f"muster: {remark}")
+        terminal.fail(
+            f"nothing is known that job {name} wrote to $MUSTER_METRICS; a task tells by lines "
+            'such as {"step": 1, "loss": 0.5}, or in Python by muster.log(step=1, loss=0.5)'
+        )
+    return tuple(known[one] for one in dict.fromkeys(metric)) if metric else past.curves
+
+
+def _axis(curve: jobplots.Curve, over: str) -> Literal["step", "time"]:
+    return "step" if over == "step" and curve.has_steps else "time"
+
+
+def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> None:
+    width = min(terminal.out.width, 120) if terminal.out.is_terminal else terminal.PIPE_WIDTH
+    shown = curves if all_named else curves[:CURVES_MAX]
+    for position, curve in enumerate(shown):
+        if position:
+            terminal.out.print()
+        axis = _axis(curve, over)
+        points = curve.along(axis)
+        lost = len(curve.points) - len(points)
+        newest = curve.points[-1][2]
+        words = f"{curve.name}: {jobplots.number(newest)} now, over "
+        words += "steps" if axis == "step" else "seconds"
+        if lost:
+            words += f"; {lost} of {len(curve.points)} values are infinite or no number"
+        terminal.out.print(words, markup=False, soft_wrap=True)
+        for line in jobplots.draw(points, width=width, height=HEIGHT) if points else ():
+            terminal.out.print(line, markup=False, no_wrap=True, crop=False, overflow="ignore")
+    if len(shown) < len(curves):
+        rest = ", ".join(curve.name for curve in curves[len(shown) :])
+        terminal.note(f"not drawn (name them with --metric): {rest}")
+
+
+def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Path) -> None:
+    """One picture below the other, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"Job {name}")
+    for axes, curve in zip(figure.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
+        axis = _axis(curve, over)
+        points = curve.along(axis)
+        axes.plot([x for x, _ in points], [y for _, y in points], color="#0072B2", linewidth=1.2,
+                  marker="." if len(points) < 50 else "")  # fmt: skip
+        axes.set_ylabel(curve.name)
+        axes.set_xlabel("step" if axis == "step" else "seconds since its start")
+        axes.grid(color="#DDDDDD", linewidth=0.6)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        terminal.fail(f"picture {path}: {error.strerror}")
+    terminal.note(f"{path}: {len(curves)} series of job {name}")

@@ -1,0 +1,109 @@
+"""The past of a task's metrics as curves: read from what its node keeps, drawn for a terminal.
+
+Rows are JSON lines, one of each point in time with the series that it has; between them stand the
+headings of attempts. A curve goes over all attempts: where one began again from a checkpoint, its
+steps are drawn over those that were lost.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+#: Points of one curve that are kept; of more each second one is let go.
+POINTS_MAX = 20_000
+SERIES_MAX = 64
+#: Dots of a braille character, by column and row from the top.
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_BLANK = 0x2800
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """One series. ``points`` are (step or None, time, value), as they were written."""
+
+    name: str
+    points: tuple[tuple[float | None, float, float], ...]
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether all of its points have a step."""
+        return all(step is not None for step, _, _ in self.points)
+
+    def along(self, axis: str) -> list[tuple[float, float]]:
+        """Points (x, y) with a finite y, x being the step or the seconds since the first."""
+        began = self.points[0][1] if self.points else 0.0
+        return [
+            ((step if step is not None else at - began) if axis == "step" else at - began, value)
+            for step, at, value in self.points
+            if math.isfinite(value)
+        ]
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What was read: curves by name, the headings of attempts, and what could not be read."""
+
+    curves: tuple[Curve, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read(lines: Iterable[bytes]) -> Past:
+    """Rows of ``/v1/jobs/NAME/logs?stream=metrics``; what is no row is a remark."""
+    points: dict[str, list[tuple[float | None, float, float]]] = {}
+    remarks: list[str] = []
+    for line in lines:
+        text = line.decode("utf-8", "replace").strip()
+        if text.startswith("muster:"):
+            remarks.append(text.removeprefix("muster:").strip())
+            continue
+        try:
+            row = json.loads(text)
+            at, step = float(row.pop("time")), row.pop("step", None)
+            values = {name: float(value) for name, value in row.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # the rest of a line that was cut
+        for name, value in values.items():
+            if name in points or len(points) < SERIES_MAX:
+                found = points.setdefault(name, [])
+                found.append((None if step is None else float(step), at, value))
+                if len(found) > POINTS_MAX:
+                    del found[1::2]
+    curves = tuple(Curve(name, tuple(points[name])) for name in sorted(points))
+    return Past(curves, tuple(remarks))
+
+
+def number(value: float) -> str:
+    """A value in few characters."""
+    return f"{value:.4g}"
+
+
+def draw(points: Sequence[tuple[float, float]], *, width: int, height: int) -> list[str]:
+    """Points as lines of braille characters with a scale to the left and one below.
+
+    Args:
+        points: (x, y), finite, at least one.
+        width: characters of a line in all.
+        height: lines of the picture, without the scale below.
+    """
+    lowest, highest = min(y for _, y in points), max(y for _, y in points)
+    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    labels = {0: number(highest), height - 1: number(lowest)}
+    if height > 2:
+        labels[height // 2] = number(highest - (highest - lowest) * (height // 2) / (height - 1))
+    margin = max(len(label) for label in labels.values())
+    columns = max(8, width - margin - 2)
+    cells = [[0] * columns for _ in range(height)]
+    for x, y in points:
+        across = round(_part(x, left, right) * (2 * columns - 1))
+        down = round((1 - _part(y, lowest, highest)) * (4 * height - 1))
+        cells[down // 4][across // 2] |= _DOTS[across % 2][down % 4]
+    lines = []
+    for row, cell in enumerate(cells):
+        text = "".join(chr(_BLANK + dots) if dots else " " for dots in cell)
+        lines.append(f"{labels.get(row, ''):>{margin}} ┤{text}".rstrip())
+    ends = f"{number(left)}{number(right):>{max(1, columns - len(number(left)))}}"
+    return [*lines, f"{'':>{margin}} └{'─' * columns}", f"{'':>{margin}}  {ends}"]
+
+
+def _part(value: float, least: float, most: float) -> float:
+    return 0.5 if most <= least else (value - least) / (most - least)
