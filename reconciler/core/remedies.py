@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from reconciler.core import lifecycle, limits
+from reconciler.core import lifecycle, limits, provisioning
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
 from reconciler.model.drift import (
@@ -26,6 +26,8 @@ from reconciler.model.states import AttemptState, EndReason, NodeState
 LOST_AFTER_S = 300.0
 #: How long a node waits for another look whether it is its turn.
 TURN_S = 60.0
+#: States of a node whose machine is on its way out.
+_LEAVING = (NodeState.DRAINING, NodeState.DRAINED, NodeState.UNHEALTHY, NodeState.UNKNOWN)
 #: The most elements that leave an overfull queue at once.
 EVICT_MAX = 200
 
@@ -184,11 +186,7 @@ def _heal(work: desk.Work, row: Drift) -> None:
         return
     if healing.verb in IDLE_VERBS and work.attempts_of_node(node.name):
         return
-    busy = {
-        one.node
-        for one in work.remedies
-        if one.open and one.pool == row.pool and one.verb in HEALING_VERBS
-    }
+    busy = _busy(work, row.pool)
     if row.node in busy:
         return
     if len(busy) >= pool.remedies_at_once:
@@ -197,6 +195,9 @@ def _heal(work: desk.Work, row: Drift) -> None:
     name = row.subject.rpartition("/")[2]
     found = next((one for one in node.inventory.checks if one.name == name), None)
     if found is None or found.verdict != "failed":
+        return
+    if healing.verb == "replace":
+        _replace(work, row, found.message)
         return
     remedy = limits.begin(
         work,
@@ -209,6 +210,28 @@ def _heal(work: desk.Work, row: Drift) -> None:
         timeout_s=healing.timeout_s,
     )
     _order(work, row, remedy)
+
+
+def _busy(work: desk.Work, pool: str) -> set[str]:
+    """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
+    busy = set()
+    for one in work.remedies:
+        if one.pool != pool or not one.node:
+            continue
+        node = work.node(one.node) if one.verb == "replace" else None
+        leaving = node is not None and node.state in _LEAVING
+        if leaving or (one.open and one.verb in HEALING_VERBS):
+            busy.add(one.node)
+    return busy
+
+
+def _replace(work: desk.Work, row: Drift, why: str) -> None:
+    """Have the provisioner make the machine behind a node anew; from here on that is its work."""
+    remedy = limits.begin(work, "replace", row.key, row.pool, node=row.node)
+    _order(work, row, remedy)
+    check = row.subject.rpartition("/")[2]
+    refused = provisioning.replace(work, row.node, f"{check} has failed: {why}")
+    work.end_remedy(remedy, "failed" if refused else "done", refused)
 
 
 def _order(work: desk.Work, row: Drift, remedy: Remedy) -> None:

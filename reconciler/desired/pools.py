@@ -83,7 +83,7 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
     hole = said.black_hole
     return {
         "checks": _plan(spec, said, faults),
-        "remedies": _remedies(said, {*checks.BUILT_IN, *names} - set(said.off), faults),
+        "remedies": _remedies(spec, said, {*checks.BUILT_IN, *names} - set(said.off), faults),
         "remedies_at_once": said.remedies_at_once,
         "black_hole": None
         if hole is None
@@ -97,7 +97,7 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
 
 
 def _remedies(
-    said: health.HealthSpec, known: set[str], faults: Faults
+    spec: nodepool.NodePoolSpec, said: health.HealthSpec, known: set[str], faults: Faults
 ) -> dict[str, desired.Healing]:
     found: dict[str, desired.Healing] = {}
     for index, remedy in enumerate(said.remedies):
@@ -113,6 +113,9 @@ def _remedies(
         if bool(remedy.command) is not (remedy.action == "run-command"):
             message = "`command` belongs to `action: run-command`, and to no other"
             faults.add("remedy-command", message, *where, "command")
+        if remedy.action == "replace" and not _is_provisioned(spec):
+            message = "only a node that a provisioner makes can be replaced: this pool has none"
+            faults.add("remedy-without-provisioner", message, *where, "action", found="replace")
         timeout_s = faults.duration(remedy.timeout, *where, "timeout")
         found[remedy.check] = desired.Healing(remedy.action, tuple(remedy.command), timeout_s)
     return found
@@ -297,11 +300,16 @@ def _bounds(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[int, int]:
     return min(least, spec.max), spec.max
 
 
+def _is_provisioned(spec: nodepool.NodePoolSpec) -> bool:
+    """Whether a provisioner makes the nodes of the pool, and destroys them."""
+    scales = spec.min is not None or spec.max is not None
+    return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
+
+
 def _provisioning(spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
     """How nodes come and go; None where they do not."""
     given = spec.provision
-    scales = spec.min is not None or spec.max is not None
-    if spec.provisioner == "static" or not (scales or spec.provisioner == "exec"):
+    if not _is_provisioned(spec):
         if given != nodepool.ProvisionSpec():
             faults.add(
                 "exclusive-fields",

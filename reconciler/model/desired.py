@@ -283,8 +283,8 @@ class MigLayout(msgspec.Struct, frozen=True):
 class Healing(msgspec.Struct, frozen=True):
     """What is done on a node where a check has failed.
 
-    ``verb`` is one of ``restart-agent``, ``reset-gpu``, ``run-command`` and ``reboot``; all but the
-    first wait until nothing runs there.
+    ``verb`` is ``restart-agent``, ``reset-gpu``, ``run-command``, ``reboot`` or ``replace``; all
+    but the first wait until nothing runs there.
     """
 
     verb: str

@@ -139,12 +139,13 @@ class Drift(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.kind}:{self.subject}"
 
 
-#: What a remedy does: ``tell``, ``evict`` and ``retry`` are the controller's own, the others are
-#: orders that a node carries out.
+#: What a remedy does: ``tell``, ``evict``, ``retry`` and ``replace`` are the controller's own, the
+#: others are orders that a node carries out.
 RemedyVerb = Literal[
     "tell",
     "evict",
     "retry",
+    "replace",
     "end-process",
     "restart-agent",
     "reset-gpu",

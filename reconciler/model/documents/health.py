@@ -47,16 +47,12 @@ class CommandCheckSpec(Part, frozen=True):
 class RemedySpec(Part, frozen=True):
     """What is done on a node where a check has failed."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "replace": "a failed check does not have the provisioner of the pool make its node anew; "
-        "drain the node, and destroy its machine by hand",
-    }
-
     check: Annotated[Name, doc("The check, built in or of the site.", example="gpu-ecc")]
     action: Annotated[
-        Literal["restart-agent", "reset-gpu", "run-command", "reboot"],
+        Literal["restart-agent", "reset-gpu", "run-command", "reboot", "replace"],
         doc(
-            "What the agent does. All but `restart-agent` wait until no task is on the node.",
+            "What the agent does, or with `replace` the pool's provisioner: it destroys the "
+            "machine and makes another. All but `restart-agent` wait until no task is on the node.",
             example="reset-gpu",
         ),
     ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.core import provisioning
-from reconciler.model import desired, outcome, records
+from reconciler.model import checks, desired, outcome, records
 from reconciler.model import provisioning as model
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.resources import Resources
@@ -350,6 +350,56 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
     cloud.end("a")
     cloud.go(120)
     assert list(cloud.machines) == [f"i-{cloud.asked[1]}"]
+
+
+HEALED = {
+    "checks": checks.Plan(interval_s=60.0, gpus=0),
+    "remedies": {"clock": desired.Healing("replace")},
+    "drift": {"node-check-failed": "remediate"},
+}
+UNHEALTHY = checks.Result("clock", "failed", "it is an hour off")
+
+
+class Unhealthy(world.VirtualNode):
+    """One of whose checks has failed."""
+
+    @classmethod
+    def of(cls, node: world.VirtualNode) -> "Unhealthy":
+        """This machine, from now on."""
+        made = cls(node.name, node.pool)
+        vars(made).update(vars(node))
+        return made
+
+    def report(self, now: float) -> records.NodeReport:
+        said = super().report(now)
+        assert said.inventory is not None
+        inventory = msgspec.structs.replace(said.inventory, checks=(UNHEALTHY,))
+        return msgspec.structs.replace(said, inventory=inventory)
+
+
+def test_the_node_of_a_failed_check_is_replaced_one_at_a_time() -> None:
+    cloud = Cloud()
+    cloud.scale(msgspec.structs.replace(ASKED, minimum=2), **HEALED)
+    cloud.go(60)
+    first = dict(cloud.machines)
+    for name, node in cloud.nodes.items():
+        cloud.nodes[name] = Unhealthy.of(node)
+    for _ in range(400):
+        cloud.go(30)
+        leaving = [one for one in cloud.states().values() if one in ("Draining", "Destroying")]
+        assert len(leaving) <= 1
+        if not first.keys() & cloud.machines.keys():
+            break
+    cloud.go(60)
+    assert list(cloud.states().values()) == ["Up", "Up"]
+    assert len(cloud.machines) == 2
+    assert not first.keys() & cloud.machines.keys()
+    assert [(one.verb, one.node, one.state) for one in cloud.memory.remedies] == [
+        ("replace", "c-0", "done"),
+        ("replace", "c-1", "done"),
+    ]
+    up = cloud.provision.instances
+    assert {cloud.memory.nodes[name].state for name in up} == {NodeState.READY}
 
 
 # --- what goes wrong ------------------------------------------------------------------------
