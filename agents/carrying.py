@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agents import cores, hosts, images, runtimes, state, tasks, trash, vault, views
+from agents import cores, gates, hosts, images, runtimes, state, tasks, trash, vault, views
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -29,6 +29,8 @@ class Carrier:
         self.images = images.Images(settings.image_timeout_s)
         self._vault = vault.Vault(settings.secrets, settings.secret_command)
         self._fetching: set[str] = set()
+        #: Where tasks wait for checks of the node; None: nobody makes any.
+        self.gate: gates.Gate | None = None
 
     def supervised(self, hello: Mapping[str, Any]) -> Isolation:
         """A supervisor has said how it holds tasks, and what it has: take that over."""
@@ -59,16 +61,35 @@ class Carrier:
 
     def heard(self, reports: list[AttemptReport]) -> None:
         """What has ended holds no cores any more."""
-        if self._cores is not None:
-            for report in reports:
-                if report.state is AttemptState.ENDED:
-                    self._cores.give_back(report.id)
+        for report in reports:
+            if report.state is not AttemptState.ENDED:
+                continue
+            if self._cores is not None:
+                self._cores.give_back(report.id)
+            if self.gate is not None and report.started_at is not None:
+                self.gate.leave()
 
     def start_or_wait(
         self, step: state.Start, later: Callable[[dict[str, Any]], None]
     ) -> list[dict[str, Any]]:
-        """The orders that start an attempt. Where its image has to be fetched there are none yet:
-        ``later`` is called with one, from another thread."""
+        """The orders that start an attempt. Where the node has to be checked before, or its image
+        fetched, there are none yet: ``later`` is called with one, from another thread."""
+        name = step.assignment.attempt
+
+        def decided(problem: str) -> None:
+            if problem:
+                later(refusal(name, EndReason.CHECK_FAILED, problem))
+                return
+            for order in self._start_or_fetch(step, later):
+                later(order)
+
+        if self.gate is not None and self.gate.enter(name, decided):
+            return []
+        return self._start_or_fetch(step, later)
+
+    def _start_or_fetch(
+        self, step: state.Start, later: Callable[[dict[str, Any]], None]
+    ) -> list[dict[str, Any]]:
         order = self.start_order(step)
         image, secrets = order.pop("image", None), order.pop("wanted", None)
         if image is None and secrets is None:
@@ -101,6 +122,8 @@ class Carrier:
 
     def stop_order(self, step: state.Stop) -> dict[str, Any]:
         """The order to stop an attempt, or to record that it never will start."""
+        if self.gate is not None and self.gate.give_up(step.attempt):
+            return refusal(step.attempt, step.reason, "stopped while its node was checked")
         fetching = step.attempt in self._fetching
         self._fetching.discard(step.attempt)
         if self.images.give_up(step.attempt) or fetching:

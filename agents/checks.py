@@ -4,23 +4,19 @@ The built-in ones are pure functions of readings; ``Checker`` reads, runs the ex
 site, each with a deadline and without a shell, and remembers what one look can't tell.
 """
 
-import contextlib
 import os
-import select
-import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from agents import processes
+from agents import processes, sitechecks
 from reconciler.model import devices, records
-from reconciler.model.checks import BUILT_IN, Command, Plan, Result, Verdict
+from reconciler.model.checks import BUILT_IN, Plan, Result, Verdict
 
-OUTPUT_BYTES_MAX = 4096
-MESSAGE_CHARACTERS_MAX = 300
 #: How long a file system may take to tell of itself.
 MOUNT_S = 5.0
 #: A process that can't be ended for so long is stuck.
@@ -82,7 +78,7 @@ def _result(name: str, findings: list[Finding]) -> Result:
     failed = [one for one in findings if one[0] == "failed"]
     told = failed or findings
     more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    text = f"{told[0][1]}{more}"[:MESSAGE_CHARACTERS_MAX]
+    text = f"{told[0][1]}{more}"[: sitechecks.MESSAGE_CHARACTERS_MAX]
     numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
     return Result(name, "failed" if failed else "degraded", text, numbers)
 
@@ -221,58 +217,6 @@ _CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
 # --- reading --------------------------------------------------------------------------------
 
 
-def run(check: Command) -> Result:
-    """Run an executable of the site; what it prints first is why, the rest is thrown away."""
-    try:
-        process = subprocess.Popen(
-            list(check.command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as problem:
-        return Result(check.name, "failed", f"it can't be run: {problem.strerror}")
-    try:
-        text = _output(process, time.monotonic() + check.timeout_s)
-        code = process.poll()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout is not None:
-            process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
-    if code is None:
-        return Result(check.name, "failed", f"it has not ended after {check.timeout_s:g} s")
-    if code == 0:
-        return Result(check.name)
-    lines = text.decode("utf-8", "replace").strip().splitlines()
-    first = lines[0][:MESSAGE_CHARACTERS_MAX] if lines else f"status {code}"
-    return Result(check.name, "degraded" if code == 1 else "failed", first)
-
-
-def _output(process: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """The beginning of what a process prints until it ends, or until its time is up."""
-    text, stream = b"", process.stdout
-    assert stream is not None  # noqa: S101 - for the type checker
-    poller = select.poll()
-    poller.register(stream, select.POLLIN)
-    while time.monotonic() < deadline:
-        ended = process.poll() is not None
-        if poller.poll(0 if ended else 20):
-            more = os.read(stream.fileno(), 65_536)
-            text = (text + more)[:OUTPUT_BYTES_MAX]
-            if not more and not ended:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-            if not more:
-                break
-        elif ended:
-            break
-    return text
-
-
 class Mounts:
     """Asks mounts how they are, by children, since a dead server hangs who asks. A child that not
     even SIGKILL ends is waited for: no other one asks for the same path until it has gone."""
@@ -316,25 +260,74 @@ def clock_synchronised() -> bool | None:
 
 
 class Checker:
-    """One node's checks. Not for two threads at once."""
+    """One node's checks. Who calls it holds ``turn`` until what was found is told, so that no
+    older result takes the place of a newer one.
+
+    Executables that are made before or after a job are not made on the interval, but for those that
+    have failed: on a node that is idle they are made again, so that it can be well again.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._links: dict[int, int] = {}
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = Mounts()
+        self._site = sitechecks.Site()
+        self._gated: dict[str, Result] = {}
+        self.turn = threading.Lock()
 
     def look(
         self,
         plan: Plan,
         gpus: tuple[records.Gpu, ...],
         usage: tuple[devices.GpuUsage, ...],
+        *,
+        idle: bool = True,
     ) -> tuple[Result, ...]:
         """Read, judge, and run what the site has; healthy checks say nothing."""
+        found = list(judge(self._read(plan, gpus, usage), plan))
+        gated = {*plan.before, *plan.after}
+        known = {one.name for one in plan.commands}
+        self._gated = {n: one for n, one in self._gated.items() if n in gated & known}
+        for check in plan.commands:
+            if check.name not in gated:
+                found.append(self._site.run(check))
+                continue
+            before = self._gated.get(check.name)
+            if before is not None and before.verdict != "healthy" and idle:
+                before = self._gated[check.name] = self._site.run(check)
+            found.append(before or Result(check.name))
+        return tuple(found)
+
+    def gate(
+        self,
+        plan: Plan,
+        names: tuple[str, ...],
+        gpus: tuple[records.Gpu, ...],
+        usage: tuple[devices.GpuUsage, ...],
+    ) -> tuple[Result, ...]:
+        """Make the checks of these names now, whether or not they are due."""
+        built_in = {one.name: one for one in judge(self._read(plan, gpus, usage), plan)}
+        commands = {one.name: one for one in plan.commands}
+        found = []
+        for name in names:
+            if name in built_in:
+                found.append(built_in[name])
+            elif name in commands:
+                self._gated[name] = self._site.run(commands[name])
+                found.append(self._gated[name])
+        return tuple(found)
+
+    def _read(
+        self,
+        plan: Plan,
+        gpus: tuple[records.Gpu, ...],
+        usage: tuple[devices.GpuUsage, ...],
+    ) -> Readings:
         for gpu in gpus:
             self._links[gpu.index] = max(self._links.get(gpu.index, 0), links_of(gpu))
         space = os.statvfs(self._root)
-        readings = Readings(
+        return Readings(
             gpus=gpus,
             usage=usage,
             links_before=dict(self._links),
@@ -346,7 +339,6 @@ class Checker:
                 path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off
             },
         )
-        return (*judge(readings, plan), *(run(check) for check in plan.commands))
 
     def _stuck(self) -> int:
         """Processes that have waited in the kernel, unkillable, for long."""
@@ -369,3 +361,9 @@ def _unkillable() -> Iterator[tuple[int, int]]:
 def unwell(results: Iterable[Result]) -> tuple[Result, ...]:
     """Those that have something to say, in the order of their checks."""
     return tuple(one for one in results if one.verdict != "healthy")
+
+
+def merged(told: Iterable[Result], found: Iterable[Result]) -> tuple[Result, ...]:
+    """What is told of checks with some of them made anew; healthy ones say nothing."""
+    made = {one.name: one for one in told} | {one.name: one for one in found}
+    return unwell(made.values())

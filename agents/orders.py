@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import checks, processes
+from agents import processes, sitechecks
 from reconciler.model import devices
 from reconciler.model.checks import Command
 from reconciler.model.drift import Remedy
@@ -284,6 +284,10 @@ def reboot(_: Remedy, node: Node) -> str:
     return _run(("systemctl", "reboot"), REBOOT_S)
 
 
+#: Of this process, as the children that can't be ended are its own.
+_SITE = sitechecks.Site()
+
+
 def _must_be_idle(node: Node) -> None:
     running = node.running()
     if running:
@@ -291,7 +295,7 @@ def _must_be_idle(node: Node) -> None:
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str:
-    found = checks.run(Command(command[0], command, timeout_s))
+    found = _SITE.run(Command(command[0], command, timeout_s))
     if found.verdict != "healthy":
         raise OrderError(f"{command[0]}: {found.message}")
     return f"{command[0]} has ended with status 0"

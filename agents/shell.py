@@ -26,6 +26,7 @@ from agents import (
     crashpoints,
     epochs,
     fabric,
+    gates,
     gpuwatch,
     inventory,
     jobdata,
@@ -42,7 +43,7 @@ from agents import (
 )
 from agents.link import Connection, LinkError, RejectedError, Target, understand
 from agents.settings import Settings
-from reconciler.model.checks import Plan
+from reconciler.model.checks import Plan, Result
 from reconciler.model.devices import GpuProcess, GpuUsage
 from reconciler.model.records import Inventory
 from reconciler.model.states import AttemptState, EndReason
@@ -127,6 +128,7 @@ class Agent:
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash)
         self.checker = checks.Checker(self.root)
+        self.gate = self.carrier.gate = gates.Gate(self, self.lock)
         self.words = jobdata.Words(self.root, place.shared)
         self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
@@ -149,6 +151,7 @@ class Agent:
             self._tidy,
             self.orders.work,
             self._check,
+            self.gate.turn,
             *self.words.loops(self.lock, self.state, self.leaving),
         ):
             threading.Thread(target=self._keep_at, args=(work,), daemon=True).start()
@@ -332,6 +335,7 @@ class Agent:
             usage = self.sampler.usage((self.keeper.pid, self.probe.pid), self._pids())
             fetching = self.carrier.images.waiting()
             self.state.notes = {n: f"fetching image {image}" for n, image in fetching.items()}
+            self.state.notes |= self.gate.waiting()
             reports, complete = self.state.reports(complete=complete)
             self.sequence += 1
             gpu_usage, self.gpu_usage = self.gpu_usage, None
@@ -403,6 +407,7 @@ class Agent:
                     orders.append({"op": "renew", "at": at})
                 case state.Check(plan):
                     self.plan = plan
+                    self.gate.follow(plan)
                     self.look_now.set()
                 case state.Remedy(remedies):
                     self.orders.take(remedies)
@@ -555,10 +560,23 @@ class Agent:
             plan = self.plan
             with self.lock:
                 gpus, usage = self.inventory.gpus, self.gpu_seen
-            found = self.checker.look(plan, gpus, usage) if plan is not None else ()
+                idle = not self.state.running()
+            with self.checker.turn:
+                found = self.checker.look(plan, gpus, usage, idle=idle) if plan else ()
+                with self.lock:
+                    told = checks.unwell(found)
+                    self._has_changed(msgspec.structs.replace(self.inventory, checks=told))
+
+    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+        """Make checks before or after a job; what they found is told before anything else."""
+        with self.lock:
+            gpus, usage = self.inventory.gpus, self.gpu_seen
+        with self.checker.turn:
+            found = self.checker.gate(plan, names, gpus, usage)
             with self.lock:
-                told = checks.unwell(found)
+                told = checks.merged(self.inventory.checks, found)
                 self._has_changed(msgspec.structs.replace(self.inventory, checks=told))
+        return found
 
     # Small things ----------------------------------------------------------------------------
 

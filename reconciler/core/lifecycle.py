@@ -32,6 +32,7 @@ _FREE = frozenset(
         EndReason.LOST,
         EndReason.NODE_LOST,
         EndReason.REFUSED,
+        EndReason.CHECK_FAILED,
     }
 )
 #: After so many losses in a row the next try waits, twice as long each time, up to a minute.

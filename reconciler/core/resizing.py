@@ -13,7 +13,13 @@ from reconciler.model.states import AttemptState, EndReason
 
 #: Ends by a node's fault.
 LOSSES = frozenset(
-    {EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST, EndReason.REFUSED}
+    {
+        EndReason.LEASE_EXPIRED,
+        EndReason.LOST,
+        EndReason.NODE_LOST,
+        EndReason.REFUSED,
+        EndReason.CHECK_FAILED,
+    }
 )
 
 

@@ -143,7 +143,26 @@ def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) 
             )
             for index, one in enumerate(said.commands)
         ),
+        before=_gates("beforeJob", said.before_job, said, faults),
+        after=_gates("afterJob", said.after_job, said, faults),
     )
+
+
+def _gates(
+    field: str, names: list[str], said: health.HealthSpec, faults: Faults
+) -> tuple[str, ...]:
+    """Names of checks that are made before or after a job."""
+    known = {*checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
+    for index, name in enumerate(names):
+        if name not in known:
+            faults.add(
+                "gate-of-no-check",
+                "only checks that are made can be made before or after a job",
+                *("spec", "health", field, index),
+                found=name,
+                expected=f"one of {', '.join(sorted(known))}",
+            )
+    return tuple(dict.fromkeys(names))
 
 
 def drift_policy(

@@ -214,7 +214,7 @@ class Counters:
 
 def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
     """Whether an attempt failed so soon that the node itself may be why."""
-    if attempt.end_reason in (EndReason.START_FAILED, EndReason.REFUSED):
+    if attempt.end_reason in (EndReason.START_FAILED, EndReason.REFUSED, EndReason.CHECK_FAILED):
         return True
     if attempt.end_reason is not EndReason.EXITED or not (attempt.exit_code or attempt.signal):
         return False

@@ -37,7 +37,11 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node is to look at, and from when on something is wrong. Ratios are of the whole."""
+    """What a node is to look at, and from when on something is wrong. Ratios are of the whole.
+
+    ``before`` and ``after`` are names of checks that are made when a task is to start, and when
+    one has ended.
+    """
 
     interval_s: float = 60.0
     off: tuple[str, ...] = ()
@@ -48,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     inodes_free_ratio: float = 0.05
     stuck_processes: int = 10
     commands: tuple[Command, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -57,6 +57,7 @@ class EndReason(StrEnum):
     NODE_LOST = "NodeLost"
     START_FAILED = "StartFailed"
     REFUSED = "Refused"
+    CHECK_FAILED = "CheckFailed"
     OUT_OF_MEMORY = "OutOfMemory"
 
 

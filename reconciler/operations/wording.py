@@ -100,6 +100,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "black_hole"): ("health.blackHole", None),
     (checks.Plan, "gpus"): ("gpus", None),
     (checks.Plan, "mounts"): ("mounts", None),
+    (checks.Plan, "before"): ("beforeJob", None),
+    (checks.Plan, "after"): ("afterJob", None),
     (checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
     (checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
     (checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),

@@ -774,6 +774,18 @@ TABLE: dict[str, Case] = {
     "NodePool.spec.health.commands[].timeout": Case(
         ("1s", "2s"), commanded("timeout_s"), (1, 2), (pool(health=COMMANDS), job())
     ),
+    "NodePool.spec.health.beforeJob": Case(
+        ([], ["clock", "c"]),
+        planned("before"),
+        ((), ("clock", "c")),
+        (pool(health=COMMANDS), job()),
+    ),
+    "NodePool.spec.health.afterJob": Case(
+        (["c"], ["gpu-xid"]),
+        planned("after"),
+        (("c",), ("gpu-xid",)),
+        (pool(health=COMMANDS), job()),
+    ),
     "NodePool.spec.health.remedies[].check": Case(
         ("clock", "mounts"),
         healed("cause"),

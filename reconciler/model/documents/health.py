@@ -91,11 +91,6 @@ class BlackHoleSpec(Part, frozen=True):
 class HealthSpec(Part, frozen=True):
     """Checks of the nodes of a pool."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "beforeJob": "checks before a job starts are not built yet",
-        "afterJob": "checks after a job has ended are not built yet",
-    }
-
     interval: Annotated[Duration, doc("How often nodes look.", example="1m", unit="duration")] = (
         "1m"
     )
@@ -121,6 +116,25 @@ class HealthSpec(Part, frozen=True):
             "Executables of the site.",
             example=[{"name": "nccl", "command": ["/opt/checks/nccl"]}],
             max_length=32,
+        ),
+    ] = []
+    before_job: Annotated[
+        list[Name],
+        doc(
+            "Checks, built in or of `commands`, that are made when a task is to start. Where one "
+            "fails it does not start there, the node gets nothing new, and the task's gang waits "
+            "again without spending a retry. A command named here or in `afterJob` is not made on "
+            "the interval, unless it has failed and the node is idle.",
+            example=["gpu-ecc", "nccl"],
+            max_length=44,
+        ),
+    ] = []
+    after_job: Annotated[
+        list[Name],
+        doc(
+            "Checks that are made when a task has ended, before another starts on its node.",
+            example=["gpu-xid"],
+            max_length=44,
         ),
     ] = []
     remedies: Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents import checks
+from agents import checks, sitechecks
 from reconciler.model import devices, records
 from reconciler.model.checks import BUILT_IN, Command, Plan, Result, worst
 from reconciler.model.documents.health import CheckName
@@ -109,13 +109,13 @@ def test_the_worst_counts_and_the_devices_are_named() -> None:
     ],
 )
 def test_an_executable(script: str, verdict: str, message: str) -> None:
-    found = checks.run(Command("c", ("sh", "-c", script), 60.0))
+    found = sitechecks.Site().run(Command("c", ("sh", "-c", script), 60.0))
     assert (found.verdict, found.message) == (verdict, message)
 
 
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
-    found = checks.run(Command("c", ("sh", "-c", script), 2.0))
+    found = sitechecks.Site().run(Command("c", ("sh", "-c", script), 2.0))
     assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
@@ -131,8 +131,58 @@ def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -
 
 
 def test_one_that_is_not_there_has_failed() -> None:
-    found = checks.run(Command("c", ("/nowhere/check",), 1.0))
+    found = sitechecks.Site().run(Command("c", ("/nowhere/check",), 1.0))
     assert found.message == "it can't be run: No such file or directory"
+
+
+def test_one_that_can_not_be_ended_holds_one_child_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child here is killed in vain, as one is that waits in the kernel for a dead device."""
+    begun, gone = tmp_path / "begun", tmp_path / "gone"
+    script = f"echo $$ >> {begun}; while [ ! -e {gone} ]; do sleep 0.05; done"
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    site = sitechecks.Site()
+    check = Command("c", ("sh", "-c", script), 1.0)
+    try:
+        assert site.run(check).message == "it has not ended after 1 s"
+        wait_for(begun.exists)
+        (pid,) = begun.read_text().split()
+        for _ in range(3):
+            found = site.run(check)
+            message = f"process {pid}, which made it, can't be ended"
+            assert (found.verdict, found.message) == ("failed", message)
+        assert begun.read_text().split() == [pid]
+        assert site.run(Command("other", ("true",), 60.0)).verdict == "healthy"
+    finally:
+        gone.touch()
+    wait_for(lambda: site.run(Command("c", ("true",), 60.0)).verdict == "healthy")
+
+
+def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Path) -> None:
+    made, ill = tmp_path / "made", tmp_path / "ill"
+    script = f"echo x >> {made}; ! [ -e {ill} ] || exit 3"
+    plan = Plan(
+        commands=(Command("c", ("sh", "-c", script), 60.0),), before=("c", "clock"), off=("mounts",)
+    )
+    checker = checks.Checker(tmp_path)
+
+    def count() -> int:
+        return len(made.read_text().split()) if made.exists() else 0
+
+    assert not checks.unwell(checker.look(plan, (), ()))
+    assert count() == 0  # not on the interval
+    ill.touch()
+    (found, _) = checker.gate(plan, plan.before, (), ())
+    assert (found.verdict, found.message, count()) == ("failed", "status 3", 1)
+    busy = checks.unwell(checker.look(plan, (), (), idle=False))
+    assert ([one.name for one in busy], count()) == (["c"], 1)
+    ill.unlink()
+    assert not checks.unwell(checker.look(plan, (), ()))
+    assert not checks.unwell(checker.look(plan, (), ()))
+    assert count() == 2
+    assert checks.merged((found,), (Result("c"),)) == ()
+    assert checks.merged((Result("d", "failed"),), (found,)) == (Result("d", "failed"), found)
 
 
 def test_mounts_are_looked_at() -> None:
