@@ -1,6 +1,6 @@
 """What a ``NodePool`` says of the health of its nodes: checks, and what is done when one fails."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
