@@ -19,6 +19,7 @@ import os
 import signal
 import time
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 from agents import processes
@@ -28,11 +29,7 @@ UNIFIED = "unified"
 CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
 #: What a tree of version 2 has to offer to be used for limits.
 NEEDED = ("memory", "cpu", "pids")
-#: A supervisor that goes in and forks has to have room.
-PIDS_MIN = 4
 REMOVE_S = 10.0
-#: A limit below this would kill a program before it runs.
-MEMORY_BYTES_MIN = 2**20
 #: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
@@ -111,14 +108,13 @@ def offers(found: dict[str, str]) -> tuple[str, list[str]]:
     return "process-group", []
 
 
-def cpu_weight(cpu_milli: int) -> int:
-    """``cpu.weight`` of version 2: 100, its default, for one CPU."""
-    return min(10_000, max(1, cpu_milli // 10))
+def entry(hierarchy: str) -> str:
+    """The file through which a process goes to a group.
 
-
-def cpu_shares(cpu_milli: int) -> int:
-    """``cpu.shares`` of version 1: 1024, its default, for one CPU."""
-    return min(262_144, max(2, cpu_milli * 1024 // 1000))
+    In version 1 it goes as its one thread: who moves a whole process makes every process of the
+    machine that is about to fork or to end wait, and waits himself for all that are at it.
+    """
+    return "cgroup.procs" if hierarchy == UNIFIED else "tasks"
 
 
 class Tree:
@@ -129,7 +125,6 @@ class Tree:
         self.kind, self.controllers = offers(own)
         self.bases: dict[str, str] = {}
         self.problems: list[str] = []
-        self._remove: list[str] = []
         self._home: dict[str, int] = {}
         if self.kind == "process-group":
             return
@@ -145,8 +140,8 @@ class Tree:
             for folder in (base, f"{base}/run", f"{base}/keeper"):
                 _make(folder)
                 if name == "cpuset":
-                    _inherit_cpuset(folder)
-            self._home[name] = os.open(f"{base}/keeper/cgroup.procs", _FLAGS, 0o644)
+                    inherit_cpuset(folder)
+            self._home[name] = os.open(f"{base}/keeper/{entry(name)}", _FLAGS, 0o644)
             os.write(self._home[name], b"0")
         except OSError as problem:
             self.problems.append(f"cgroup {base}: {os.strerror(problem.errno or 0)}")
@@ -239,135 +234,10 @@ class Tree:
                     except OSError:
                         break
 
-    # One attempt -----------------------------------------------------------------------------
-
-    def make(self, name: str, limits: dict[str, Any]) -> list[str]:
-        """Make the groups of an attempt; the hierarchies that it has one in.
-
-        ``limits``: ``memory_bytes``, ``cpu_milli``, ``pids``, ``cpus`` (a list as ``0-3``),
-        ``memory_nodes``, ``deny_devices``; each may be missing.
-
-        The limit of memory is set by :meth:`bound`.
-
-        Raises:
-            OSError: a limit that was asked for can't be set; nothing is left of the groups.
-        """
-        settings = self._settings(limits)
-        chosen = [h for h in self.bases if h in settings or h == self.tracks]
-        if limits.get("memory_bytes") and "memory" in self.bases:
-            chosen.append("memory")
-        try:
-            for hierarchy in chosen:
-                folder = f"{self.bases[hierarchy]}/run/{name}"
-                os.mkdir(folder, 0o755)
-                if hierarchy == "cpuset":
-                    _inherit_cpuset(folder)
-                for file, text in settings.get(hierarchy, ()):
-                    _set(f"{folder}/{file}", text)
-        except OSError:
-            self.drop(name, chosen)
-            raise
-        return chosen
-
-    def _settings(self, limits: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-        """Which files are to say what, by hierarchy, in their order."""
-        cpu, cpus = limits.get("cpu_milli", 0), limits.get("cpus", "")
-        pids = max(limits["pids"], PIDS_MIN) if limits.get("pids") else 0
-        made: dict[str, list[tuple[str, str]]] = {}
-        if self.kind == "cgroup-v2":
-            files = made[UNIFIED] = []
-            has = self.controllers
-            if cpu and "cpu" in has:
-                files.append(("cpu.weight", str(cpu_weight(cpu))))
-            if pids and "pids" in has:
-                files.append(("pids.max", str(pids)))
-            if cpus and "cpuset" in has:
-                files.append(("cpuset.cpus", cpus))
-            return made
-        if cpu and "cpu" in self.bases:
-            made["cpu"] = [("cpu.shares", str(cpu_shares(cpu)))]
-        if pids and "pids" in self.bases:
-            made["pids"] = [("pids.max", str(pids))]
-        if cpus and "cpuset" in self.bases:
-            made["cpuset"] = [("cpuset.cpus", cpus)]
-        if limits.get("deny_devices") and "devices" in self.bases:
-            made["devices"] = [("devices.deny", rule) for rule in limits["deny_devices"]]
-        return made
-
-    def _memory(self, limits: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
-        """The hierarchy of memory, and which files are to say what there."""
-        memory = str(max(limits.get("memory_bytes", 0), MEMORY_BYTES_MIN))
-        if not limits.get("memory_bytes") or "memory" not in self.controllers:
-            return "", []
-        if self.kind == "cgroup-v2":
-            files = [("memory.max", memory), ("?memory.swap.max", "0"), ("?memory.oom.group", "1")]
-            return self.bases[UNIFIED], files
-        files = [("memory.limit_in_bytes", memory), ("?memory.memsw.limit_in_bytes", memory)]
-        return self.bases["memory"], files
-
-    def bound(self, name: str, limits: dict[str, Any]) -> bool:
-        """Set the limit of memory; False when more is in use by now."""
-        folder, files = self._memory(limits)
-        try:
-            for file, text in files:
-                _set(f"{folder}/run/{name}/{file}", text)
-        except OSError as problem:
-            if problem.errno != errno.EBUSY:
-                raise
-            return False
-        return True
-
-    def entries(self, name: str, hierarchies: list[str]) -> list[str]:
-        """The files through which a process goes to the groups of an attempt."""
-        return [f"{self.bases[one]}/run/{name}/cgroup.procs" for one in hierarchies]
-
-    def enter(self, name: str, hierarchies: list[str]) -> None:
-        """Go to the groups of an attempt: who is started now is born there."""
-        for path in self.entries(name, hierarchies):
-            write(path, "0")
-
-    def come_back(self, hierarchies: list[str]) -> None:
+    def come_back(self, hierarchies: Iterable[str]) -> None:
         """Go back to ``keeper``."""
         for hierarchy in hierarchies:
             os.write(self._home[hierarchy], b"0")
-
-    def is_empty(self, name: str) -> bool:
-        """Whether no process of an attempt is left, in groups of its own making neither."""
-        folder = f"{self.bases[self.tracks]}/run/{name}"
-        if self.tracks == UNIFIED:
-            return not _value(read(f"{folder}/cgroup.events"), "populated")
-        return not members(folder)
-
-    def kill(self, name: str) -> None:
-        """Kill all of an attempt at once."""
-        kill(f"{self.bases[self.tracks]}/run/{name}", self.kills_by)
-
-    def outcome(self, name: str, hierarchies: list[str]) -> dict[str, Any]:
-        """What the kernel says of an attempt: processes killed for memory, peak, CPU time."""
-        found: dict[str, Any] = {}
-        if "memory" in hierarchies:
-            folder = f"{self.bases['memory']}/run/{name}"
-            found["oom_kills"] = _value(read(f"{folder}/memory.oom_control"), "oom_kill")
-            found["max_memory_bytes"] = _number(read(f"{folder}/memory.max_usage_in_bytes"))
-        if UNIFIED in hierarchies:
-            folder = f"{self.bases[UNIFIED]}/run/{name}"
-            if self.kind == "cgroup-v2" and "memory" in self.controllers:
-                found["oom_kills"] = _value(read(f"{folder}/memory.events"), "oom_kill")
-                found["max_memory_bytes"] = _number(read(f"{folder}/memory.peak"))
-            found["cpu_s"] = _value(read(f"{folder}/cpu.stat"), "usage_usec") / 1e6
-        return found
-
-    def drop(self, name: str, hierarchies: list[str]) -> None:
-        """Remove the groups of an attempt; what can't be removed yet is tried again later."""
-        for hierarchy in hierarchies:
-            folder = f"{self.bases[hierarchy]}/run/{name}"
-            if not remove(folder):
-                self._remove.append(folder)
-
-    def tidy(self) -> bool:
-        """Try again what could not be removed; True when nothing is left to do."""
-        self._remove = [folder for folder in self._remove if not remove(folder)]
-        return not self._remove
 
     # All of it -------------------------------------------------------------------------------
 
@@ -395,34 +265,24 @@ def _make(folder: str) -> None:
         pass
 
 
-def _inherit_cpuset(folder: str) -> None:
+def inherit_cpuset(folder: str) -> None:
     """A new group of version 1 has no CPU and no memory node: nothing could run in it."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         if not read(f"{folder}/{file}").strip():
             write(f"{folder}/{file}", read(f"{os.path.dirname(folder)}/{file}").strip())
 
 
-def _set(path: str, text: str) -> None:
-    """Write a setting; one that begins with ``?`` may be missing on this kernel."""
-    folder, _, file = path.rpartition("/")
-    optional = file.startswith("?")
-    try:
-        write(f"{folder}/{file.removeprefix('?')}", text)
-    except OSError:
-        if not optional:
-            raise
-
-
-def _number(text: str) -> int:
+def number(text: str) -> int:
+    """What a file of one number says; 0 where it says something else."""
     return int(text) if text.strip().isdigit() else 0
 
 
-def _value(text: str, key: str) -> int:
+def value(text: str, key: str) -> int:
     """The number behind a key of a flat file."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == key:
-            return _number(value)
+            return number(value)
     return 0
 
 

@@ -10,9 +10,11 @@ does nothing, and process groups and the marks in environments are all there is.
 
 import json
 import os
+import resource
+import time
 from typing import Any
 
-from agents import cgroups, processes, sandbox, spawning
+from agents import cgroups, groups, processes, sandbox, spawning
 
 #: What the agent asks for, in the environment of the supervisor.
 VARIABLE = "MUSTER_ISOLATION"
@@ -29,7 +31,8 @@ class Confinement:
         self.tree = cgroups.Tree(root, own)
         self.sandbox = sandbox.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
         self._root = root
-        self._groups: dict[str, list[str]] = {}
+        self._pool = groups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._groups: dict[str, groups.Group] = {}
         self._over: set[str] = set()
 
     def recover(self) -> bool:
@@ -70,29 +73,29 @@ class Confinement:
             SpawnError: it could not be started, or not be held as it should be.
         """
         name, limits = order["id"], order.get("limits", {})
-        groups: list[str] = []
-        if self.tree.bases:
-            try:
-                groups = self.tree.make(name, limits)
-            except OSError as problem:
-                raise spawning.refused(problem, "control group of the task") from None
+        if not self.tree.bases:
+            return self._spawn(order, standard, None)
         try:
-            pid = self._spawn(order, standard, groups)
+            # a container is looked for by the attempt's name
+            group = self._pool.take(name, limits, keep=not order.get("cleanup"))
+        except OSError as problem:
+            raise spawning.refused(problem, "control group of the task") from None
+        try:
+            pid = self._spawn(order, standard, group)
         except Exception:
-            self.tree.drop(name, groups)
+            self._pool.remove(group)
             raise
-        if groups:
-            self._groups[name] = groups
+        self._groups[name] = group
         return pid
 
     def _spawn(
-        self, order: dict[str, Any], standard: tuple[int, int, int], groups: list[str]
+        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
     ) -> int:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
             self._furnish(order)
-            return self._spawn_in(order, standard, groups)
+            return self._spawn_in(order, standard, group)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
         try:
@@ -101,7 +104,7 @@ class Confinement:
             raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._furnish(order)
-            return self._spawn_in(order, standard, groups)
+            return self._spawn_in(order, standard, group)
         finally:
             self.sandbox.leave()
 
@@ -114,64 +117,76 @@ class Confinement:
             raise spawning.refused(problem, "folder of the attempt") from None
 
     def _spawn_in(
-        self, order: dict[str, Any], standard: tuple[int, int, int], groups: list[str]
+        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
     ) -> int:
         """In groups. A child that is forked goes there by itself, before it is anybody else: what
         the supervisor's own pages cost would be charged to the task for ever."""
         name, limits = order["id"], order.get("limits", {})
         if order.get("user") is not None:
-            self.tree.bound(name, limits)
-            return spawning.spawn_as(order, standard, self.tree.entries(name, groups))
-        if not groups:
+            entries = []
+            if group is not None:
+                group.bound(limits)
+                entries = group.entries()
+            return spawning.spawn_as(order, standard, entries)
+        if group is None:
             return spawning.spawn(order, standard)
         try:
-            self.tree.enter(name, groups)
+            group.enter()
             pid = spawning.spawn(order, standard)
         finally:
-            self._come_back(groups)
-        if not self.tree.bound(name, limits):
-            self.tree.kill(name)
+            _come_back(group)
+        if not group.bound(limits):
+            group.kill()
             self._over.add(name)
         return pid
 
-    def _come_back(self, groups: list[str]) -> None:
-        try:
-            self.tree.come_back(groups)
-        except OSError as problem:  # among tasks it would be killed with one of them
-            raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
-
     def left(self, name: str, *, kill: bool) -> bool:
         """Whether an attempt has processes; they are killed, or have time to leave."""
-        if name not in self._groups or self.tree.is_empty(name):
+        group = self._groups.get(name)
+        if group is None or group.is_empty():
             return False
         if kill:
-            self.tree.kill(name)
+            group.kill()
         return True
 
     def kill(self, name: str) -> None:
         """Kill all of an attempt that is held."""
         if name in self._groups:
-            self.tree.kill(name)
+            self._groups[name].kill()
 
     def close(self, name: str, *, contained: bool) -> dict[str, Any]:
-        """An attempt has ended: what the kernel says of it. Its groups go."""
-        groups = self._groups.pop(name, None)
-        if not groups:
+        """An attempt has ended: what the kernel says of it. Its groups go, or are another's."""
+        group = self._groups.pop(name, None)
+        if group is None:
             return {}
-        found = self.tree.outcome(name, groups)
+        found = group.outcome()
         if name in self._over:  # it had more than its limit before there was one
             self._over.remove(name)
             found["oom_kills"] = max(1, found.get("oom_kills", 0))
-        self.tree.drop(name, groups)
+        self._pool.give_back(group, time.monotonic())
         if contained:
             self.tree.drop_elsewhere(name)
         return found
 
+    def tidy(self) -> float | None:
+        """Remove groups that nobody needs; in how many seconds to do so again."""
+        now = time.monotonic()
+        again = self._pool.tidy(now)
+        return None if again is None else max(0.0, again - now)
+
     def leave(self) -> None:
         """The supervisor ends in order: nothing stays behind."""
         if self.tree.bases:
+            self._pool.forget()
             self.tree.leave()
             remember(self._root, [])
+
+
+def _come_back(group: groups.Group) -> None:
+    try:
+        group.come_back()
+    except OSError as problem:  # among tasks it would be killed with one of them
+        raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
 
 
 def remembered(root: str) -> list[str]:

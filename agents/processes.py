@@ -5,7 +5,7 @@ it was started with names the attempt and this node's root.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH110, PTH208, SIM105
+# ruff: noqa: PTH208, SIM105
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ def read_file(path: str, most: int = 2**20) -> bytes:
 
 def process_facts(pid: int) -> Facts | None:
     """(parent, session, start time in ticks since boot) of a process; None if gone or a zombie."""
-    fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = read_file(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
     return int(fields[1]), int(fields[3]), int(fields[19])
@@ -61,10 +61,17 @@ def processes() -> dict[int, Facts]:
 
 def own_children() -> list[int]:
     """Pids of this process's children; of all its threads' only the one main thread's."""
-    path = f"/proc/self/task/{os.getpid()}/children"
-    if os.path.exists(path):
-        return [int(pid) for pid in read_file(path).split()]
-    return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
+    try:
+        handle = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+    except FileNotFoundError:  # a kernel without it
+        return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
+    try:
+        parts = []
+        while part := os.read(handle, 2**16):  # the kernel gives a page at a time
+            parts.append(part)
+    finally:
+        os.close(handle)
+    return [int(pid) for pid in b"".join(parts).split()]
 
 
 def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:

@@ -42,6 +42,8 @@ STARTS_PER_TURN = 32
 SWEEP_S = 10.0
 #: How often a kill is repeated while something of an attempt lives.
 KILL_AGAIN_S = 2.0
+#: How long after an end it is looked which control groups are to go.
+TIDY_S = 1.0
 LOG_BYTES_MAX = 2**20
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -85,6 +87,7 @@ class Supervisor:
         self.leaving = False
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
+        self.tidy_at: float | None = None
         facts = processes.process_facts(os.getpid())
         self.guardian = guardian.Guardian(
             guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
@@ -321,6 +324,7 @@ class Supervisor:
                 if reason == "Exited" and attempt.record.get("exit_code") != 0:
                     reason = "OutOfMemory"
             self.end(attempt.record, reason, message=message)
+            self.tidy_at = self.tidy_at or now + TIDY_S
 
     def enforce(self) -> None:
         """Act on leases that have run out and on graces that are over."""
@@ -344,7 +348,7 @@ class Supervisor:
         """Until when nothing has to be done unless something comes in."""
         if self.starts:
             return 0.0
-        moments = [self.retry_at] if self.retry_at else []
+        moments = [moment for moment in (self.retry_at, self.tidy_at) if moment]
         if self.alone_since is not None:
             moments.append(self.alone_since + ALONE_S)
         for attempt in self.live.values():
@@ -437,6 +441,9 @@ class Supervisor:
         self.enforce()
         self.settle()
         self.publish()
+        if self.tidy_at is not None and processes.boottime() >= self.tidy_at:
+            in_s = self.held.tidy()
+            self.tidy_at = None if in_s is None else processes.boottime() + in_s
         if self.clients or self.live or self.starts:
             self.alone_since = None
         elif self.alone_since is None:

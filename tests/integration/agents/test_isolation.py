@@ -90,8 +90,15 @@ class Bed:
         return confinement.remembered(str(self.root))
 
     def groups(self) -> list[str]:
-        """Groups of attempts that there are."""
-        return [name for base in self.bases() for name in cgroups._children(f"{base}/run")]
+        """Groups of attempts that there are, but for empty ones that wait for another attempt."""
+        found = [f"{base}/run/{name}" for base in self.bases()
+                 for name in cgroups._children(f"{base}/run")]  # fmt: skip
+        return [f for f in found if "/kept-" not in f or cgroups.members(f)]
+
+    def kept(self) -> set[str]:
+        """Groups that were made to be another attempt's next."""
+        names = {name for base in self.bases() for name in cgroups._children(f"{base}/run")}
+        return {name for name in names if name.startswith("kept-")}
 
     def kill_supervisor(self) -> None:
         """It dies as by the kernel's hand."""
@@ -223,6 +230,39 @@ def test_too_much_memory_is_told_apart(bed: Bed) -> None:
     # a kill by hand is none
     report = bed.run("kill -KILL $$", **limits)
     assert (report.end_reason, report.signal) == (EndReason.EXITED, signal.SIGKILL)
+
+
+@pytest.mark.skipif(KIND != "cgroup-v1", reason="groups are kept in version 1 alone")
+@controller("memory")
+def test_groups_are_used_again_and_hold_the_next_task_as_the_first(bed: Bed) -> None:
+    small, large = {"memory_bytes": 48 * 2**20}, {"memory_bytes": 512 * 2**20}
+    fills = "exec python3 -c 'x = bytearray(200 * 2**20)'"
+    assert bed.run("true", limits=small).exit_code == 0
+    first = bed.kept()
+    assert len(first) == 1
+    assert bed.run(fills, limits=large).exit_code == 0  # the smaller limit is gone
+    assert bed.kept() == first
+    assert bed.run("true", limits=large).exit_code == 0
+    report = bed.run(fills, limits=small)  # and the larger one too
+    assert report.end_reason is EndReason.OUT_OF_MEMORY
+    assert not bed.kept()  # nobody else has a group in which something was killed
+    assert bed.run("true", limits=small).exit_code == 0
+    escaped = bed.run(ESCAPES["session"], limits=small)
+    pid = int((bed.root / f"attempts/{escaped.id}/work/pid").read_text())
+    assert not alive(pid)
+    assert not bed.groups()
+
+
+@pytest.mark.skipif(KIND != "cgroup-v1", reason="groups are kept in version 1 alone")
+@controller("memory")
+def test_a_peak_is_the_tasks_own(bed: Bed) -> None:
+    limits = {"memory_bytes": 512 * 2**20}
+    much = bed.run("exec python3 -c 'x = bytearray(200 * 2**20)'", limits=limits)
+    kept = bed.kept()
+    little = bed.run("true", limits=limits)
+    assert bed.kept() == kept
+    assert much.max_memory_bytes > 200 * 2**20
+    assert little.max_memory_bytes < 20 * 2**20
 
 
 @controller("memory")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import cgroups, keeper
+from agents import cgroups, groups, keeper
 from tests.unit.agents.test_hosts import tree
 
 SCOPE = "/muster.slice/muster-1.scope"
@@ -32,56 +32,62 @@ def made(top: Path, files: dict[str, str], *, kill: str) -> cgroups.Tree:
     return cgroups.Tree("/root-of-node", own)
 
 
+def take(made: cgroups.Tree, limits: dict[str, object]) -> groups.Group:
+    """The groups of an attempt that bears its own name."""
+    return groups.Pool(made, 1024).take("a.1", limits, keep=False)
+
+
 def said(folder: Path) -> dict[str, str]:
     return {p.name: p.read_text() for p in folder.iterdir() if p.is_file()}
 
 
 def test_version_2_is_asked_for_all_limits(tmp_path: Path) -> None:
-    groups = made(tmp_path, V2, kill="cgroup.kill")
-    base = Path(groups.bases["unified"])
-    assert groups.facts() == {
+    tree_of = made(tmp_path, V2, kill="cgroup.kill")
+    base = Path(tree_of.bases["unified"])
+    assert tree_of.facts() == {
         "kind": "cgroup-v2", "enforces": ["memory", "cpu", "cpuset", "pids"],
         "kills": "cgroup.kill", "problems": [], "path": f"{base}/run",
     }  # fmt: skip
     assert base.parent == tmp_path / f"sys/fs/cgroup{SCOPE}"
     for folder in (base.parent, base, base / "run"):
         assert said(folder)["cgroup.subtree_control"] == "+memory +cpu +cpuset +pids"
-    chosen = groups.make("a.1", LIMITS)
-    assert chosen == ["unified"]
+    attempt = take(tree_of, LIMITS)
     group = base / "run/a.1"
+    assert attempt.folders == {"unified": str(group)}
     assert said(group) == {"cpu.weight": "250", "pids.max": "100", "cpuset.cpus": "2-3"}
-    groups.enter("a.1", chosen)
+    attempt.enter()
     assert said(group)["cgroup.procs"] == "0"
-    assert groups.bound("a.1", LIMITS)
+    assert attempt.bound(LIMITS)
     assert said(group)["memory.max"] == str(2**30)
     assert said(group)["memory.swap.max"] == "0"
     assert said(group)["memory.oom.group"] == "1"
-    groups.kill("a.1")
+    attempt.kill()
     assert said(group)["cgroup.kill"] == "1"
     (group / "memory.events").write_text("low 0\noom 2\noom_kill 3\noom_group_kill 1\n")
     (group / "memory.peak").write_text("4096\n")
     (group / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
-    assert groups.outcome("a.1", chosen) == {
+    assert attempt.outcome() == {
         "oom_kills": 3, "max_memory_bytes": 4096, "cpu_s": 2.5,
     }  # fmt: skip
 
 
 def test_controllers_that_are_not_handed_down_are_not_promised(tmp_path: Path) -> None:
     (tmp_path / f"sys/fs/cgroup{SCOPE}/cgroup.subtree_control").mkdir(parents=True)
-    groups = made(tmp_path, V2, kill="cgroup.kill")
-    assert (groups.kind, groups.enforced) == ("cgroup-v2", [])
-    assert "memory cpu cpuset pids" in groups.problems[0]
-    assert groups.make("a.1", LIMITS) == ["unified"]
-    assert groups.bound("a.1", LIMITS)
-    assert said(Path(groups.bases["unified"]) / "run/a.1") == {}
+    tree_of = made(tmp_path, V2, kill="cgroup.kill")
+    assert (tree_of.kind, tree_of.enforced) == ("cgroup-v2", [])
+    assert "memory cpu cpuset pids" in tree_of.problems[0]
+    attempt = take(tree_of, LIMITS)
+    assert list(attempt.folders) == ["unified"]
+    assert attempt.bound(LIMITS)
+    assert said(Path(tree_of.bases["unified"]) / "run/a.1") == {}
 
 
 def test_an_old_kernel_of_version_2_is_frozen_and_killed(tmp_path: Path) -> None:
-    groups = made(tmp_path, V2, kill="cgroup.freeze")
-    assert groups.kills_by == "cgroup.freeze"
-    groups.make("a.1", {})
-    group = Path(groups.bases["unified"]) / "run/a.1"
-    groups.kill("a.1")
+    tree_of = made(tmp_path, V2, kill="cgroup.freeze")
+    assert tree_of.kills_by == "cgroup.freeze"
+    attempt = take(tree_of, {})
+    group = Path(tree_of.bases["unified"]) / "run/a.1"
+    attempt.kill()
     assert said(group)["cgroup.freeze"] == "0"  # let go again when all have their signal
 
 
@@ -97,12 +103,12 @@ def test_version_1_without_a_tree_of_version_2_uses_the_freezer(tmp_path: Path) 
         "sys/fs/cgroup/cpuset/job/cpuset.cpus": "0-7\n",
         "sys/fs/cgroup/cpuset/job/cpuset.mems": "0-1\n",
     } | {f"sys/fs/cgroup/{n}/job/cgroup.procs": "" for n in names}
-    groups = made(tmp_path, files, kill="freezer.state")
-    assert groups.facts()["enforces"] == ["memory", "cpu", "cpuset", "devices", "pids"]
-    assert groups.kills_by == "freezer"
-    chosen = groups.make("a.1", LIMITS)
-    groups.bound("a.1", LIMITS)
-    told = {h: said(Path(groups.bases[h]) / "run/a.1") for h in chosen}
+    tree_of = made(tmp_path, files, kill="freezer.state")
+    assert tree_of.facts()["enforces"] == ["memory", "cpu", "cpuset", "devices", "pids"]
+    assert tree_of.kills_by == "freezer"
+    attempt = take(tree_of, LIMITS)
+    attempt.bound(LIMITS)
+    told = {hierarchy: said(Path(folder)) for hierarchy, folder in attempt.folders.items()}
     assert told == {
         "memory": {"memory.limit_in_bytes": str(2**30), "memory.memsw.limit_in_bytes": str(2**30)},
         "cpu": {"cpu.shares": "2560"},
@@ -111,8 +117,8 @@ def test_version_1_without_a_tree_of_version_2_uses_the_freezer(tmp_path: Path) 
         "pids": {"pids.max": "100"},
         "freezer": {},
     }
-    groups.kill("a.1")
-    assert said(Path(groups.bases["freezer"]) / "run/a.1")["freezer.state"] == "THAWED"
+    attempt.kill()
+    assert said(Path(tree_of.bases["freezer"]) / "run/a.1")["freezer.state"] == "THAWED"
 
 
 def test_a_mount_of_a_part_of_the_tree(tmp_path: Path) -> None:
@@ -131,7 +137,7 @@ def test_a_mount_of_a_part_of_the_tree(tmp_path: Path) -> None:
     [(1, 1, 2), (500, 50, 512), (1000, 100, 1024), (10**9, 10_000, 262_144)],
 )
 def test_shares_of_cpu(milli: int, weight: int, shares: int) -> None:
-    assert (cgroups.cpu_weight(milli), cgroups.cpu_shares(milli)) == (weight, shares)
+    assert (groups.cpu_weight(milli), groups.cpu_shares(milli)) == (weight, shares)
 
 
 def test_systemd_is_asked_for_a_delegated_scope(
@@ -147,3 +153,136 @@ def test_systemd_is_asked_for_a_delegated_scope(
     assert keeper.scope("systemd", "/r", tmp_path, 1000) == ["systemd-run", "--user", *rest]
     assert keeper.scope("cgroup", "/r", tmp_path, 0) == []
     assert keeper.scope("auto", "/r", tmp_path / "elsewhere", 0) == []
+
+
+HYBRID = ("memory", "cpu", "pids")
+
+
+@pytest.fixture
+def hybrid(tmp_path: Path) -> cgroups.Tree:
+    """Version 1 with an empty tree of version 2 beside it, as many machines have them."""
+    mounts = "".join(
+        f"3{i} 20 0:2{i} / /sys/fs/cgroup/{n} rw - cgroup cgroup rw,{n}\n"
+        for i, n in enumerate(HYBRID)
+    )
+    files = {
+        "proc/self/cgroup": "".join(f"{i + 1}:{n}:/\n" for i, n in enumerate(HYBRID)) + "0::/\n",
+        "proc/self/mountinfo": mounts
+        + "39 20 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        "sys/fs/cgroup/unified/cgroup.controllers": "\n",
+    } | {f"sys/fs/cgroup/{n}/cgroup.procs": "" for n in HYBRID}
+    return made(tmp_path, files, kill="cgroup.kill")
+
+
+def kernel(group: groups.Group, **files: str) -> None:
+    """What the kernel's files say after a task that did nothing special, or otherwise."""
+    for hierarchy, file, text in (
+        ("unified", "cgroup.events", "populated 0\nfrozen 0\n"),
+        ("unified", "cpu.stat", "usage_usec 1500\n"),
+        ("pids", "pids.current", "0\n"),
+        ("memory", "memory.oom_control", "under_oom 0\noom_kill 0\n"),
+        ("memory", "memory.max_usage_in_bytes", "262144\n"),
+        ("memory", "memory.usage_in_bytes", "262144\n"),
+    ):
+        if hierarchy in group.folders:
+            path = Path(group.folders[hierarchy]) / file
+            path.write_text(files.get(file.replace(".", "_"), text))
+
+
+PLAIN = {"memory_bytes": 2**28, "cpu_milli": 1000, "pids": 64}
+
+
+@pytest.fixture
+def files_appear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control files are there as soon as their group is, as the kernel has them."""
+    make = groups.Group.make
+
+    def with_files(group: groups.Group) -> None:
+        make(group)
+        for hierarchy, folder in group.folders.items():
+            names = {
+                "unified": ["cgroup.procs"], "cpu": ["tasks", "cpu.shares"],
+                "pids": ["tasks", "pids.max"],
+                "memory": ["tasks", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"],
+            }[hierarchy]  # fmt: skip
+            for name in names:
+                (Path(folder) / name).touch()
+        kernel(group)
+
+    monkeypatch.setattr(groups.Group, "make", with_files)
+
+
+@pytest.mark.usefixtures("files_appear")
+def test_groups_that_were_left_as_they_were_found_are_another_attempts_next(
+    hybrid: cgroups.Tree,
+) -> None:
+    pool = groups.Pool(hybrid, 1024)
+    first = pool.take("a.1", PLAIN, keep=True)
+    assert sorted(first.folders) == ["cpu", "memory", "pids", "unified"]
+    assert first.bound(PLAIN)
+    kernel(first)
+    assert first.outcome() == {"oom_kills": 0, "max_memory_bytes": 262144, "cpu_s": 0.0015}
+    pool.give_back(first, 10.0)
+    told = said(Path(first.folders["memory"]))
+    assert told["memory.limit_in_bytes"].endswith("-1")  # for whoever goes in next
+    assert told["memory.max_usage_in_bytes"].startswith("0")
+    assert pool.take("a.2", {"cpu_milli": 1000}, keep=True) is not first  # it needs fewer
+    second = pool.take("a.3", {**PLAIN, "pids": 65}, keep=True)
+    assert second is first
+    assert said(Path(second.folders["pids"]))["pids.max"].endswith("65")
+    (Path(second.folders["unified"]) / "cpu.stat").write_text("usage_usec 4000\n")
+    assert second.outcome()["cpu_s"] == 0.0025  # its own
+
+
+DOUBTS = {
+    "somebody is in there": {"cgroup_events": "populated 1\nfrozen 0\n"},
+    "it is held still": {"cgroup_events": "populated 0\nfrozen 1\n"},
+    "a thread is in there": {"pids_current": "1\n"},
+    "killed for memory": {"memory_oom_control": "under_oom 0\noom_kill 1\n"},
+    "memory is left": {"memory_max_usage_in_bytes": "9000000", "memory_usage_in_bytes": "9000000"},
+}
+
+
+@pytest.mark.usefixtures("files_appear")
+@pytest.mark.parametrize("doubt", [*DOUBTS, "a kill", "a group in it"])
+def test_groups_in_doubt_are_nobodys_next(hybrid: cgroups.Tree, doubt: str) -> None:
+    pool = groups.Pool(hybrid, 1024)
+    first = pool.take("a.1", PLAIN, keep=True)
+    kernel(first, **DOUBTS.get(doubt, {}))
+    if doubt == "a kill":
+        first.kill()
+    if doubt == "a group in it":
+        (Path(first.folders["cpu"]) / "below").mkdir()
+    first.outcome()
+    pool.give_back(first, 10.0)
+    assert pool.take("a.2", PLAIN, keep=True) is not first
+
+
+@pytest.mark.usefixtures("files_appear")
+def test_memory_that_was_given_back_is_no_doubt(hybrid: cgroups.Tree) -> None:
+    pool = groups.Pool(hybrid, 1024)
+    first = pool.take("a.1", PLAIN, keep=True)
+    kernel(first, memory_max_usage_in_bytes="900000000")
+    pool.give_back(first, 10.0)
+    assert pool.take("a.2", PLAIN, keep=True) is first
+
+
+@pytest.mark.usefixtures("files_appear")
+def test_what_is_kept_has_limits_in_number_and_time(hybrid: cgroups.Tree) -> None:
+    pool = groups.Pool(hybrid, 4 * groups._OPEN_MAX)  # room for two
+    taken = [pool.take(f"a.{i}", PLAIN, keep=True) for i in range(3)]
+    assert [group.kept for group in taken] == [True, True, False]
+    assert taken[2].folders["cpu"].endswith("/a.2")
+    assert not pool.take("c.1", PLAIN, keep=False).kept
+    for group in taken[:2]:
+        pool.give_back(group, 10.0)
+    assert pool.tidy(10.0 + groups.IDLE_S / 2) == 10.0 + groups.IDLE_S
+    for group in taken[:2]:  # the kernel removes a group with its files
+        for folder in map(Path, group.folders.values()):
+            for file in folder.iterdir():
+                file.unlink()
+    assert pool.tidy(10.0 + groups.IDLE_S) is None
+    assert not [f for group in taken[:2] for f in group.folders.values() if Path(f).exists()]
+    again = pool.take("a.4", PLAIN, keep=True)
+    assert again.kept
+    assert again not in taken
