@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, jobwords, nodeview, terminal
-from reconciler.model import desired, judgement, nearest, times
+from reconciler.cli import context, jobwords, lazily, nodeview, terminal
+from reconciler.model import nearest, times
 
 if TYPE_CHECKING:
+    from reconciler.model import desired, judgement
     from reconciler.operations import client as clients
+else:
+    desired = lazily.module("reconciler.model.desired")
+    judgement = lazily.module("reconciler.model.judgement")
 
 Json = Any
 

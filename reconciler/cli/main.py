@@ -4,6 +4,7 @@ Parser libraries exit with 2 on wrong usage; here 2 means that there are changes
 usage is 64 (INTERFACES).
 """
 
+import importlib
 import os
 import sys
 from typing import Annotated, Any
@@ -11,26 +12,32 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import (
-    changing,
-    drifting,
-    explaining,
-    joblist,
-    keeping,
-    looking,
-    overriding,
-    permitting,
-    plotting,
-    recording,
-    reporting,
-    reviewing,
-    running,
-    serving,
-    simulating,
-    terminal,
-    top,
-    undoing,
-)
+from reconciler.cli import terminal
+
+#: The commands of each module of this package, in the order of help. A command that is named is
+#: looked up here, so that none but its own module has to be imported.
+COMMANDS = {
+    "serving": ("up", "demo", "init", "controller", "agent", "version"),
+    "changing": (
+        *("submit", "hold", "release", "rerun", "cancel"),
+        *("drain", "undrain", "approve"),
+    ),
+    "overriding": ("overrides",),
+    "running": ("run", "wait"),
+    "joblist": ("jobs",),
+    "looking": ("job", "nodes", "node", "queues", "events", "logs", "status"),
+    "plotting": ("plot",),
+    "drifting": ("drift", "export"),
+    "top": ("top",),
+    "explaining": ("explain",),
+    "reporting": ("report",),
+    "reviewing": ("validate", "plan", "snapshot"),
+    "simulating": ("scenario", "simulate"),
+    "keeping": ("backup", "restore", "adopt"),
+    "permitting": ("access",),
+    "recording": ("history", "audit"),
+    "undoing": ("rollback", "suspend", "resume"),
+}
 
 
 class _ReaderLeftError(Exception):
@@ -48,24 +55,12 @@ class _Group(typer.core.TyperGroup):
             raise _ReaderLeftError from error
 
 
-app = typer.Typer(
-    name="muster",
-    cls=_Group,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
-)
-
-
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - the parser calls it
     if asked:
-        serving.version()
+        importlib.import_module("reconciler.cli.serving").version()
         raise typer.Exit(terminal.DONE)
 
 
-@app.callback()
 def _muster(
     *,
     version: Annotated[
@@ -78,26 +73,22 @@ def _muster(
     """Options that stand before any command."""
 
 
-for group in (
-    serving,
-    changing,
-    overriding,
-    running,
-    joblist,
-    looking,
-    plotting,
-    drifting,
-    top,
-    explaining,
-    reporting,
-    reviewing,
-    simulating,
-    keeping,
-    permitting,
-    recording,
-    undoing,
-):
-    group.register(app)
+def application(word: str = "") -> Any:
+    """The parser of all commands; of no more than a command's neighbours where ``word`` is one."""
+    app = typer.Typer(
+        name="muster",
+        cls=_Group,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
+    )
+    app.callback()(_muster)
+    named = [name for name, commands in COMMANDS.items() if word in commands]
+    for name in named or COMMANDS:
+        importlib.import_module(f"reconciler.cli.{name}").register(app)
+    return typer.main.get_command(app)
 
 
 #: The parser's errors, which typer has brought along in different places: wrong usage, and all.
@@ -107,7 +98,8 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 def main() -> None:
     """Entry point of ``muster``."""
-    command = typer.main.get_command(app)
+    completing = any(name.endswith("_COMPLETE") for name in os.environ)
+    command = application("" if completing else "".join(sys.argv[1:2]))
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
         sys.stdout.flush()

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from agents import settings
 from reconciler import daemon, metrics
 from reconciler.cli import main
@@ -189,7 +187,7 @@ def _cell(text: str) -> str:
 
 def cli_page() -> str:
     """The text of ``cli.md``."""
-    group: Any = typer.main.get_command(main.app)
+    group: Any = main.application()
     parts = [HEAD, CLI_INTRODUCTION]
     parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
         "controller": daemon.parser,

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from reconciler.cli import main
+
 #: What light commands have no use for.
 HEAVY = (
     *("numpy", "sqlalchemy", "litestar", "git", "ruamel", "jsonschema", "yaml", "uvicorn"),
@@ -18,6 +20,7 @@ try:
     main.main()
 finally:
     print("\\nLOADED", *sorted({name.partition(".")[0] for name in sys.modules}))
+    print("\\nOURS", *sorted(name for name in sys.modules if name.startswith("reconciler.cli.")))
 """
 
 
@@ -46,6 +49,26 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_light_commands_load_nothing_heavy(arguments: list[str], also: tuple[str, ...]) -> None:
     done = run(*arguments)
-    loaded = done.stdout.rpartition("LOADED ")[2].split()
+    loaded = done.stdout.rpartition("LOADED ")[2].partition("OURS ")[0].split()
     assert "typer" in loaded, done
     assert [name for name in (*HEAVY, *also) if name in loaded] == []
+
+
+def test_a_command_loads_no_other_commands_modules() -> None:
+    ours = run("jobs", "--help").stdout.rpartition("OURS ")[2].split()
+    others = {f"reconciler.cli.{name}" for name in main.COMMANDS} - {"reconciler.cli.joblist"}
+    assert "reconciler.cli.joblist" in ours
+    assert not others & set(ours)
+
+
+def test_every_command_is_found_in_its_module() -> None:
+    listed = [word for words in main.COMMANDS.values() for word in words]
+    assert len(listed) == len(set(listed))
+    assert set(main.application().commands) == set(listed)
+    for word in listed:
+        assert word in main.application(word).commands
+
+
+def test_of_a_word_that_is_none_all_commands_are_known() -> None:
+    done = run("jbos")
+    assert "jobs" in done.stderr
