@@ -110,6 +110,7 @@ def _policy(work: desk.Work) -> columns.Policy:
         consolidate=settings.consolidation,
         usage_strength=settings.usage_strength,
         order=settings.order,
+        overdue=settings.overdue_after,
     )
 
 

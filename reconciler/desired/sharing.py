@@ -236,6 +236,7 @@ def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduli
         learned_quantile=None
         if spec.learned_run_times is None
         else spec.learned_run_times.quantile,
+        overdue_after=float(spec.overdue_after),
         min_runtime_s=faults.duration(spec.min_runtime, *place, "minRuntime"),
         stale_gang_s=faults.duration(spec.stale_gang_grace, *place, "staleGangGrace"),
     )

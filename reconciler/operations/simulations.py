@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.operations import revisions
-from reconciler.simulation import peers, replay, results, situations, workloads
+from reconciler.simulation import forms, peers, replay, results, situations, workloads
 from reconciler.simulation.agenda import SimulationError
 
 #: The policy that is the project's own controller.
@@ -102,9 +102,13 @@ def prepare(request: Request) -> Prepared:
 
 def _settings(changes: Mapping[str, Any]) -> desired.Settings:
     missing: dict[str, None] = {}
-    settings = situations.settings_of(dict(changes), missing)
+    try:
+        settings = situations.settings_of(dict(changes), missing)
+    except forms.ScenarioError as error:
+        raise SimulateError(f"--scheduling: {error}") from error
     if missing:
-        raise SimulateError(f"not built yet: {', '.join(missing)}")
+        known = ", ".join(situations.SCHEDULING)
+        raise SimulateError(f"not built yet: {', '.join(missing)}; there are {known}")
     return settings
 
 

@@ -131,6 +131,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "usage_half_life_s"): ("fairness.halfLife", quantities.format_duration),
     (desired.Scheduling, "usage_strength"): ("fairness.strength", None),
     (desired.Scheduling, "learned_quantile"): ("learnedRunTimes.quantile", None),
+    (desired.Scheduling, "overdue_after"): ("overdueAfter", None),
     (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
     (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),

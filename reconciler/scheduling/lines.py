@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reconciler.scheduling.snapshot import Line, LineColumns
+from reconciler.scheduling.snapshot import UNLIMITED, Line, LineColumns
 
 
 def columns_of(lines: Sequence[Line]) -> LineColumns:
     """The columns of lines, worked out from their claims."""
     rows = [row_of(line) for line in lines]
-    whole = np.array(rows, dtype=np.int64).reshape(len(rows), 9)
+    whole = np.array(rows, dtype=np.int64).reshape(len(rows), 11)
     return LineColumns(
         queue=whole[:, 0],
         shape=whole[:, 1],
@@ -27,6 +27,8 @@ def columns_of(lines: Sequence[Line]) -> LineColumns:
         elements=whole[:, 6],
         claims=whole[:, 7],
         special=whole[:, 8] > 0,
+        duration=whole[:, 9],
+        since=whole[:, 10],
     )
 
 
@@ -52,4 +54,6 @@ def row_of(line: Line) -> tuple[int, ...]:
         elements,
         len(line.claims),
         special,
+        UNLIMITED if line.duration_s >= UNLIMITED else math.ceil(line.duration_s),
+        math.floor(first.submitted_at) if first else 0,
     )

@@ -1,8 +1,10 @@
 """Who goes first: claims within a queue, and queues among each other.
 
-Within a queue: what is not yet running before what grows, then priority, then arrival (among what
-arrived at one moment, what ``backlog`` says); among one owner's claims of equal priority the one
-with the least slack takes the owner's earliest turn.
+Within a queue: what is not yet running before what grows, then priority, then what is overdue, then
+arrival (among what arrived at one moment, what ``backlog`` says); among one owner's claims of equal
+priority the one with the least slack takes the owner's earliest turn. Overdue is what has waited
+``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
+measure goes first, so that minutes of work don't wait days behind days of work.
 Between queues the tree is walked from the roots, at each level to the child that is not above its
 fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
 the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
@@ -15,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import backlog
 from reconciler.scheduling import ledger as ledgers
@@ -25,8 +28,11 @@ from reconciler.scheduling.snapshot import Vector
 #: negated priority; whether it has no share at all; dominant share with and without the next
 #: start; row. The order of these tests is KAI-Scheduler's (``proportion/queue_order``).
 Key = tuple[bool, bool, int, bool, float, float, int]
-#: Whether it grows, negated priority, arrival (or rank), line, position in the line.
-Place = tuple[bool, int, float, int, int]
+#: Whether it grows, negated priority, negated response ratio where it is overdue, arrival (or
+#: rank), line, position in the line.
+Place = tuple[bool, int, float, float, int, int]
+#: What runs for less counts as running for so long, in seconds, when it is asked who is overdue.
+SHORTEST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -82,7 +88,7 @@ class Line:
             if not self.places:
                 return None
             place = self.places[0]
-            index, position = place[3], place[4]
+            index, position = place[4], place[5]
             if position < 0 or not blocked[index]:
                 found = self.progress.get((index, position))
                 if found is None:
@@ -115,7 +121,8 @@ class Line:
         line = self.situation.lines[index]
         first = line.claims[0]
         arrival = self.ranks.get((index, 0), first.order)
-        return (bool(first.missing), -line.priority, arrival, index, 0)
+        pressing = pressing_of(self.situation, line, first)
+        return (bool(first.missing), -line.priority, pressing, arrival, index, 0)
 
     def left(self, entry: backlog.Entry) -> int:
         """Elements of a claim that may still start."""
@@ -131,19 +138,21 @@ class Line:
         self._pass(self.places[0])
 
     def _pass(self, place: Place) -> None:
-        index, position = place[3], place[4] + 1
-        claims = self.situation.lines[index].claims
+        index, position = place[4], place[5] + 1
+        line = self.situation.lines[index]
+        claims = line.claims
         if self.explicit or position <= 0 or position >= len(claims):
             heapq.heappop(self.places)
             return
         arrival = self.ranks.get((index, position), claims[position].order)
-        following = (place[0], place[1], arrival, index, position)
+        pressing = pressing_of(self.situation, line, claims[position])
+        following = (place[0], place[1], pressing, arrival, index, position)
         heapq.heapreplace(self.places, following)
 
     def restore(self, lines: list[int]) -> None:
         """Lines that were blocked are tried again from their first claim."""
         again = set(lines)
-        self.places = [place for place in self.places if place[3] not in again or place[4] < 0]
+        self.places = [place for place in self.places if place[4] not in again or place[5] < 0]
         if self.explicit:
             self.places += _ranked(self.situation, lines, self.ranks)
         else:
@@ -158,7 +167,7 @@ class Line:
         position = -self.added
         self.progress[line, position] = Progress(line, claim)
         priority = self.situation.lines[line].priority
-        heapq.heappush(self.places, (True, -priority, claim.order, line, position))
+        heapq.heappush(self.places, (True, -priority, 0.0, claim.order, line, position))
 
 
 def lines_of(
@@ -181,7 +190,8 @@ def lines_of(
         for (index, position), turn in ranks.items():
             if not position:
                 arrival[index] = turn
-    ranked = np.lexsort((arrival, -columns.priority, columns.grows, columns.queue))
+    urgent = pressing(situation, columns)
+    ranked = np.lexsort((arrival, urgent, -columns.priority, columns.grows, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
@@ -194,12 +204,49 @@ def lines_of(
     return found
 
 
+def pressing_of(
+    situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
+) -> float:
+    """How far a claim is overdue: its wait by its expected run time, negated; 0: it is not."""
+    policy = situation.policy
+    if not policy.overdue or not claim.submitted_at or claim.missing:
+        return 0.0
+    ratio = (situation.now - claim.submitted_at) / max(line.duration_s, SHORTEST_S)
+    return -ratio if ratio >= policy.overdue else 0.0
+
+
+def pressing(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> NDArray[np.float64]:
+    """``pressing_of`` the first claim of each line."""
+    found = np.zeros(len(columns.queue))
+    policy = situation.policy
+    if not policy.overdue:
+        return found
+    waited = situation.now - columns.since
+    bounded = (columns.duration < snapshots.UNLIMITED) & (columns.since > 0) & ~columns.grows
+    # Whole seconds leave out nobody who is overdue: the few that remain are asked one by one.
+    late = waited + 1 >= policy.overdue * np.maximum(columns.duration - 1, 0)
+    for index in np.flatnonzero(bounded & late & (columns.claims > 0)).tolist():
+        line = situation.lines[index]
+        found[index] = pressing_of(situation, line, line.claims[0])
+    return found
+
+
 def _ranked(
     situation: snapshots.Snapshot, indexes: list[int], ranks: Mapping[backlog.Entry, int]
 ) -> list[Place]:
     """Every claim with its rank, where deadlines reorder an owner's claims of one priority."""
     entries = [
-        ((bool(claim.missing), -line.priority, arrival, claim.job), index, position)
+        (
+            (
+                bool(claim.missing),
+                -line.priority,
+                pressing_of(situation, line, claim),
+                arrival,
+                claim.job,
+            ),
+            index,
+            position,
+        )
         for index in indexes
         for line in (situation.lines[index],)
         for position, claim in enumerate(line.claims)
@@ -219,7 +266,7 @@ def _ranked(
         for rank, entry in zip(held, by_slack, strict=True):
             result[rank] = entry
     return [
-        (key[0], key[1], float(rank), index, position)
+        (key[0], key[1], 0.0, float(rank), index, position)
         for rank, (key, index, position) in enumerate(result)
     ]
 

@@ -280,6 +280,9 @@ class LineColumns:
         elements: elements that wait, of claims that are not for missing tasks.
         claims: how many claims it has.
         special: whether a claim has missing tasks, a promise or a deadline.
+        duration: seconds that a start is expected to hold what it takes, rounded up;
+            ``UNLIMITED`` for endless.
+        since: second in which its first claim was submitted, 0 where unknown.
     """
 
     queue: NDArray[np.int64]
@@ -291,6 +294,8 @@ class LineColumns:
     elements: NDArray[np.int64]
     claims: NDArray[np.int64]
     special: Mask
+    duration: NDArray[np.int64]
+    since: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +433,8 @@ class Policy:
         any_movable: whether all preemptible work counts as movable.
         order: of claims of one queue and priority that were submitted at the same moment, which
             goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
+        overdue: a claim that has waited so many times as long as it runs at the most goes before
+            others of its queue and priority; 0: never.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -439,6 +446,7 @@ class Policy:
     preempt: bool = True
     any_movable: bool = False
     order: Literal["arrival", "fit"] = "fit"
+    overdue: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

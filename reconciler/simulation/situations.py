@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model import desired, identifiers, quantities, records, runs
+from reconciler.model.documents import cluster as documents
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from reconciler.simulation import forms, machines
@@ -134,20 +135,62 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
 
 
 def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
-    """The policy as part of the settings; names that they do not have are missing."""
+    """The policy as part of the settings; names that they do not have are missing.
+
+    Names and values are those of ``Cluster.spec.scheduling``; ``fairness`` and
+    ``learnedRunTimes`` may be written with a dot: ``learnedRunTimes.quantile``.
+
+    Raises:
+        forms.ScenarioError: a value is not what its name takes.
+    """
     settings = desired.Settings()
-    if not policy:
-        return settings
-    scheduling = settings.scheduling
-    changes = {}
+    written: dict[str, Any] = {}
     for key, value in policy.items():
-        field = "".join(f"_{c.lower()}" if c.isupper() else c for c in key)
-        if field in desired.Scheduling.__struct_fields__:
-            changes[field] = value
-        else:
+        name, _, part = key.partition(".")
+        if name not in SCHEDULING or bool(part) != (part in SCHEDULING[name]):
             missing[f"policy {key}"] = None
-    changed = msgspec.structs.replace(scheduling, **changes)
+        elif part:
+            written.setdefault(name, {})[part] = value
+        else:
+            written[name] = value
+    try:
+        spec = msgspec.convert(written, documents.SchedulingSpec)
+        changes = {name: value for name, value in _normalised(spec).items() if name in written}
+    except (msgspec.ValidationError, quantities.QuantityError) as error:
+        raise forms.ScenarioError(str(error), "policy") from error
+    named = {field: value for fields in changes.values() for field, value in fields.items()}
+    changed = msgspec.structs.replace(settings.scheduling, **named)
     return msgspec.structs.replace(settings, scheduling=changed)
+
+
+#: Names of ``Cluster.spec.scheduling``, each with the names that it holds.
+SCHEDULING: dict[str, tuple[str, ...]] = {
+    field.encode_name: {"fairness": ("halfLife", "strength"), "learnedRunTimes": ("quantile",)}.get(
+        field.encode_name, ()
+    )
+    for field in msgspec.structs.fields(documents.SchedulingSpec)
+}
+
+
+def _normalised(spec: documents.SchedulingSpec) -> dict[str, dict[str, Any]]:
+    """Each name of a document with the fields of the settings that it stands for."""
+    learned = spec.learned_run_times
+    duration = quantities.parse_duration
+    return {
+        "backfill": {"backfill": spec.backfill},
+        "depth": {"depth": spec.depth},
+        "consolidation": {"consolidation": spec.consolidation},
+        "fairness": {
+            "usage_half_life_s": duration(spec.fairness.half_life),
+            "usage_strength": float(spec.fairness.strength),
+        },
+        "placement": {"placement": spec.placement},
+        "order": {"order": spec.order},
+        "overdueAfter": {"overdue_after": float(spec.overdue_after)},
+        "learnedRunTimes": {"learned_quantile": None if learned is None else learned.quantile},
+        "minRuntime": {"min_runtime_s": duration(spec.min_runtime)},
+        "staleGangGrace": {"stale_gang_s": duration(spec.stale_gang_grace)},
+    }
 
 
 def _without_waits(settings: desired.Settings) -> desired.Settings:

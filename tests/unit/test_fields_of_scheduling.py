@@ -105,6 +105,21 @@ HEAVY = (
 )
 
 
+def overdue(run: Run, _: Path) -> Json:
+    """Whether ten minutes of work that came last, and waited an hour, go before a day of work."""
+    run.add(job("first", resources={"cpu": 4}, timeLimit="2h"))
+    run.settle()
+    run.add(
+        job("long", resources={"cpu": 4}, timeLimit="1d"),
+        job("short", resources={"cpu": 4}, timeLimit="10m"),
+    )
+    run.settle()
+    run.advance(3600)
+    run.end("first")
+    run.settle()
+    return run.count("short")
+
+
 def learned(run: Run, _: Path) -> Json:
     """Whether work of known run times is let pass by a reservation in an hour."""
     for number, ran_s in enumerate((60, 60, 5000)):
@@ -243,6 +258,9 @@ TABLE: dict[str, Case] = {
     ),
     "Cluster.spec.scheduling.learnedRunTimes.quantile": Case(
         (0.5, 1.0), learned, (1, 0), (cluster(), pool(count=1))
+    ),
+    "Cluster.spec.scheduling.overdueAfter": Case(
+        (0, 4), overdue, (0, 1), (cluster(), pool(count=1))
     ),
     "Cluster.spec.scheduling.minRuntime": Case(
         ("1s", "1h"),

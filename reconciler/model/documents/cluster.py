@@ -80,6 +80,17 @@ class SchedulingSpec(Part, frozen=True):
             example={"quantile": 0.9},
         ),
     ] = None
+    overdue_after: Annotated[
+        float,
+        doc(
+            "A job that has waited so many times as long as it runs at the most (its time limit, "
+            "or what was learned) goes before the others of its queue and priority; 0: age alone "
+            "counts.",
+            example=4,
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 4.0
     min_runtime: Annotated[
         Duration,
         doc(

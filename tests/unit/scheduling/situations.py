@@ -103,6 +103,7 @@ class Job:
     time_limit_s: float = ENDLESS
     movable: bool = False
     strategy: Strategy = "least-fragmentation"
+    submitted_at: float = 0.0
 
 
 @dataclasses.dataclass
@@ -193,6 +194,7 @@ class Situation:
         time_limit_s: float = ENDLESS,
         movable: bool = False,
         strategy: Strategy = "least-fragmentation",
+        submitted_at: float = 0.0,
         devices: tuple[int, ...] = (),
         groups: tuple[tuple[str, int, Vector], ...] = (),
         array: int = 1,
@@ -226,6 +228,7 @@ class Situation:
             time_limit_s=time_limit_s,
             movable=movable,
             strategy=strategy,
+            submitted_at=submitted_at,
         )
         self.jobs[name] = job
         if on:
@@ -329,6 +332,7 @@ class Situation:
                     startable=startable,
                     owner=job.owner,
                     slack_s=job.slack_s,
+                    submitted_at=job.submitted_at,
                     promised=job.promised,
                 )
             )

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.cli import main
+from reconciler.model import desired
+from reconciler.simulation import situations
 
 TRACE = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -137,7 +139,10 @@ def test_pictures(
         (["--policy", "magic"], 1, "no policy 'magic'"),
         (["--nodes", "0"], 64, "--nodes"),
         (["--scheduling", "backfill"], 64, "expected KEY=VALUE"),
-        (["--scheduling", "sorcery=1"], 1, "not built yet: policy sorcery"),
+        (["--scheduling", "sorcery=1"], 1, "not built yet: policy sorcery; there are backfill"),
+        (["--scheduling", "minRuntime.s=1"], 1, "not built yet: policy minRuntime.s"),
+        (["--scheduling", "minRuntime=soon"], 1, "'soon' is not a duration"),
+        (["--scheduling", "backfill=some"], 1, "backfill"),
         (["--until", "soon"], 64, "not a duration"),
     ],
 )
@@ -154,3 +159,26 @@ def test_what_is_refused(
     (tmp_path / "t.txt").write_text("")
     found, _, err = muster(monkeypatch, capsys, *arguments)
     assert (found, told in err) == (code, True), err
+
+
+def test_settings_are_written_as_in_a_cluster_document() -> None:
+    policy = {
+        "backfill": "conservative",
+        "minRuntime": "5m",
+        "staleGangGrace": 90,
+        "learnedRunTimes.quantile": 0.5,
+        "fairness": {"halfLife": "1d", "strength": 2},
+        "overdueAfter": 3,
+    }
+    missing: dict[str, None] = {}
+    found = situations.settings_of(policy, missing).scheduling
+    assert found == desired.Scheduling(
+        backfill="conservative",
+        usage_half_life_s=86_400,
+        usage_strength=2.0,
+        learned_quantile=0.5,
+        overdue_after=3.0,
+        min_runtime_s=300,
+        stale_gang_s=90,
+    )
+    assert not missing
