@@ -496,7 +496,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     placement: Placement = "least-fragmentation"
     order: Literal["arrival", "fit"] = "fit"
     learned_quantile: float | None = None
-    overdue_after: float = 4.0
+    overdue_after: float = 2.0
     min_runtime_s: int = 0
     stale_gang_s: int = 60
 

@@ -260,7 +260,7 @@ TABLE: dict[str, Case] = {
         (0.5, 1.0), learned, (1, 0), (cluster(), pool(count=1))
     ),
     "Cluster.spec.scheduling.overdueAfter": Case(
-        (0, 4), overdue, (0, 1), (cluster(), pool(count=1))
+        (0, 4), overdue, (0, 1), (cluster(backfill="none"), pool(count=1))
     ),
     "Cluster.spec.scheduling.minRuntime": Case(
         ("1s", "1h"),

@@ -90,7 +90,7 @@ class SchedulingSpec(Part, frozen=True):
             ge=0,
             le=1_000_000,
         ),
-    ] = 4.0
+    ] = 2.0
     min_runtime: Annotated[
         Duration,
         doc(
