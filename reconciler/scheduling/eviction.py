@@ -8,16 +8,19 @@ start, then each that turns out not to be needed is spared, dearest first.
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
 the reclaimer is within its own guarantee; above them no ancestor of the reclaimer passes a sibling
-that it takes from.
+that it takes from. Ours is that a claim which says how long it runs, and which no guarantee covers,
+has to be overdue before it takes its share of the surplus by force: what borrows is mostly gone by
+then by itself, and what it has done is not thrown away for what could have waited.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from reconciler.scheduling import asking, blocking
+from reconciler.scheduling import asking, blocking, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -55,6 +58,8 @@ class Evictor:
         self.ledger = ledger
         self.later = later
         self._pool: pools.Pool | None = None
+        #: When the next claim is overdue that may not take surplus by force before.
+        self._overdue_at = math.inf
         self.budget = UNITS_MAX
         self.failures: dict[object, list[tuple[int, ...]]] = {}
 
@@ -67,8 +72,10 @@ class Evictor:
 
     @property
     def wake_at(self) -> float:
-        """When the next minimum run time ends, as far as anybody asked."""
-        return pools.wake_at(self.situation) if self._asked else float("inf")
+        """When the next minimum run time ends, or a claim is overdue, as far as anybody asked."""
+        if not self._asked:
+            return math.inf
+        return min(pools.wake_at(self.situation), self._overdue_at)
 
     def may_find(self, ask: asking.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
@@ -115,7 +122,17 @@ class Evictor:
             return False
         if not ledger.within_fair_share(ask.queue, ask.amounts):
             return False
-        return not (ask.firm and ledger.over_guarantee(ask.queue, ask.amounts))
+        if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
+            return False
+        return ledger.covered(ask.queue, ask.amounts) or self._may_force(ask)
+
+    def _may_force(self, ask: asking.Ask) -> bool:
+        """Whether a claim on surplus has waited long enough for its length to evict for it."""
+        at = order.overdue_at(self.situation, ask.line, ask.progress.claim)
+        if at <= self.situation.now:
+            return True
+        self._overdue_at = min(self._overdue_at, at)
+        return False
 
     def _has_lower(self, ask: asking.Ask) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):

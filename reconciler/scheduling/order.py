@@ -204,6 +204,20 @@ def lines_of(
     return found
 
 
+def overdue_at(
+    situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
+) -> float:
+    """When a claim has waited long enough for its length.
+
+    At once (0) where nothing says how long it runs, or since when it waits, or where nobody is
+    ever overdue: then surplus is taken back as soon as it is asked for.
+    """
+    policy = situation.policy
+    if not policy.overdue or not claim.submitted_at or line.duration_s >= snapshots.ENDLESS:
+        return 0.0
+    return claim.submitted_at + policy.overdue * max(line.duration_s, SHORTEST_S)
+
+
 def pressing_of(
     situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
 ) -> float:

@@ -154,6 +154,9 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
         else:
             written[name] = value
     try:
+        for name in ("minRuntime", "staleGangGrace"):
+            if name in written:
+                written[name] = f"{quantities.parse_duration(written[name])}s"
         spec = msgspec.convert(written, documents.SchedulingSpec)
         changes = {name: value for name, value in _normalised(spec).items() if name in written}
     except (msgspec.ValidationError, quantities.QuantityError) as error:

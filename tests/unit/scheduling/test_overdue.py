@@ -95,3 +95,36 @@ def test_columns_tell_the_same_as_claims(drawn: list[tuple[float, float, int]]) 
     wanted = [order.pressing_of(found, line, line.claims[0]) for line in found.lines]
     told = order.pressing(found, lines.columns_of(found.lines))
     np.testing.assert_array_equal(told, np.array(wanted))
+
+
+def lent(waited_s: float, *, limit_s: float, guaranteed: int = 0) -> Situation:
+    """Two queues share two GPUs; one of them has had both for an hour."""
+    s = Situation().node("n", gpu=2)
+    s.queue("mine", guaranteed=guaranteed).queue("yours")
+    s.now = 10 * DAY
+    s.policy = dataclasses.replace(s.policy, overdue=4.0)
+    for number in range(2):
+        s.job(f"r{number}", "yours", gpu=1, on=("n",), cost_s=-s.now + HOUR)
+    s.job("w", "mine", gpu=1, time_limit_s=limit_s, submitted_at=s.now - waited_s)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "limit_s", "guaranteed", "evicts"),
+    [
+        (2399.0, 600.0, 0, False),
+        (2400.0, 600.0, 0, True),
+        (0.0, math.inf, 0, True),  # as for all who don't say how long they run
+        (0.0, 600.0, 1, True),  # a guarantee is due at once
+    ],
+)
+def test_surplus_is_taken_back_by_force_only_once_a_claim_is_overdue(
+    waited_s: float, limit_s: float, guaranteed: int, *, evicts: bool
+) -> None:
+    s = lent(waited_s, limit_s=limit_s, guaranteed=guaranteed)
+    found = s.decide()
+    assert bool(found.evictions) == evicts
+    if not evicts:
+        assert found.wake_at == s.now - waited_s + 4 * limit_s
+        s.now = found.wake_at
+        assert s.decide().evictions

@@ -141,7 +141,7 @@ def test_pictures(
         (["--scheduling", "backfill"], 64, "expected KEY=VALUE"),
         (["--scheduling", "sorcery=1"], 1, "not built yet: policy sorcery; there are backfill"),
         (["--scheduling", "minRuntime.s=1"], 1, "not built yet: policy minRuntime.s"),
-        (["--scheduling", "minRuntime=soon"], 1, "'soon' is not a duration"),
+        (["--scheduling", "minRuntime=soon"], 1, "policy: 'soon' is not a duration"),
         (["--scheduling", "backfill=some"], 1, "backfill"),
         (["--until", "soon"], 64, "not a duration"),
     ],
