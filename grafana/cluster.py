@@ -154,6 +154,23 @@ def _fitness() -> list[panels.Panel]:
             unit="s",
             steps=((None, GOOD), (45, WARNING), (90, BAD)),
         ),
+        panels.number(
+            "Failed checks",
+            "Health checks that fail on the nodes that are chosen: such a node takes no work.",
+            f'sum(muster_node_check{{verdict="failed", {ON[1:]}) or vector(0)',
+            steps=NONE_AT_ALL,
+            width=12,
+        ),
+        panels.lines(
+            "Machines of pools that grow and shrink",
+            "By state; those that stay in `Creating` never came up.",
+            {
+                state.lower(): f'sum(muster_pool_instances{{pool=~"$pool", state="{state}"}}) '
+                "or vector(0)"
+                for state in ("Creating", "Up", "Draining", "Destroying")
+            },
+            stacked=True,
+        ),
         panels.rows(
             "Nodes",
             "What each node has, and what of it tasks were given.",

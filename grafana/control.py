@@ -90,6 +90,24 @@ def _drift() -> list[panels.Panel]:
             {"differences": "muster_drift"},
             width=12,
         ),
+        panels.lines(
+            "What was done about it",
+            "Tries at making differences right, by how they ended: done, failed, or lost with the "
+            "node that was to carry them out.",
+            {
+                "{{verb}} {{result}}": "sum by (verb, result) "
+                "(increase(muster_remediations_total[$__rate_interval]))"
+            },
+            stacked=True,
+        ),
+        panels.number(
+            "Given up",
+            "Differences that Muster was to make right, and does nothing more about: a person has "
+            "to. `muster drift` says why.",
+            "sum(muster_drift_given_up) or vector(0)",
+            steps=((None, panels.GOOD), (1, panels.BAD)),
+            width=12,
+        ),
     ]
 
 

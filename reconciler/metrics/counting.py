@@ -14,7 +14,7 @@ from typing import Protocol, get_args
 import msgspec
 
 from reconciler.metrics import sums
-from reconciler.model import drift, outcome, recollection, records
+from reconciler.model import drift, outcome, provisioning, recollection, records
 from reconciler.model.reasons import Reason
 from reconciler.model.states import FINISHED_JOB_STATES, AttemptState, EndReason
 
@@ -30,6 +30,8 @@ LOOK_OF = {"Synced": SYNCED, "OutOfSync": OUT_OF_SYNC, "Unknown": UNREADABLE}
 OWNERS_MAX = 1000
 QUEUES_MAX = 1000
 OTHER = "(other)"
+#: How a try at making a difference right ends.
+REMEDY_ENDS = tuple(state for state in get_args(drift.RemedyState) if state != "ordered")
 #: An attempt that fails within this time may have failed for its node.
 QUICK_S = 60.0
 #: Every kind of action by the tag that it has in the journal too.
@@ -115,8 +117,14 @@ class Counters:
         self.in_force_at: float | None = None
         self.committed_at: float | None = None
         self.failures: Counter[str] = Counter()
+        self.remedied: Counter[tuple[str, str]] = Counter(
+            {(verb, result): 0 for verb in get_args(drift.RemedyVerb) for result in REMEDY_ENDS}
+        )
         self.gpu_seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.queues: tuple[outcome.QueueUsage, ...] = ()
+        #: Tries of the last cycle, and those of them that have ended; None before the first.
+        self._remedies: Sequence[drift.Remedy] | None = None
+        self._remedied: set[str] = set()
         self._accrued_at: float | None = None
         self._sums: sums.Sums | None = None
         self._ended_open: set[str] = set()
@@ -153,8 +161,20 @@ class Counters:
                 self._count_end(attempt)
         for name in decided.left_nodes:
             self.failures.pop(name, None)
+        self._count_remedies(decided.remedies)
         if self._sums is not None:  # else all are counted when a page is first rendered
             self._follow(self._sums, decided)
+
+    def _count_remedies(self, known: Sequence[drift.Remedy]) -> None:
+        """Count tries that have ended since the last cycle; a list that stands is not looked at."""
+        if known is self._remedies:
+            return
+        ended = {one.id for one in known if not one.open}
+        if self._remedies is not None:  # those that ended before a restart were counted then
+            for one in known:
+                if one.id in ended and one.id not in self._remedied:
+                    self.remedied[one.verb, one.state] += 1
+        self._remedies, self._remedied = known, ended
 
     def _follow(self, kept: sums.Sums, decided: outcome.Outcome) -> None:
         self._accrue(kept, decided.now)
@@ -250,5 +270,13 @@ class ClusterState(Protocol):
         """What the scheduler remembers: of it, what budgets have spent."""
 
     @property
+    def remedies(self) -> Sequence[drift.Remedy]:
+        """Tries at making differences right, for a day."""
+
+    @property
     def drift(self) -> Sequence[drift.Drift]:
         """Differences between git and what is."""
+
+    @property
+    def provisions(self) -> Mapping[str, provisioning.Provision]:
+        """What is behind the nodes of pools that come and go."""

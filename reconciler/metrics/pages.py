@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -16,7 +17,9 @@ from reconciler.metrics import gpupages, taskpages
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
-from reconciler.model import desired, devices, records
+from reconciler.model import checks, desired, devices, records
+from reconciler.model.drift import HEALING_VERBS
+from reconciler.model.provisioning import InstanceState
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState, NodeState
 
@@ -133,6 +136,7 @@ def render_cluster(
     found = Counter((one.kind, one.severity) for one in memory.drift if one.action != "ignore")
     for (kind, severity), count in sorted(found.items()):
         page.put("muster_drift", count, kind, severity)
+    _put_remedies(page, counters, memory)
     if disk is not None:
         page.put("muster_state_disk_free_bytes", disk.free_bytes)
         page.put("muster_state_disk_size_bytes", disk.size_bytes)
@@ -141,6 +145,17 @@ def render_cluster(
     page.put("muster_process_cpu_seconds_total", time.process_time())
     page.put("muster_process_resident_memory_bytes", resident_bytes())
     return page.render()
+
+
+def _put_remedies(page: Text, counters: Counters, memory: ClusterState) -> None:
+    given_up = Counter(one.kind for one in memory.drift if one.given_up)
+    for kind, count in sorted(given_up.items()):
+        page.put("muster_drift_given_up", count, kind)
+    for (verb, result), count in sorted(counters.remedied.items()):
+        page.put("muster_remediations_total", count, verb, result)
+    under_way = Counter(one.verb for one in memory.remedies if one.open)
+    for verb in sorted(HEALING_VERBS):
+        page.put("muster_remediations_open", under_way[verb], verb)
 
 
 def _put_counters(page: Text, counters: Counters, wanted: desired.Desired) -> None:
@@ -233,6 +248,10 @@ def _put_pools(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Des
                 node.name,
                 node.pool,
             )
+    for name, provision in sorted(memory.provisions.items()):
+        machines = Counter(one.state for one in provision.instances.values())
+        for instance_state in InstanceState:
+            page.put("muster_pool_instances", machines[instance_state], name, instance_state.value)
     for pool in sorted(capacity):
         for state in NodeState:
             page.put("muster_nodes", states[pool, state.value], pool, state.value)
@@ -305,6 +324,9 @@ def render_node(
     page = Text("node")
     for state in NodeState:
         page.put("muster_node_state", int(node.state is state), *who, state.value)
+    for check in node.inventory.checks:
+        for verdict in get_args(checks.Verdict):
+            page.put("muster_node_check", int(check.verdict == verdict), *who, check.name, verdict)
     if node.last_report_at:
         page.put("muster_node_last_report_timestamp_seconds", node.last_report_at, *who)
     states = Counter(attempt.state for attempt in alive)

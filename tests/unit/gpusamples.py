@@ -2,7 +2,7 @@
 
 import msgspec
 
-from reconciler.model import devices, records
+from reconciler.model import checks, devices, records
 from tests.unit.store import samples
 
 UUIDS = ("GPU-0", "GPU-1")
@@ -19,7 +19,10 @@ def node(*, states: tuple[str, str] = (devices.OK, devices.LOST)) -> records.Nod
         for i, uuid in enumerate(UUIDS)
     )  # fmt: skip
     driver = devices.GpuDriver(devices.OK, "", "550.54.15", "12.4")
-    inventory = msgspec.structs.replace(bare.inventory, gpus=found, gpu_driver=driver)
+    verdicts = (checks.Result("mounts", "failed", "/data is not mounted"),)
+    inventory = msgspec.structs.replace(
+        bare.inventory, gpus=found, gpu_driver=driver, checks=verdicts
+    )
     return msgspec.structs.replace(bare, inventory=inventory)
 
 

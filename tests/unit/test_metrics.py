@@ -18,11 +18,13 @@ from reconciler.model import (
     desired,
     drift,
     outcome,
+    provisioning,
     recollection,
     records,
     resources,
     taskwords,
 )
+from reconciler.model.provisioning import InstanceState
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit import gpusamples
 from tests.unit.core.world import World
@@ -57,7 +59,20 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         attempts={alive.id: alive, ended.id: ended},
         nodes={"n1": samples.node(), "n2": samples.node("n2")},
         reasons={"r": (samples.reason(),)},
-        drift=(drift.Drift("node-missing", "n3", "x", "warning", "report", 1.0),),
+        drift=(
+            drift.Drift("node-missing", "n3", "x", "warning", "report", 1.0),
+            drift.Drift(
+                "node-check-failed", "n1/mounts", "x", "critical", "remediate", 1.0, given_up=True
+            ),
+        ),
+        remedies=(drift.Remedy("r1", "reboot", "c", "cpu", 1.0, node="n1"),),
+        provisions={
+            "cpu": provisioning.Provision(
+                "cpu",
+                desired.Provisioning(0, 4),
+                instances={"n1": provisioning.Instance("n1", InstanceState.UP, "n1.1", 1.0)},
+            )
+        },
         recollection=recollection.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
     )
     counters.sums(records.Observed(jobs={"wait": waiting}), 90.0)
@@ -402,3 +417,39 @@ def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
     for name in ("j0", "j199"):
         waiting.remove(name)
     assert waiting.first() is None
+
+
+def _remedy(number: int, state: drift.RemedyState, verb: str = "reboot") -> drift.Remedy:
+    return drift.Remedy(f"r{number}", verb, "cause", "pool", 1.0, node="n", state=state)
+
+
+def test_tries_are_counted_once_when_they_end() -> None:
+    counters = metrics.Counters()
+    first, second = _remedy(1, "done"), _remedy(2, "ordered")
+    for remedies in (
+        (first,),  # it ended before the restart, and was counted then
+        (first, second),
+        (first, _remedy(2, "failed")),
+        (first, _remedy(2, "failed")),
+        (_remedy(2, "failed"), _remedy(3, "done", "tell")),
+    ):
+        decided = msgspec.structs.replace(samples.cycle(), remedies=remedies)
+        counters.cycle(decided, decide_s=0.0, commit_s=0.0)
+    assert {key: count for key, count in counters.remedied.items() if count} == {
+        ("reboot", "failed"): 1,
+        ("tell", "done"): 1,
+    }
+
+
+def test_machines_and_what_was_given_up_are_shown() -> None:
+    page = cluster_page()
+    assert values(page, "muster_pool_instances")["cpu", "Up"] == 1
+    assert values(page, "muster_pool_instances")["cpu", "Creating"] == 0
+    assert values(page, "muster_drift_given_up") == {("node-check-failed",): 1}
+    assert values(page, "muster_remediations_open")["reboot",] == 1
+    checked = values(node_page(), "muster_node_check")
+    assert {key[2:]: value for key, value in checked.items()} == {
+        ("mounts", "healthy"): 0,
+        ("mounts", "degraded"): 0,
+        ("mounts", "failed"): 1,
+    }
