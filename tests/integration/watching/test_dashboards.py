@@ -43,7 +43,13 @@ spec: {hosts: ghost1, nodes: {cpu: 1, memory: 1Gi}}
 """
 TRAIN = (
     "  queue: research\n  pools: [h200]\n  timeLimit: 1h\n  preemptible: true\n"
-    "  resources: {cpu: 0.5, gpu: 1}\n  command: [sleep, '600']"
+    "  resources: {cpu: 0.5, gpu: 1}\n"
+    "  checkpoint: {path: saved, every: 10m, settle: 0s}\n"
+    "  script: |\n"
+    '    echo \'{"step": 1, "loss": 0.5}\' >> "$MUSTER_METRICS"\n'
+    '    touch "$MUSTER_CHECKPOINT_DIR/step-1"\n'
+    '    echo \'{"checkpoint": "step-1"}\' >> "$MUSTER_METRICS"\n'
+    "    sleep 600"
 )
 GANG = (
     "  queue: product\n  timeLimit: 1h\n  pools: [h200]\n  count: 4\n"
@@ -93,6 +99,10 @@ def make_busy(site: sites.Site, prometheus: peers.Prometheus) -> None:
     bed.until_state("wrong", "Failed")
     bed.until_state("train", "Running")
     bed.until(lambda: bed.job("gang")["reasons"] and bed.job("late")["reasons"])
+    told = 'muster_task_metric{job_name="train", metric="loss"}'
+    peers.until(lambda: prometheus.query(told), "what a task writes")
+    saved = 'muster_task_unsaved_since_timestamp_seconds{job_name="train"}'
+    peers.until(lambda: prometheus.query(saved), "work at risk")
     standin.write(site.situation, ["xid 0 1 79 4294967295", *standin.machine(2)])
     peers.until(lambda: prometheus.query("muster_gpu_xid_errors_total"), "an XID event")
     bed.commit({"jobs/again.yaml": beds.job("again", QUICK)})
