@@ -29,6 +29,8 @@ class Carrier:
         self.images = images.Images(settings.image_timeout_s)
         self._vault = vault.Vault(settings.secrets, settings.secret_command)
         self._fetching: set[str] = set()
+        self._ready: dict[str, dict[str, Any]] = {}
+        self._released: set[str] = set()
         #: Where tasks wait for checks of the node; None: nobody makes any.
         self.gate: gates.Gate | None = None
 
@@ -91,7 +93,11 @@ class Carrier:
         self, step: state.Start, later: Callable[[dict[str, Any]], None]
     ) -> list[dict[str, Any]]:
         order = self.start_order(step)
+        self._ready.pop(step.assignment.attempt, None)
+        self._released.discard(step.assignment.attempt)
         image, secrets = order.pop("image", None), order.pop("wanted", None)
+        if image is not None and order["op"] == "start" and step.assignment.hold:
+            order["hold"] = True
         if image is None and secrets is None:
             return [order]
         name = step.assignment.attempt
@@ -120,10 +126,39 @@ class Carrier:
             threading.Thread(target=fetch, daemon=True).start()
         return []
 
+    def due(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """An order whose image and secrets are there: it is carried out now, or held until the
+        images of its gang are."""
+        if not order.pop("hold", False) or order["id"] in self._released:
+            self._released.discard(order["id"])
+            return [order]
+        self._ready[order["id"]] = order
+        return []
+
+    def release(self, attempt: str) -> list[dict[str, Any]]:
+        """The gang of an attempt is ready: it starts now, or as soon as it is."""
+        order = self._ready.pop(attempt, None)
+        if order is None:
+            self._released.add(attempt)
+            return []
+        return [order]
+
+    def stages(self) -> dict[str, tuple[AttemptState, str]]:
+        """How far attempts are that have not started, with what they wait for."""
+        found = {
+            name: (AttemptState.FETCHING, f"fetching image {image}")
+            for name, image in self.images.waiting().items()
+        }
+        ready = (AttemptState.READY, "its image is there; it waits for those of its gang")
+        return found | dict.fromkeys(self._ready, ready)
+
     def stop_order(self, step: state.Stop) -> dict[str, Any]:
         """The order to stop an attempt, or to record that it never will start."""
         if self.gate is not None and self.gate.give_up(step.attempt):
             return refusal(step.attempt, step.reason, "stopped while its node was checked")
+        self._released.discard(step.attempt)
+        if self._ready.pop(step.attempt, None) is not None:
+            return refusal(step.attempt, step.reason, "stopped while it waited for its gang")
         fetching = step.attempt in self._fetching
         self._fetching.discard(step.attempt)
         if self.images.give_up(step.attempt) or fetching:

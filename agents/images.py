@@ -23,12 +23,14 @@ Told = Callable[[str], None]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """An image as one user has it. ``user`` is as in orders, None: the agent's own."""
+    """An image as one user has it. ``user`` is as in orders, None: the agent's own; ``timeout_s``
+    is how long a pull may take, None: as long as the node says."""
 
     runtime: runtimes.Runtime
     image: str
     user: dict[str, Any] | None
     environment: tuple[tuple[str, str], ...]
+    timeout_s: float | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -102,11 +104,12 @@ class Images:
             return ""
         with self._turns:
             pull = wanted.runtime.pull(wanted.image)
-            status, said = execute(pull, wanted.user, environment, self._timeout_s)
+            limit_s = wanted.timeout_s or self._timeout_s
+            status, said = execute(pull, wanted.user, environment, limit_s)
         if status == 0:
             return ""
         if status is None:
-            return f"image {wanted.image} was not there after {self._timeout_s:g} s of pulling"
+            return f"image {wanted.image} was not there after {limit_s:g} s of pulling"
         return f"image {wanted.image} can't be pulled: {said or f'status {status}'}"
 
 

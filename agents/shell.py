@@ -333,8 +333,9 @@ class Agent:
         """What the node says now."""
         with self.lock:
             usage = self.sampler.usage((self.keeper.pid, self.probe.pid), self._pids())
-            fetching = self.carrier.images.waiting()
-            self.state.notes = {n: f"fetching image {image}" for n, image in fetching.items()}
+            stages = self.carrier.stages()
+            self.state.stages = {name: stage for name, (stage, _) in stages.items()}
+            self.state.notes = {name: note for name, (_, note) in stages.items()}
             self.state.notes |= self.gate.waiting()
             reports, complete = self.state.reports(complete=complete)
             self.sequence += 1
@@ -393,6 +394,8 @@ class Agent:
             match step:
                 case state.Start():
                     orders += self.carrier.start_or_wait(step, self._order_later)
+                case state.Release(attempt):
+                    orders += self.carrier.release(attempt)
                 case state.Refuse(attempt, reason, message):
                     orders.append(carrying.refusal(attempt, reason, message))
                 case state.Stop():
@@ -425,7 +428,11 @@ class Agent:
     def _order_later(self, order: dict[str, Any]) -> None:
         """An image that was waited for is there, or can't be had."""
         with self.lock:
-            self.keeper.send([order])
+            orders = self.carrier.due(order)
+            if orders:
+                self.keeper.send(orders)
+            else:
+                self.changed.set()  # its gang is to hear that it is ready
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""

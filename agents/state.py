@@ -25,6 +25,12 @@ class Start(msgspec.Struct, frozen=True):
     template: TaskTemplate
 
 
+class Release(msgspec.Struct, frozen=True):
+    """Let an attempt start that has been held until its gang was ready."""
+
+    attempt: str
+
+
 class Refuse(msgspec.Struct, frozen=True):
     """Record durably that an attempt ended here without having started."""
 
@@ -92,6 +98,7 @@ Step = (
     Check
     | Remedy
     | Start
+    | Release
     | Refuse
     | Stop
     | Forget
@@ -119,6 +126,10 @@ class NodeState:
         self.want_inventory = True
         #: What attempts wait for that have not started yet, where that is known.
         self.notes: dict[str, str] = {}
+        #: How far they are, of those that fetch or are ready, and as what they were told last.
+        self.stages: dict[str, AttemptState] = {}
+        self._told_stages: dict[str, AttemptState] = {}
+        self._held: set[str] = set()
         self.poll_s = 5.0
         self._supervised = False
         self._asked: set[str] = set()
@@ -198,11 +209,11 @@ class NodeState:
             for name, report in self.known.items()
             if complete or name in self._changed or report.state is AttemptState.ENDED
         ]
-        if complete:
-            chosen += [
-                AttemptReport(name, AttemptState.STARTING, message=self.notes.get(name, ""))
-                for name in waiting
-            ]
+        for name in waiting:
+            stage = self.stages.get(name, AttemptState.STARTING)
+            if complete or stage != self._told_stages.get(name, AttemptState.STARTING):
+                chosen.append(AttemptReport(name, stage, message=self.notes.get(name, "")))
+        self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
         # Ends first, and the long list of those that wait last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
         kept = tuple(chosen[:REPORTS_MAX])
@@ -211,7 +222,10 @@ class NodeState:
 
     def not_delivered(self, reports: Iterable[AttemptReport]) -> None:
         """A request was lost: what it said has to be said again."""
-        self._changed |= {report.id for report in reports} & self.known.keys()
+        names = {report.id for report in reports}
+        self._changed |= names & self.known.keys()
+        for name in names & self._told_stages.keys():
+            del self._told_stages[name]
 
     def lease_s_min(self) -> float | None:
         """The shortest lease of what is assigned; None when nothing has one."""
@@ -273,8 +287,15 @@ class NodeState:
         if name in self._forgotten:
             return []
         report = self.known.get(name)
+        if report is None and name in self._asked & self._held and not assignment.hold:
+            self._held.discard(name)
+            if assignment.stop is None:
+                return [Release(name)]
         if report is None and name not in self._asked:
             self._asked.add(name)
+            self._held.discard(name)
+            if assignment.hold:
+                self._held.add(name)
             if assignment.stop is not None:
                 self._stops[name] = assignment.stop
             return [self._begin(assignment)]

@@ -196,7 +196,9 @@ def _contained(
         "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
         "wanted": wanted_secrets(template, user),
-        "image": images.Wanted(runtime, template.image, switched, tuple(base.items())),
+        "image": images.Wanted(
+            runtime, template.image, switched, tuple(base.items()), template.image_timeout_s
+        ),
     }
 
 

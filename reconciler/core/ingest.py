@@ -11,7 +11,15 @@ from reconciler.model import outcome, records, taskwords
 from reconciler.model.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
 #: What a node may say of an attempt that lives.
-_ALIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
+_ALIVE = (
+    AttemptState.FETCHING,
+    AttemptState.READY,
+    AttemptState.STARTING,
+    AttemptState.RUNNING,
+    AttemptState.STOPPING,
+)
+#: States in which nothing of a task runs yet.
+_AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STARTING})
 #: The most that is kept of numbers and texts that a node may choose.
 AMOUNT_MAX = 2**53
 MESSAGE_CHARACTERS_MAX = 2000
@@ -78,7 +86,7 @@ def _unwanted(
     for told in report.attempts:
         if told.state is AttemptState.ENDED:
             found.discard(told.id)
-        elif told.state is not AttemptState.STARTING:
+        elif told.state not in _AHEAD:
             attempt = work.attempt(told.id)
             if attempt is None or attempt.state is AttemptState.ENDED:
                 found.add(told.id)

@@ -7,7 +7,7 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
-from reconciler.core import drifts, limits, resizing
+from reconciler.core import barriers, drifts, limits, resizing
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records, taskwords
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
@@ -180,6 +180,7 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
     if all(attempt.state is AttemptState.ENDED for attempt in attempts):
         _conclude(work, draft, element, attempts)
         return
+    barriers.release(work, draft.spec, attempts)
     if all(attempt.started_at is not None for attempt in attempts):
         draft.set_element(element, JobState.RUNNING)
         _note_start(draft, attempts)

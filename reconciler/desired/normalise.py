@@ -117,6 +117,9 @@ def job(
         framework=spec.framework,
         runtime=spec.runtime,
         image=spec.image or "",
+        image_timeout_s=None
+        if spec.image_timeout is None
+        else faults.duration(spec.image_timeout, "spec", "imageTimeout"),
         secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
         array_count=None if array is None else array.count,
         parallelism=None if array is None else array.parallelism,

@@ -68,6 +68,8 @@ class AgentsEngine:
         self._plans: dict[str, checks.Plan | None] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
+        #: Whether gangs wait for images, by job, element and try, as long as nothing changes.
+        self._holding: dict[tuple[str, int, int], bool] = {}
 
     def apply(
         self,
@@ -76,6 +78,7 @@ class AgentsEngine:
         memory: Held,
     ) -> list[link.NodeUpdate]:
         """The updates that follow from a committed outcome, one for each node it touches."""
+        self._holding.clear()
         changed: dict[str, None] = {}
         acknowledged: dict[str, list[str]] = {}
         for action in actions:
@@ -146,6 +149,7 @@ class AgentsEngine:
                     addresses=_addresses(attempt, memory),
                     secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
                     saved=_saved(job, attempt.element),
+                    hold=self._holds(job.spec, attempt, memory),
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
@@ -153,6 +157,21 @@ class AgentsEngine:
         return wire.AssignmentSet(
             templates=templates, assignments=tuple(assignments), remedies=remedies, checks=plan
         )
+
+    def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, memory: Held) -> bool:
+        """Whether a task is to wait because an image of its gang is not there yet."""
+        if not spec.waits_for_images:
+            return False
+        gang = (attempt.job_key, attempt.element, attempt.try_number)
+        if gang not in self._holding:
+            names = (
+                identifiers.attempt_id(spec, attempt.element, group.name, index, gang[2])
+                for group in spec.groups
+                for index in range(group.count)
+            )
+            found = filter(None, map(memory.attempts.get, names))
+            self._holding[gang] = any(one.lacks_image for one in found)
+        return self._holding[gang]
 
     def _secret(self, attempt: records.AttemptRecord) -> str:
         """What the tasks of a try share. It lasts as long as this leader: a gang that is told half
@@ -181,6 +200,7 @@ class AgentsEngine:
             checkpoint_path=checkpoint.path if checkpoint else None,
             checkpoint_signal=checkpoint.signal if checkpoint else "SIGTERM",
             saves=checkpoint.rule if checkpoint else None,
+            image_timeout_s=spec.image_timeout_s,
             grace_s=attempt.grace_s,
             lease_s=attempt.lease_s,
             user=structure.unix_users.get(spec.owner),

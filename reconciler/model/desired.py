@@ -158,6 +158,7 @@ class Job(msgspec.Struct, frozen=True):
     framework: Framework = "none"
     runtime: Literal["process", "podman", "apptainer"] = "process"
     image: str = ""
+    image_timeout_s: int | None = None
     secrets: tuple[tuple[str, str], ...] = ()
     array_count: int | None = None
     parallelism: int | None = None
@@ -186,6 +187,11 @@ class Job(msgspec.Struct, frozen=True):
         return any(
             one.key == taint.key and one.value in {None, taint.value} for one in self.tolerations
         )
+
+    @property
+    def waits_for_images(self) -> bool:
+        """Whether the tasks of an element start when all of them have their image."""
+        return self.runtime != "process" and sum(group.count for group in self.groups) > 1
 
     @property
     def is_elastic(self) -> bool:

@@ -179,6 +179,12 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     saves_every_s: int | None = None
 
     @property
+    def lacks_image(self) -> bool:
+        """Whether its node has not said yet that its image is there."""
+        early = self.state in (AttemptState.ASSIGNED, AttemptState.FETCHING)
+        return early and self.started_at is None
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the task that speaks for its element: of rank 0, or of index 0."""
         return self.rank.rank == 0 and (self.rank.world_size > 1 or self.index == 0)

@@ -21,9 +21,14 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """State of one try at one task (DESIGN section 5)."""
+    """State of one try at one task (DESIGN section 5).
+
+    ``Fetching`` is its image, ``Ready`` a task that has it and waits for those of its gang.
+    """
 
     ASSIGNED = "Assigned"
+    FETCHING = "Fetching"
+    READY = "Ready"
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPING = "Stopping"
@@ -112,6 +117,24 @@ _A = AttemptState
 #: What may follow what in the life of an attempt. ``Ended`` is final.
 ATTEMPT_TRANSITIONS: frozenset[tuple[AttemptState, AttemptState]] = frozenset(
     {
+        (_A.ASSIGNED, _A.FETCHING),
+        (_A.ASSIGNED, _A.READY),
+        (_A.FETCHING, _A.READY),
+        (_A.FETCHING, _A.STARTING),
+        (_A.FETCHING, _A.RUNNING),
+        (_A.FETCHING, _A.STOPPING),
+        (_A.FETCHING, _A.UNKNOWN),
+        (_A.FETCHING, _A.ENDED),
+        (_A.READY, _A.FETCHING),
+        (_A.READY, _A.STARTING),
+        (_A.READY, _A.RUNNING),
+        (_A.READY, _A.STOPPING),
+        (_A.READY, _A.UNKNOWN),
+        (_A.READY, _A.ENDED),
+        (_A.STARTING, _A.FETCHING),
+        (_A.STARTING, _A.READY),
+        (_A.UNKNOWN, _A.FETCHING),
+        (_A.UNKNOWN, _A.READY),
         (_A.ASSIGNED, _A.STARTING),
         (_A.ASSIGNED, _A.RUNNING),
         (_A.ASSIGNED, _A.STOPPING),

@@ -63,7 +63,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
     container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
     value, empty for none; no value ever comes this way. ``saves`` is how a checkpoint is known
-    to be whole; None: by what the task says alone.
+    to be whole; None: by what the task says alone. ``image_timeout_s`` is how long the pull of its
+    image may take, None: as long as the node says.
     """
 
     job: str
@@ -88,6 +89,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     mounts: tuple[tuple[str, bool], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     saves: taskwords.Rule | None = None
+    image_timeout_s: float | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,7 +98,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
     MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
     its gang by name, ``secret`` is what its tasks alone know. ``saved`` is the newest checkpoint
-    that an earlier attempt is known to have left.
+    that an earlier attempt is known to have left. ``hold``: it is to fetch what it needs, say that
+    it is ready, and start when this is said no more.
     """
 
     attempt: str
@@ -115,6 +118,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     addresses: dict[str, str] = {}
     secret: str = ""
     saved: str = ""
+    hold: bool = False
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):

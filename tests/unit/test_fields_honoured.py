@@ -990,6 +990,12 @@ TABLE: dict[str, Case] = {
     "Job.spec.image": Case(
         ("a", "b"), template("image"), ("a", "b"), (job(runtime="podman"), pool())
     ),
+    "Job.spec.imageTimeout": Case(
+        ("5m", "1h"),
+        template("image_timeout_s"),
+        (300, 3600),
+        (job(runtime="podman", image="a"), pool()),
+    ),
     "Job.spec.secrets[].name": Case(
         ("a", "b"), template("secrets"), ((("a", ""),), (("b", ""),)), JOB
     ),

@@ -384,6 +384,15 @@ class JobSpec(Part, frozen=True):
             example="docker.io/library/debian:12",
         ),
     ] = None
+    image_timeout: Annotated[
+        Duration | None,
+        doc(
+            "How long a node may take to pull the image, before the attempt has failed; left out: "
+            "as long as the node's agent says.",
+            example="20m",
+            unit="duration",
+        ),
+    ] = None
     groups: Annotated[
         list[TaskGroupSpec],
         doc(

@@ -134,11 +134,52 @@ def test_a_pull_that_hangs_is_seen_and_ends(
         lambda: "a.1" in controller.seen and "fetching image" in controller.seen["a.1"].message,
         "word of the image",
     )
-    assert controller.seen["a.1"].state is AttemptState.STARTING
+    assert controller.seen["a.1"].state is AttemptState.FETCHING
     controller.assign("a.2", template=template("true", image="other"))
     report = controller.ended("a.1")
     assert "was not there after 3 s of pulling" in report.message
     controller.ended("a.2")
+
+
+def test_one_that_is_held_starts_when_its_gang_is_ready(
+    node: Node, controller: Controller, tmp_path: Path
+) -> None:
+    """A stand-in whose image is there at once, and that runs nothing but says so."""
+    program = tmp_path / "podman"
+    program.write_text("#!/bin/sh\n[ $1 = image ] || echo started\n")
+    program.chmod(0o755)
+    node.start("--podman", str(program))
+    for name in ("a.1", "a.2"):
+        controller.assign(name, template=template("true"), hold=True)
+    for name in ("a.1", "a.2"):
+        controller.wait(
+            lambda name=name: (  # type: ignore[misc]
+                name in controller.seen and controller.seen[name].state is AttemptState.READY
+            ),
+            "word that it is ready",
+        )
+    log = node.root / "logs" / "a.1.stdout"
+    assert not log.exists()
+    controller.stop("a.2")
+    report = controller.ended("a.2")
+    assert (report.end_reason, report.started_at) == (EndReason.CANCELLED, None)
+    assert not log.exists()
+    controller.assign("a.1", template=template("true"))
+    assert controller.ended("a.1").exit_code == 0
+    assert log.read_text() == "started\n"
+
+
+def test_a_job_says_how_long_a_pull_may_take(
+    node: Node, controller: Controller, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow-podman"
+    slow.write_text("#!/bin/sh\n[ $1 = image ] && exit 1\nexec sleep 9999\n")
+    slow.chmod(0o755)
+    node.start("--podman", str(slow), "--image-timeout", "600")
+    controller.assign("a.1", template=template("true", image_timeout_s=1.0))
+    report = controller.ended("a.1")
+    assert report.end_reason is EndReason.START_FAILED
+    assert "was not there after 1 s of pulling" in report.message
 
 
 def test_one_that_is_cancelled_while_it_waits(

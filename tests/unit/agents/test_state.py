@@ -10,6 +10,7 @@ from agents.state import (
     Forget,
     NodeState,
     Refuse,
+    Release,
     Renew,
     ReportNow,
     SaveEpoch,
@@ -148,6 +149,31 @@ def test_an_acknowledged_attempt_does_not_start_again_from_a_set_that_still_has_
 def test_only_an_end_can_be_acknowledged() -> None:
     made = node(RUNNING)
     assert acts(made.answered(answer(assigned(), acknowledged=("a", "b")), 5.0)) == []
+
+
+def test_one_that_is_held_is_let_go_once() -> None:
+    made = node()
+    held = assigned(hold=True)
+    assert acts(made.answered(answer(held), 0.0)) == [Start(held, TEMPLATE)]
+    made.stages = {"a": AttemptState.READY}
+    made.notes = {"a": "waits"}
+    told = AttemptReport("a", AttemptState.READY, message="waits")
+    assert made.reports(complete=False)[0] == (told,)
+    assert made.reports(complete=False)[0] == ()
+    made.not_delivered((told,))
+    assert made.reports(complete=False)[0] == (told,)
+    assert acts(made.answered(answer(held, version=2), 0.0)) == []
+    assert acts(made.answered(answer(assigned(), version=3), 0.0)) == [Release("a")]
+    assert acts(made.answered(answer(assigned(), version=4), 0.0)) == []
+
+
+def test_one_that_is_held_can_be_stopped() -> None:
+    made = node()
+    made.answered(answer(assigned(hold=True)), 0.0)
+    stopped = assigned(stop=ORDER)
+    (step,) = acts(made.answered(answer(stopped, version=2), 0.0))
+    assert isinstance(step, Stop)
+    assert acts(made.answered(answer(stopped, version=3), 0.0)) == []
 
 
 def test_reports() -> None:
