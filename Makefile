@@ -27,12 +27,13 @@ demo: install
 packages:
 	@$(PYTHON) tests/packages.py install
 
+# of the test processes, one that has nothing left takes over from those with long tests
 test: $(VENV)/.installed-dev packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 4
+	$(BIN)/pytest -n 4 --dist worksteal
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
