@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core import probing, provisioning
+from reconciler.core import poolbooks, probing, provisioning
 from reconciler.core import work as desk
 from reconciler.model import quantities, times
 from reconciler.model import recollection as recollections
@@ -78,7 +78,7 @@ def _with(
 
 
 def _grow(
-    work: desk.Work, books: Mapping[str, provisioning.Book], before: recollections.Growing
+    work: desk.Work, books: Mapping[str, poolbooks.Book], before: recollections.Growing
 ) -> recollections.Growing:
     """Make the nodes on which what waits would start, if it is time to ask."""
     waits = _candidates(work)
@@ -112,13 +112,13 @@ def _grow(
     return recollections.Growing(probed_at=work.now, due_at=due_at, helped=helped)
 
 
-def _coming_or_free(book: provisioning.Book) -> bool:
+def _coming_or_free(book: poolbooks.Book) -> bool:
     return bool(book.free()) or any(
         one.state is InstanceState.CREATING for one in book.instances.values()
     )
 
 
-def _probe(work: desk.Work, jobs: list[str], books: list[provisioning.Book]) -> dict[str, str]:
+def _probe(work: desk.Work, jobs: list[str], books: list[poolbooks.Book]) -> dict[str, str]:
     coming = [
         one.node
         for book in books
@@ -137,7 +137,7 @@ def _probe(work: desk.Work, jobs: list[str], books: list[provisioning.Book]) -> 
     return found.jobs
 
 
-def _free(book: provisioning.Book) -> list[str]:
+def _free(book: poolbooks.Book) -> list[str]:
     """Slots in which nodes may be made."""
     room = max(0, book.asked.maximum - len(book.instances))
     return book.free()[: min(room, probing.NODES_MAX)]
@@ -174,7 +174,7 @@ def _reasons(work: desk.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
     return key, work.observed.reasons.get(key, ()) if found is None else found
 
 
-def _tell(work: desk.Work, job: str, book: provisioning.Book) -> None:
+def _tell(work: desk.Work, job: str, book: poolbooks.Book) -> None:
     """Say of a job what is done so that it can start; the same for all that wait alike."""
     key, reasons = _reasons(work, job)
     draft = work.draft(job)
@@ -192,7 +192,7 @@ def _tell(work: desk.Work, job: str, book: provisioning.Book) -> None:
         work.reasons[told] = renewed
 
 
-def _unblocks(book: provisioning.Book) -> str:
+def _unblocks(book: poolbooks.Book) -> str:
     count = sum(one.state is InstanceState.CREATING for one in book.instances.values())
     if count:
         nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
@@ -207,7 +207,7 @@ def _unblocks(book: provisioning.Book) -> str:
 
 
 def _shrink(
-    book: provisioning.Book, wanted: frozenset[str], before: recollections.Recollection
+    book: poolbooks.Book, wanted: frozenset[str], before: recollections.Recollection
 ) -> None:
     """Have nodes leave on which nothing ran for long, as far as the least allows."""
     work, asked = book.work, book.asked
@@ -233,7 +233,7 @@ def _shrink(
         work.wake(work.now)
 
 
-def _is_idle(book: provisioning.Book, node: str) -> bool:
+def _is_idle(book: poolbooks.Book, node: str) -> bool:
     """Whether nothing is there, and nobody has taken the node out of service to look at it."""
     if book.work.attempts_of_node(node):
         return False

@@ -11,18 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import health
+from reconciler.core import health, poolbooks
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, times
 from reconciler.model import provisioning as model
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.states import NodeState
 
-#: Waits between tries of a script: doubled each time up to the last.
-BACKOFF_S = 10.0
-BACKOFF_S_MAX = 600.0
-#: How long making nodes rests after it has failed more often than ``retries``.
-PAUSE_S = 1800.0
 #: How often a pool's instances are listed.
 LIST_EVERY_S = 300.0
 #: So many lists in a row have to agree on what nobody asked for, and on what is there no more.
@@ -31,167 +26,8 @@ LISTS_MIN = 2
 ORPHANS_MAX = 1000
 #: How long it is remembered when a slot was emptied, in times of a node's silence.
 FREED_SILENCES = 10
-#: Longer numbers in requests that a script tells are not of Muster.
-_NUMBER_DIGITS_MAX = 15
 #: Who drains a node that leaves its pool.
 OWNER = "provisioner"
-
-
-class Book:
-    """The record of one pool while a cycle works on it."""
-
-    def __init__(self, work: desk.Work, base: model.Provision, pool: desired.Pool | None) -> None:
-        """``pool`` None: git asks for it no longer."""
-        self.work = work
-        self.pool = pool
-        self.base = base
-        self.instances = dict(base.instances)
-        self.orphans = dict(base.orphans)
-        self.freed = dict(base.freed)
-        self.asked = base.asked
-        if pool is not None and pool.provisioning is not None:
-            self.asked = pool.provisioning
-        other = self.asked != base.asked  # somebody has seen to it: failures count anew
-        self.next_number = base.next_number
-        self.failures = 0 if other else base.failures
-        self.retry_at = 0.0 if other else base.retry_at
-        self.failure = "" if other else base.failure
-        self.changed_at = base.changed_at
-        self.listed_at, self.list_at = base.listed_at, base.list_at
-        self.list_tries, self.list_open = base.list_tries, base.list_open
-        self.list_failure = base.list_failure
-
-    @property
-    def name(self) -> str:
-        """Of the pool."""
-        return self.base.pool
-
-    @property
-    def scripted(self) -> bool:
-        """Whether a script makes the instances; else they are agents on the controller's host."""
-        return bool(self.asked.script)
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the nodes that there may be."""
-        return self.pool.nodes if self.pool is not None else ()
-
-    @property
-    def present(self) -> int:
-        """Instances that are there to stay, or are coming."""
-        return sum(one.state in model.STAYING for one in self.instances.values())
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known which instances there are; a script has to say so first."""
-        return not self.scripted or self.listed_at > 0
-
-    def free(self) -> list[str]:
-        """Slots behind which there is nothing, in order."""
-        return [name for name in self.slots if name not in self.instances]
-
-    def record(self) -> model.Provision | None:
-        """The renewed record; the old one where nothing changed, None where it may go."""
-        if self.pool is None and not self.instances and not self.orphans:
-            return None
-        has = self.pool
-        renewed = msgspec.structs.replace(
-            self.base,
-            asked=self.asked,
-            resources=has.node_resources if has else self.base.resources,
-            gpu_model=has.gpu_model if has else self.base.gpu_model,
-            labels=has.labels if has else self.base.labels,
-            instances=self.instances,
-            next_number=self.next_number,
-            failures=self.failures,
-            retry_at=self.retry_at,
-            failure=self.failure,
-            changed_at=self.changed_at,
-            listed_at=self.listed_at,
-            list_tries=self.list_tries,
-            list_open=self.list_open,
-            list_at=self.list_at,
-            list_failure=self.list_failure,
-            orphans=self.orphans,
-            freed=self.freed,
-        )
-        return self.base if renewed == self.base else renewed
-
-    # -- what happens to instances
-
-    def put(self, one: model.Instance, **changes: object) -> model.Instance:
-        """Renew an instance."""
-        renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
-        return renewed
-
-    def move(self, one: model.Instance, state: InstanceState, why: str) -> model.Instance:
-        """Bring an instance into its next state; that is an event."""
-        renewed = self.instances[one.node] = model.moved(one, state, self.work.now, why)
-        self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
-        return renewed
-
-    def new_request(self, slot: str) -> str:
-        """A request that was never used, whatever became of the pool's record meanwhile.
-
-        The time (in milliseconds) is in it, since a record goes with its pool and can be lost, and
-        scripts remember requests for longer than that.
-        """
-        number = max(self.next_number, int(self.work.now * 1000))
-        self.next_number = number + 1
-        return f"{slot}.{number}"
-
-    def know_request(self, slot: str, request: str) -> None:
-        """A script told this request of an earlier record: later ones come after it."""
-        number = request.removeprefix(f"{slot}.")
-        if number != request and number.isdecimal() and len(number) <= _NUMBER_DIGITS_MAX:
-            self.next_number = max(self.next_number, int(number) + 1)
-
-    def create(self, slot: str, why: str) -> None:
-        """Ask for a machine behind a free slot."""
-        request = self.new_request(slot)
-        self.changed_at = self.work.now
-        one = model.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
-        self.instances[slot] = one
-        self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
-        self.work.wake(self.work.now)
-        self.begin(one)
-
-    def begin(self, one: model.Instance) -> None:
-        """Have the script of an instance's state run, where there is one and it is time."""
-        work = self.work
-        if not self.scripted or one.open or work.desired.structure.settings.suspend:
-            return
-        if one.retry_at > work.now:
-            work.wake(one.retry_at)
-            return
-        one = self.put(one, open=True, tries=one.tries + 1)
-        verb: model.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
-        work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
-
-    def empty(self, one: model.Instance) -> None:
-        """There is nothing behind a slot any more."""
-        del self.instances[one.node]
-        self.freed[one.node] = self.work.now
-        self.work.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
-
-    def failed(self, message: str) -> None:
-        """Making a node came to nothing."""
-        self.failures += 1
-        self.failure = message
-        if self.failures > self.asked.retries:
-            self.retry_at = self.work.now + PAUSE_S
-            self.work.event(
-                "PoolPaused",
-                f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
-                f"{self.failures} in a row came to nothing, the last: {message}",
-            )
-        else:
-            self.retry_at = self.work.now + backoff_s(self.failures)
-
-
-def backoff_s(tries: int) -> float:
-    """How long to wait after so many tries."""
-    return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(tries - 1, 16))
 
 
 def apply(work: desk.Work) -> None:
@@ -206,7 +42,7 @@ def apply(work: desk.Work) -> None:
             if pool is None or pool.provisioning is None:
                 continue
             base = model.Provision(name, pool.provisioning)
-        work.books[name] = Book(work, base, pool)
+        work.books[name] = poolbooks.Book(work, base, pool)
     for result in work.observed.provisioned:
         book = work.books.get(result.pool)
         if book is not None:
@@ -275,7 +111,7 @@ def differences(work: desk.Work) -> Iterator[Difference]:
 # --- what scripts answered ------------------------------------------------------------------
 
 
-def _take(book: Book, result: model.Result) -> None:
+def _take(book: poolbooks.Book, result: model.Result) -> None:
     if result.verb == "list":
         if book.list_open and result.number == book.list_tries:
             _listed(book, result)
@@ -290,7 +126,7 @@ def _take(book: Book, result: model.Result) -> None:
             return
 
 
-def _told(book: Book, one: model.Instance, result: model.Result) -> None:
+def _told(book: poolbooks.Book, one: model.Instance, result: model.Result) -> None:
     creating = one.state is InstanceState.CREATING
     if result.verb == "create" and not creating:
         if not one.id and result.id:
@@ -310,11 +146,11 @@ def _told(book: Book, one: model.Instance, result: model.Result) -> None:
         book.failed(message)
         book.begin(book.move(one, InstanceState.DESTROYING, message))
         return
-    retry_at = book.work.now + backoff_s(one.tries)
+    retry_at = book.work.now + poolbooks.backoff_s(one.tries)
     book.put(one, open=False, failure=result.failure, retry_at=retry_at)
 
 
-def _orphan_told(book: Book, orphan: model.Orphan, result: model.Result) -> None:
+def _orphan_told(book: poolbooks.Book, orphan: model.Orphan, result: model.Result) -> None:
     if not result.failure:
         del book.orphans[orphan.id]
         book.work.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
@@ -324,11 +160,11 @@ def _orphan_told(book: Book, orphan: model.Orphan, result: model.Result) -> None
         orphan,
         open=False,
         failure=result.failure,
-        retry_at=book.work.now + backoff_s(orphan.tries),
+        retry_at=book.work.now + poolbooks.backoff_s(orphan.tries),
     )
 
 
-def _listed(book: Book, result: model.Result) -> None:
+def _listed(book: poolbooks.Book, result: model.Result) -> None:
     """Compare what there is with what was asked for."""
     now, first = book.work.now, book.listed_at == 0
     book.list_open = False
@@ -336,7 +172,7 @@ def _listed(book: Book, result: model.Result) -> None:
         if result.failure != book.list_failure:
             book.work.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
         book.list_failure = result.failure
-        book.list_at = now + backoff_s(book.list_tries)
+        book.list_at = now + poolbooks.backoff_s(book.list_tries)
         return
     book.listed_at, book.list_failure, book.list_tries = now, "", 0
     book.list_at = now + LIST_EVERY_S
@@ -387,7 +223,7 @@ def _may_be(one: model.Instance, found: model.Listed, told: set[str]) -> bool:
     return not found.request or (one.made_up and one.request not in told)
 
 
-def _adopt(book: Book, found: model.Listed) -> None:
+def _adopt(book: poolbooks.Book, found: model.Listed) -> None:
     """An instance that an earlier controller asked for, whose records are lost."""
     book.know_request(found.node, found.request)
     one = model.Instance(
@@ -406,7 +242,7 @@ def _adopt(book: Book, found: model.Listed) -> None:
 # --- how instances go on --------------------------------------------------------------------
 
 
-def _progress(book: Book) -> None:
+def _progress(book: poolbooks.Book) -> None:
     work, asked = book.work, book.asked
     slots = frozenset(book.slots)
     for one in list(book.instances.values()):
@@ -436,7 +272,7 @@ def _progress(book: Book) -> None:
     book.freed = {name: at for name, at in book.freed.items() if at > oldest}
 
 
-def may_create(book: Book) -> bool:
+def may_create(book: poolbooks.Book) -> bool:
     """Whether nodes may be asked for now."""
     work = book.work
     if work.desired.structure.settings.suspend or not book.is_known:
@@ -447,7 +283,7 @@ def may_create(book: Book) -> bool:
     return True
 
 
-def _creating(book: Book, one: model.Instance, *, stays: bool) -> None:
+def _creating(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None:
     work, asked = book.work, book.asked
     if not stays:
         book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
@@ -471,7 +307,7 @@ def _creating(book: Book, one: model.Instance, *, stays: bool) -> None:
         book.begin(one)
 
 
-def _up(book: Book, one: model.Instance, *, stays: bool) -> None:
+def _up(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None:
     work = book.work
     node = work.node(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
@@ -486,7 +322,7 @@ def _up(book: Book, one: model.Instance, *, stays: bool) -> None:
         work.wake(work.now)
 
 
-def _draining(book: Book, one: model.Instance) -> None:
+def _draining(book: poolbooks.Book, one: model.Instance) -> None:
     work = book.work
     node = work.node(one.node)
     if _has_work(work, one.node):
@@ -504,7 +340,7 @@ def _has_work(work: desk.Work, name: str) -> bool:
     return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
-def _destroying(book: Book, one: model.Instance) -> None:
+def _destroying(book: poolbooks.Book, one: model.Instance) -> None:
     work = book.work
     if book.scripted:
         book.begin(one)
@@ -518,7 +354,7 @@ def _destroying(book: Book, one: model.Instance) -> None:
         work.wake(silent_at)
 
 
-def _adopt_reporting(book: Book) -> None:
+def _adopt_reporting(book: poolbooks.Book) -> None:
     """Nodes that report from slots of which nothing is known are instances like the others."""
     work = book.work
     silence_s = work.desired.structure.settings.node_silence_s
@@ -540,7 +376,7 @@ def _adopt_reporting(book: Book) -> None:
             work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
 
 
-def _progress_orphans(book: Book) -> None:
+def _progress_orphans(book: poolbooks.Book) -> None:
     work = book.work
     if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
         return
@@ -569,7 +405,7 @@ _COMING = _drain("its machine is being created", gone=True)
 _GOING = _drain("its machine is being destroyed", gone=True)
 
 
-def _mark(book: Book) -> None:
+def _mark(book: poolbooks.Book) -> None:
     """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
     work = book.work
     for slot in dict.fromkeys((*book.slots, *book.instances)):

@@ -17,7 +17,7 @@ from reconciler.model.reasons import Reason
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 
 if TYPE_CHECKING:
-    from reconciler.core import provisioning
+    from reconciler.core import poolbooks
 
 PENDING = ELEMENT_CODE[JobState.PENDING]
 STARTING = ELEMENT_CODE[JobState.STARTING]
@@ -166,7 +166,7 @@ class Work:
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.Drain] = {}
         #: Pools whose nodes come and go, and slots of theirs behind which nothing is to be.
-        self.books: dict[str, provisioning.Book] = {}
+        self.books: dict[str, poolbooks.Book] = {}
         self.absent: set[str] = set()
         #: Keys of runs that somebody cancelled before they could begin.
         self.barred: set[str] = set()
