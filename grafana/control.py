@@ -117,7 +117,7 @@ def control_plane() -> models.Dashboard:
         "muster-control-plane",
         "Control plane",
         "Is the loop in time, is the store quick, does the server answer?",
-        {"Loop": _loop(), "Store": _store(), "Server": _server()},
+        {"Loop": [*_loop(), *_cycles()], "Store": _store(), "Server": _server()},
     )
 
 
@@ -165,6 +165,11 @@ def _loop() -> list[panels.Panel]:
             steps=((None, GOOD), (1, WARNING), (2.5, BAD)),
             width=4,
         ),
+    ]  # fmt: skip
+
+
+def _cycles() -> list[panels.Panel]:
+    return [
         panels.heat(
             "Duration of cycles",
             "From a cycle's input to its acts.",

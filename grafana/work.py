@@ -7,6 +7,8 @@ from grafana import panels
 from grafana.panels import BAD, GOOD, WARNING
 
 QUEUE = '{queue=~"$queue"}'
+#: GPU-hours of each queue and owner within the range shown.
+HOURS = "increase(muster_gpu_allocated_seconds_total[$__range]) / 3600"
 JOB = '{job_name="$job_name"}'
 #: Brings a GPU's own series to the task that has it.
 OF_JOB = f"* on (node, gpu) group_left (task) muster_task_gpu_info{JOB}"
@@ -308,7 +310,6 @@ def _all_jobs() -> list[panels.Panel]:
 
 def usage() -> models.Dashboard:
     """What was used, by whom, and what does it cost?"""
-    hours = "increase(muster_gpu_allocated_seconds_total[$__range]) / 3600"
     price = (
         boards.TextBoxVariable("price")
         .label("price of a GPU-hour")
@@ -320,67 +321,74 @@ def usage() -> models.Dashboard:
         "Usage and cost",
         "GPU-hours by queue and owner within the range shown, what they cost, and what of them "
         "did nothing. For months and bills there is `muster report`.",
-        {
-            "GPU-hours": [
-                panels.number(
-                    "GPU-hours",
-                    "GPUs that attempts held, times the time they held them.",
-                    f"sum({hours})",
-                    width=6,
-                ),
-                panels.number(
-                    "Cost",
-                    "GPU-hours times the price that stands above.",
-                    f"sum({hours}) * $price",
-                    width=6,
-                ),
-                panels.number(
-                    "GPUs held now",
-                    "Mean of the last minutes.",
-                    "sum(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))",
-                    width=6,
-                ),
-                panels.number(
-                    "Did nothing",
-                    "Part of the time of allocated GPUs in which no kernel ran, over the last "
-                    "hour. From a third on orange, from two thirds red.",
-                    "1 - avg(avg_over_time(muster_gpu_utilization_ratio[1h]) "
-                    "and on (node, gpu) muster_node_gpu_allocated == 1)",
-                    unit="percentunit",
-                    steps=((None, GOOD), (1 / 3, WARNING), (2 / 3, BAD)),
-                    width=6,
-                ),
-                panels.bars(
-                    "By queue",
-                    "GPU-hours within the range shown.",
-                    f"sort_desc(sum by (queue) ({hours}))",
-                    "{{queue}}",
-                ),
-                panels.bars(
-                    "By owner",
-                    "GPU-hours within the range shown, the twenty largest.",
-                    f"topk(20, sum by (owner) ({hours}))",
-                    "{{owner}}",
-                ),
-                panels.lines(
-                    "GPUs held, by queue",
-                    "GPUs that attempts of each queue held.",
-                    {
-                        "{{queue}}": "sum by (queue) "
-                        "(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))"
-                    },
-                    stacked=True,
-                ),
-                panels.rows(
-                    "By queue and owner",
-                    "GPU-hours and their cost.",
-                    {
-                        "GPU-hours": f"sum by (queue, owner) ({hours})",
-                        "cost": f"sum by (queue, owner) ({hours}) * $price",
-                    },
-                    width=12,
-                ),
-            ]
-        },
+        {"GPU-hours": [*_used(), *_used_by_whom()]},
         [price],
     )
+
+
+def _used() -> list[panels.Panel]:
+    return [
+        panels.number(
+            "GPU-hours",
+            "GPUs that attempts held, times the time they held them.",
+            f"sum({HOURS})",
+            width=6,
+        ),
+        panels.number(
+            "Cost",
+            "GPU-hours times the price that stands above.",
+            f"sum({HOURS}) * $price",
+            width=6,
+        ),
+        panels.number(
+            "GPUs held now",
+            "Mean of the last minutes.",
+            "sum(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))",
+            width=6,
+        ),
+        panels.number(
+            "Did nothing",
+            "Part of the time of allocated GPUs in which no kernel ran, over the last "
+            "hour. From a third on orange, from two thirds red.",
+            "1 - avg(avg_over_time(muster_gpu_utilization_ratio[1h]) "
+            "and on (node, gpu) muster_node_gpu_allocated == 1)",
+            unit="percentunit",
+            steps=((None, GOOD), (1 / 3, WARNING), (2 / 3, BAD)),
+            width=6,
+        ),
+    ]
+
+
+def _used_by_whom() -> list[panels.Panel]:
+    return [
+        panels.bars(
+            "By queue",
+            "GPU-hours within the range shown.",
+            f"sort_desc(sum by (queue) ({HOURS}))",
+            "{{queue}}",
+        ),
+        panels.bars(
+            "By owner",
+            "GPU-hours within the range shown, the twenty largest.",
+            f"topk(20, sum by (owner) ({HOURS}))",
+            "{{owner}}",
+        ),
+        panels.lines(
+            "GPUs held, by queue",
+            "GPUs that attempts of each queue held.",
+            {
+                "{{queue}}": "sum by (queue) "
+                "(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))"
+            },
+            stacked=True,
+        ),
+        panels.rows(
+            "By queue and owner",
+            "GPU-hours and their cost.",
+            {
+                "GPU-hours": f"sum by (queue, owner) ({HOURS})",
+                "cost": f"sum by (queue, owner) ({HOURS}) * $price",
+            },
+            width=12,
+        ),
+    ]

@@ -174,11 +174,22 @@ def simulate(
         ),
         scheduling=_pairs(scheduling or []),
     )
+    _carry_out(request, seed or [1], output, png, html)
+
+
+def _carry_out(
+    request: simulations.Request,
+    seeds: list[int],
+    output: terminal.Output,
+    png: Path | None,
+    html: Path | None,
+) -> None:
+    """Run the request with each seed, and show what came of it."""
     several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
     if png is not None or html is not None:
         _require_pictures()
     try:
-        for one in dict.fromkeys(seed or [1]):
+        for one in dict.fromkeys(seeds):
             prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
             if not several:
                 _tell_malformed(prepared)
