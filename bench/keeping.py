@@ -1,25 +1,34 @@
-"""A cluster at the level of the scheduler: jobs come, start, end; columns are kept by deltas.
+"""A cluster at the level of the scheduler alone: jobs come, start, end, are evicted and wait again.
 
-What a cycle costs here is what a controller's cycle costs but for its store: the changes, the
-snapshot, the decisions with all reasons, and the recording of starts and reasons.
+For benchmarks of policies that no document describes; what a controller's cycle costs is measured
+through ``reconcile`` (``bench.beds``).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from reconciler.core import keeper
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import (
     Claim,
     HeldTask,
     Holding,
+    Line,
     NodeColumns,
     Policy,
     QueueColumns,
     Shape,
     Snapshot,
 )
+
+
+class Kind(NamedTuple):
+    """What is alike in the jobs of one line; all of them are preemptible."""
+
+    queue: int
+    shape: int
+    priority: int
 
 
 class Cluster:
@@ -31,41 +40,77 @@ class Cluster:
         queues: QueueColumns,
         shapes: Sequence[Shape],
         policy: Policy | None = None,
-        scheduled: Callable[[Snapshot], Decisions] | None = None,
     ) -> None:
-        self.keeper = keeper.Keeper(nodes, queues)
+        self.nodes = nodes
+        self.queues = queues
         self.shapes = tuple(shapes)
         self.policy = Policy() if policy is None else policy
-        self.scheduled = scheduler.schedule if scheduled is None else scheduled
         self.turn = 0
         self.arrivals = 0
-        self.kinds: dict[str, keeper.Kind] = {}
+        self.kinds: dict[str, Kind] = {}
         self.claims: dict[str, Claim] = {}
-        #: Jobs that run, and the reason key of each line.
         self.running: dict[str, Holding] = {}
-        self.reason_of_line: tuple[str, ...] = ()
-        self.told = 0
+        self._waiting: dict[Kind, dict[str, Claim]] = {}
+        self._lines: dict[Kind, Line] = {}
 
-    def arrive(self, job: str, kind: keeper.Kind) -> None:
+    def arrive(self, job: str, kind: Kind) -> None:
         """A job of one element comes."""
         claim = Claim(job, self.arrivals, (0,), 1)
         self.arrivals += 1
         self.kinds[job], self.claims[job] = kind, claim
-        self.keeper.lines.put(kind, claim)
+        self._wait(job)
 
     def end(self, job: str) -> None:
         """A job that runs ends."""
-        del self.running[job], self.kinds[job], self.claims[job]
-        self.keeper.ended(job, 0)
+        self._take(self.running.pop(job), -1)
+        del self.kinds[job], self.claims[job]
+
+    def _wait(self, job: str) -> None:
+        kind = self.kinds[job]
+        self._waiting.setdefault(kind, {})[job] = self.claims[job]
+        self._lines.pop(kind, None)
+
+    def _take(self, holding: Holding, sign: int) -> None:
+        """Charge nodes and queues, or give it back; snapshots that went out have copies."""
+        nodes, queues = self.nodes, self.queues
+        for task in holding.tasks:
+            nodes.free[task.node] -= [sign * amount for amount in task.amounts]
+            nodes.devices[task.node, list(task.devices)] -= sign * task.share
+            nodes.occupied[task.node] += sign
+            queue = holding.queue
+            while queue >= 0:
+                queues.allocated[queue] += [sign * amount for amount in task.amounts]
+                queue = int(queues.parent[queue])
 
     def snapshot(self, now: float) -> Snapshot:
         """The situation."""
-        return self.keeper.snapshot(self.shapes, now=now, policy=self.policy, turn=self.turn)
+        for kind, waiting in self._waiting.items():
+            if kind not in self._lines:
+                claims = sorted(waiting.values(), key=lambda claim: claim.order)
+                self._lines[kind] = Line(
+                    kind.queue, kind.shape, kind.priority, preemptible=True, claims=tuple(claims)
+                )
+        nodes, queues = self.nodes, self.queues
+        return Snapshot(
+            nodes=dataclasses.replace(
+                nodes,
+                free=nodes.free.copy(),
+                devices=nodes.devices.copy(),
+                occupied=nodes.occupied.copy(),
+            ),
+            queues=dataclasses.replace(queues, allocated=queues.allocated.copy()),
+            shapes=self.shapes,
+            lines=tuple(self._lines.values()),
+            holdings=tuple(self.running.values()),
+            now=now,
+            policy=self.policy,
+            turn=self.turn,
+        )
 
     def cycle(self, now: float) -> Decisions:
-        """Decide, and record it."""
+        """Decide, and do it."""
         self.turn += 1
-        decisions = self.scheduled(self.snapshot(now))
+        decisions = scheduler.schedule(self.snapshot(now))
         for placement in decisions.placements:
             job, kind = placement.job, self.kinds[placement.job]
             holding = Holding(
@@ -78,32 +123,14 @@ class Cluster:
                     HeldTask(task.node, task.amounts, task.devices, task.share)
                     for task in placement.tasks
                 ),
-                preemptible=kind.preemptible,
                 since=now,
                 shape=kind.shape,
             )
             self.running[job] = holding
-            self.keeper.started(holding)
-            self.keeper.lines.drop(job)
+            self._take(holding, 1)
+            del self._waiting[kind][job]
+            self._lines.pop(kind, None)
         for eviction in decisions.evictions:
-            del self.running[eviction.job]
-            self.keeper.ended(eviction.job, 0)
-            self.keeper.lines.put(self.kinds[eviction.job], self.claims[eviction.job])
-        self._record(decisions)
+            self._take(self.running.pop(eviction.job), -1)
+            self._wait(eviction.job)
         return decisions
-
-    def _record(self, decisions: Decisions) -> None:
-        """The texts that people read are made, and which line has which is noted."""
-        self.reason_of_line = decisions.reason_of_line
-        self.told = sum(
-            len(reason.message) for told in decisions.reasons.values() for reason in told
-        )
-
-    def waiting(self) -> int:
-        """Jobs that wait."""
-        return len(self.claims) - len(self.running)
-
-
-def summary(times: Sequence[float]) -> dict[str, Any]:
-    """The least and the most of several times, for a row."""
-    return {"least": round(min(times), 4), "most": round(max(times), 4)}

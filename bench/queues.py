@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import keeping, situations
-from reconciler.core import keeper
 from reconciler.scheduling.snapshot import UNLIMITED, GroupShape, Policy, Shape
 
 _OWNED, _BORROWED = 20, 100
@@ -155,8 +154,7 @@ def simulate(load: Load, *, preempt: bool = True) -> Outcome:
         while at < len(arrivals) and arrivals[at][0] <= now:
             _, job, queue, number = arrivals[at]
             each = load.classes[number]
-            kind = keeper.Kind(queue, number, each.priority, preemptible=True)
-            cluster.arrive(job, kind)
+            cluster.arrive(job, keeping.Kind(queue, number, each.priority))
             class_of[job], came[job] = number, now
             at += 1
         evicted = True

@@ -3,95 +3,113 @@
 10,000 nodes of eight GPUs, 100,000 jobs of 1,000 shapes in 50 queues that are guaranteed equal
 parts. A shape is 1, 1, 2, 4 or 8 GPUs with 1 to 20 CPUs and 1 to 10 GiB; jobs draw queue and shape
 from the seed. Work has no time limits, so that there are no reservations, and does not checkpoint.
-Each figure has the changes, the snapshot by deltas, decisions, all reasons, and the recording in
-it. ``--csv`` writes what the cycles of smaller clusters cost beside it.
+Each figure is one call of ``reconcile`` with what cycles recall, and taking its outcome into the
+memory: the changes, the snapshot, decisions, all reasons and the records are in it. Who is evicted
+leaves before the next cycle. ``--csv`` writes what the cycles of smaller clusters cost beside it.
 """
 
 import argparse
 import csv
 import random
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
-from bench import keeping, situations
-from reconciler.core import keeper
+from bench import beds, situations
+from reconciler.model import desired, outcome
+from reconciler.model.resources import Resources
 
 QUEUES = 50
 #: Nodes and jobs of the largest cluster, in parts of which the smaller ones are.
 _PARTS = (0.25, 0.5, 1.0)
 #: 128 CPUs, so that the GPUs run out first.
-_NODE = (128_000, 256 * situations.GI, situations.GPUS * 1000)
+_NODE = Resources(128_000, 256 * situations.GI, situations.GPUS * 1000)
 
 
-class Bed:
-    """A cluster with its seeded jobs."""
+class Bed(beds.Bed):
+    """A cluster beside which its seeded jobs wait, each since another moment."""
 
     def __init__(self, nodes: int, jobs: int, seed: int) -> None:
         self.random = random.Random(seed)
-        share = situations.GPUS * nodes * 1000 // QUEUES // 1000 * 1000
-        shapes = [
-            situations.shape(nodes, gpus, cpu=cpu * 1000, memory=memory * situations.GI)
+        self.shapes = [
+            (
+                desired.TaskGroup(
+                    "main",
+                    1,
+                    Resources(cpu * 1000, memory * situations.GI, gpus * 1000),
+                    command=("date",),
+                ),
+            )
             for gpus in (1, 1, 2, 4, 8)
             for cpu in range(1, 21)
             for memory in range(1, 11)
         ]
-        members = [situations.Queue(f"q{number:02d}", (0, 0, share)) for number in range(QUEUES)]
-        self.cluster = keeping.Cluster(
-            situations.nodes(nodes, _NODE), situations.queues(members), shapes
+        share = situations.GPUS * nodes * 1000 // QUEUES // 1000 * 1000
+        queues = [
+            desired.Queue(name=f"q{number:02d}", guaranteed=desired.Amounts(gpu_milli=share))
+            for number in range(QUEUES)
+        ]
+        pool = desired.Pool(
+            name="pool",
+            nodes=tuple(f"n{number:05d}" for number in range(nodes)),
+            node_resources=_NODE,
+            allow_root=True,
         )
-        self.now = 0.0
-        for _ in range(jobs):
-            self.arrive()
-
-    def arrive(self) -> None:
-        """One more job."""
-        kind = keeper.Kind(
-            self.random.randrange(QUEUES),
-            self.random.randrange(len(self.cluster.shapes)),
-            50,
-            preemptible=True,
+        super().__init__(
+            desired.Structure(pools={"pool": pool}, queues={queue.name: queue for queue in queues})
         )
-        self.cluster.arrive(f"j{self.cluster.arrivals:07d}", kind)
+        self.cycle()  # the nodes are seen for the first time
+        self.load(map(self.job, range(jobs)), apart_s=0.1)
 
-    def change(self, ends: int, arrivals: int) -> None:
-        """What happens between two cycles."""
-        self.now += 1.0
-        for job in self.random.sample(sorted(self.cluster.running), ends):
-            self.cluster.end(job)
-        for _ in range(arrivals):
-            self.arrive()
+    def arrive(self, count: int) -> None:
+        """So many more jobs."""
+        first = len(self.jobs)
+        self.commit(self.job(number) for number in range(first, first + count))
+
+    def job(self, number: int) -> desired.Job:
+        """One of random queue and shape."""
+        return desired.Job(
+            name=f"j{number:07d}",
+            run=1,
+            hash=f"{number:016x}",
+            queue=f"q{self.random.randrange(QUEUES):02d}",
+            owner="bench@localhost",
+            groups=self.random.choice(self.shapes),
+        )
 
 
 def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]:
     """Wall and CPU seconds of the first cycle, and of each steady one."""
     bed = Bed(nodes, jobs, seed)
-    wall, cpu = time.perf_counter(), time.process_time()
-    decisions = bed.cluster.cycle(bed.now)
+    first = bed.cycle()
     found: dict[str, Any] = {
-        "placements": len(decisions.placements),
-        "first_s": time.perf_counter() - wall,
-        "first_cpu_s": time.process_time() - cpu,
-        "lines": len(decisions.reason_of_line),
+        "placements": len(bed.running),
+        "first_s": first.wall_s,
+        "first_cpu_s": first.cpu_s,
+        "first_phases": first.phases,
         "steady": [],
         "steady_cpu": [],
+        "steady_phases": [],
         "evictions": 0,
+        "records": 0,
     }
+    bed.now += 1.0
+    bed.cycle()  # what was started tells that it is up
     for _ in range(cycles):
-        # Which jobs end is drawn beforehand: to sort them is no work of the scheduler's.
-        changes = min(100, len(bed.cluster.running))
-        ends = bed.random.sample(sorted(bed.cluster.running), changes)
+        changes = min(100, len(bed.running))
+        ends = bed.random.sample(sorted(bed.running), changes)
         bed.now += 1.0
-        wall, cpu = time.perf_counter(), time.process_time()
-        for job in ends:
-            bed.cluster.end(job)
-        for _ in range(changes):
-            bed.arrive()
-        decisions = bed.cluster.cycle(bed.now)
-        found["steady"].append(time.perf_counter() - wall)
-        found["steady_cpu"].append(time.process_time() - cpu)
-        found["evictions"] += len(decisions.evictions)
+        for attempt in ends:
+            bed.end(bed.running[attempt])
+        bed.arrive(changes)
+        steady = bed.cycle()
+        found["steady"].append(steady.wall_s)
+        found["steady_cpu"].append(steady.cpu_s)
+        found["steady_phases"].append(steady.phases)
+        found["evictions"] += sum(
+            isinstance(action, outcome.StopAttempt) for action in steady.result.actions
+        )
+        found["records"] += len(steady.result.jobs)
     return found
 
 
@@ -111,14 +129,13 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     if options.csv is not None:
         with options.csv.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(("nodes", "jobs", "lines", "placements", "first_cpu_s", "steady_cpu_s"))
+            writer.writerow(("nodes", "jobs", "placements", "first_cpu_s", "steady_cpu_s"))
             for nodes, jobs, found in table:
                 steady = statistics.median(found["steady_cpu"])
                 writer.writerow(
                     (
                         nodes,
                         jobs,
-                        found["lines"],
                         found["placements"],
                         round(found["first_cpu_s"], 4),
                         round(steady, 4),
@@ -142,7 +159,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         situations.row("first_s", largest["first_s"], "s"),
         situations.row("first_cpu_s", largest["first_cpu_s"], "s"),
         situations.row("placements", largest["placements"], "jobs"),
-        situations.row("lines", largest["lines"], "lines"),
+        situations.row("steady_records", largest["records"] / options.cycles, "jobs per cycle"),
         situations.row(
             "steady_s",
             steady,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reconciler.core import held as holders
-from reconciler.core import learning, quotas, resizing, waiting, windows
+from reconciler.core import learning, pending, quotas, resizing, waiting, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records
@@ -18,8 +18,6 @@ from reconciler.model.reasons import Reason
 from reconciler.model.states import AttemptState, JobState
 from reconciler.scheduling import snapshot as columns
 
-#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows.
-Key = tuple[int, int, int, bool, float, tuple[int, ...], bool]
 _NO_NOTE = records.ElementNote()
 
 
@@ -28,17 +26,19 @@ class Waiting:
     """What waits and who waits for another reason than room.
 
     Attributes:
-        lines: for the scheduler.
+        made: lines for the scheduler.
         reasons, reason_of: of jobs that are not in the lines.
         pending_jobs: queue to number of jobs of which something waits.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
+        pressed: claims with a deadline.
     """
 
-    lines: tuple[columns.Line, ...] = ()
+    made: pending.Lines
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
+    pressed: list[columns.Claim] = field(default_factory=list)
 
 
 class Maker:
@@ -63,15 +63,21 @@ class Maker:
         self._expected_s = learning.expected_s(work)
         self._accounts = quotas.Accounts(work, held)
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
-        self._found: dict[Key, list[columns.Claim]] = {}
+        self._found: dict[pending.Key, list[columns.Claim]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._made = Waiting()
+        self._pending = work.recall.part(pending.Pending)
+        self._made = Waiting(pending.NOTHING)
 
     def all(self) -> Waiting:
-        """Go through all jobs that are not finished."""
+        """Go through all jobs that are not finished: plain ones by group, each of the others."""
         work = self._work
-        for name in work.waiting_names():
+        self._pending.renew(work, self._shapes)
+        numbers = self._shapes.number(self._pending.forms())
+        self._made.pending_jobs = {
+            queue: count for queue, count in self._pending.counts.items() if count
+        }
+        for name in sorted(self._pending.others):
             draft = work.drafts.get(name)
             record = draft.record() if draft else work.observed.jobs[name]
             self._job(record)
@@ -81,11 +87,7 @@ class Maker:
         # What grows may have of a cap what is left when all that waits has been let through.
         for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
             self._growth(record, shape, claimed)
-        lines = []
-        for key, claims in sorted(self._found.items()):
-            claims.sort(key=lambda claim: (claim.order, claim.job, claim.elements))
-            lines.append(columns.Line(*key[:4], tuple(claims), key[4], key[5]))
-        self._made.lines = tuple(lines)
+        self._made.made = self._pending.lines(numbers, self._found)
         return self._made
 
     def _job(self, record: records.JobRecord) -> None:
@@ -173,6 +175,8 @@ class Maker:
             held_back=held_back,
             capped=capped,
         )
+        if slack_s < math.inf:
+            self._made.pressed.append(claim)
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
     def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
@@ -239,7 +243,7 @@ class Maker:
             if (group.name, index) not in present
         )
 
-    def _key(self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool) -> Key:
+    def _key(self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool) -> pending.Key:
         return (
             self._row_of_queue[spec.queue],
             shape,

@@ -1,11 +1,10 @@
 """From the scheduler's decisions to attempts, evictions and the reasons that records carry."""
 
-import math
 from collections import Counter
 
 import msgspec
 
-from reconciler.core import lifecycle, snapshots
+from reconciler.core import lifecycle, pending, snapshots
 from reconciler.core import work as desk
 from reconciler.model import desired, hostlists, identifiers, records, times
 from reconciler.model.resources import Resources
@@ -241,25 +240,45 @@ class _Ports:
 
 
 def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
-    """Point every waiting job at its reasons; write only what changed."""
+    """Point every waiting job at its reasons; write only what changed.
+
+    Plain jobs whose line is told the same as in the last cycle are not looked at.
+    """
     reasons = {**situation.reasons, **decided.reasons}
-    reason_of = dict(situation.reason_of)
+    part = work.recall.part(pending.Pending)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
-    for line, key in zip(situation.snapshot.lines, decided.reason_of_line, strict=True):
+    found = dict(situation.reason_of)
+    visit = part.begin_telling(work.reasons)
+    # Lines of whose claims some start, or wait for a cause of their own.
+    apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)}
+    used: set[str] = set()
+    for line, group, key in zip(
+        situation.snapshot.lines, situation.waiting.groups, decided.reason_of_line, strict=True
+    ):
+        if group is not None and group not in apart:
+            used.add(key)
+            if group.told == key:
+                continue
+            group.told = key
+        elif group is not None:
+            group.told = None
+        visit.update(claim.job for claim in line.claims)
         if key:
             for claim in line.claims:
                 if not claim.missing and started[claim.job] < len(claim.elements):
-                    reason_of[claim.job] = key
-    reason_of |= decided.reason_of
-    for name in work.waiting_names():
-        record = work.drafts.get(name) or work.observed.jobs[name]
-        key = reason_of.get(name, "")
-        if record.reason_key != key:
-            draft = work.draft(name)
-            if draft is not None:
-                draft.reason_key = key
-    used = dict.fromkeys(reason_of.values())  # a set has another order in each process
-    for key in used:
+                    found[claim.job] = key
+    found |= decided.reason_of
+    # What autoscaling has told of jobs beside this stands in their records until now.
+    visit.update(work.observed.recollection.growing.helped)
+    for name in visit.union(found, part.changed, part.others, work.drafts):
+        group = part.group_of.get(name)
+        key = found.get(name, "")
+        if not key and group is not None and group not in apart:
+            key = _of_line(group, situation, decided)
+        _point(work, name, key)
+    used.update(found.values())
+    used.discard("")
+    for key in sorted(used):
         if work.observed.reasons.get(key) != reasons[key]:
             work.reasons[key] = reasons[key]
     for key in work.observed.reasons:
@@ -267,29 +286,45 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
             work.reasons[key] = ()
 
 
+def _of_line(
+    group: pending.Group, situation: snapshots.Situation, decided: decisions.Decisions
+) -> str:
+    place = int(situation.waiting.place[group.slot])
+    return decided.reason_of_line[place] if place >= 0 else ""
+
+
+def _point(work: desk.Work, name: str, key: str) -> None:
+    """Write a key into a job's record, if it waits or this cycle has touched it."""
+    draft = work.drafts.get(name)
+    if draft is None:
+        if name not in work.recall.waiting.known or work.observed.jobs[name].reason_key == key:
+            return
+        draft = work.draft(name)
+    if draft is not None and not draft.finished:
+        draft.reason_key = key
+
+
 def _deadlines(
     work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
 ) -> None:
     """Say at once which deadlines can't be met any more, and take it back where they can."""
     late = dict(situation.unreachable)
-    for line in situation.snapshot.lines:
-        for claim in line.claims:
-            if claim.slack_s == math.inf or claim.job in late:
-                continue
-            estimate = decided.estimates.get(claim.job)
-            latest = situation.at + claim.slack_s
-            if estimate is not None and estimate.certain and estimate.at > latest:
-                late[claim.job] = latest
+    for claim in situation.pressed:
+        if claim.job in late:
+            continue
+        estimate = decided.estimates.get(claim.job)
+        latest = situation.at + claim.slack_s
+        if estimate is not None and estimate.certain and estimate.at > latest:
+            late[claim.job] = latest
     for name, latest in late.items():
         message = f"{_LATE} it would have to start by {times.format_time(latest)} at the latest"
         draft = work.draft(name)
         if draft is not None and draft.message != message:
             draft.message = message
             work.event("DeadlineOutOfReach", message, job=name)
-    for line in situation.snapshot.lines:
-        for claim in line.claims:
-            if claim.slack_s == math.inf or claim.job in late:
-                continue
-            draft = work.draft(claim.job)
-            if draft is not None and draft.message.startswith(_LATE):
-                draft.message = ""
+    for claim in situation.pressed:
+        if claim.job in late:
+            continue
+        draft = work.draft(claim.job)
+        if draft is not None and draft.message.startswith(_LATE):
+            draft.message = ""

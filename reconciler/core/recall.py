@@ -34,6 +34,9 @@ class Part:
         self.jobs: set[str] = set(recall.by_job)
         self.nodes: set[str] = set(recall.nodes.known)
 
+    def absorb(self, result: outcome.Outcome) -> None:
+        """An outcome is so now; names of what it changes are noted already."""
+
     def take_jobs(self, now_too: Iterable[str]) -> set[str]:
         """What has to be looked at: changed before, or in this cycle, which may yet be lost."""
         fresh = set(now_too)
@@ -226,6 +229,7 @@ class Recall:
         for part in self._parts.values():
             part.jobs |= changed
             part.nodes.update(seen, result.left_nodes)
+            part.absorb(result)
 
     def job_changed(self, record: records.JobRecord) -> None:
         """A record is another one now, without an outcome."""

@@ -4,12 +4,14 @@ Jobs come in; indexes of shapes go out, with the nodes that each may use and why
 Eligibility is counted by whole columns: a step of the funnel is one mask over all nodes.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import columns as tables
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired
 from reconciler.model.reasons import FunnelStep, Reason, ReasonCode
@@ -19,6 +21,8 @@ from reconciler.scheduling.snapshot import WHOLE
 _NO_USER = "owner has no Unix user there"
 #: How much worse a node is whose soft taint is not tolerated than one without, in points.
 _SOFT_TAINT = 1e6
+#: Shapes that are kept from cycle to cycle; with more of them they are begun anew.
+FORMS_MAX = 10_000
 
 Selector = tuple[tuple[str, str], ...]
 Holds = Callable[[desired.Pool], bool]
@@ -50,22 +54,97 @@ class Selectors:
         return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
 
 
+class _Known(recalls.Part):
+    """Shapes of earlier cycles, and what they were made of.
+
+    Attributes:
+        epoch: another object whenever everything was forgotten.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.epoch = object()
+        self._frame: tuple[object, ...] = ()
+        self._selectors: tuple[Selector, ...] = ()
+        self._facts: dict[str, tuple[Mapping[str, str], bool]] = {}
+        self.forms: dict[tuple[object, ...], str] = {}
+        self.made: dict[str, tuple[columns.Shape, Reason | None]] = {}
+        self.masks: dict[tuple[str, str], columns.Mask] = {}
+        self.eligible: dict[tuple[object, ...], _Eligible] = {}
+        self.as_root: columns.Mask | None = None
+
+    def renew(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+        """Forget everything that is made of something else than is there now."""
+        frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
+        same = len(self._frame) == len(frame) and all(
+            known is now for known, now in zip(self._frame, frame, strict=True)
+        )
+        changed = self.take_nodes(work.nodes)
+        if (
+            same
+            and self._selectors == selectors.all
+            and len(self.made) <= FORMS_MAX
+            and all(self._facts.get(name) == _facts(work, name) for name in changed)
+        ):
+            return
+        self._frame, self._selectors = frame, selectors.all
+        self._facts = {name: _facts(work, name) for name in work.node_names()}
+        self.epoch, self.as_root = object(), None
+        for kept in (self.forms, self.made, self.masks, self.eligible):
+            kept.clear()
+
+
+def _facts(work: desk.Work, name: str) -> tuple[Mapping[str, str], bool]:
+    """What of a node's own report tells who may go there."""
+    node = work.node(name)
+    if node is None:
+        return {}, False
+    return node.inventory.labels, node.inventory.runs_as_root
+
+
 class Shapes:
-    """Shapes by what is asked for; each is worked out once a cycle."""
+    """Shapes by what is asked for; each is worked out once, and numbered anew in each cycle.
+
+    Attributes:
+        made: the shapes of this cycle.
+        epoch: another object whenever what is known of shapes was begun anew.
+    """
 
     def __init__(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
         self._work = work
         self._nodes = nodes
         self._selectors = selectors
         self._structure = work.desired.structure
-        self._known: dict[tuple[object, ...], tuple[int, Reason | None]] = {}
-        self._masks: dict[tuple[str, str], columns.Mask] = {}
-        self._eligible: dict[tuple[object, ...], _Eligible] = {}
-        self._as_root: columns.Mask | None = None
+        self._known = work.recall.part(_Known)
+        self._known.renew(work, nodes, selectors)
+        self._number: dict[str, int] = {}
         self.made: list[columns.Shape] = []
+        self.epoch = self._known.epoch
 
     def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
         """The shape's index, or the reason why no node may run work of this owner at all."""
+        form = self.form(spec)
+        shape, refusal = self._known.made[form]
+        number = self._number.get(form)
+        if number is None:
+            number = self._number[form] = len(self.made)
+            self.made.append(shape)
+        return number, refusal
+
+    def offered(self, spec: desired.Job) -> str | None:
+        """The form of a job, None where no node may run work of its owner."""
+        form = self.form(spec)
+        return form if self._known.made[form][1] is None else None
+
+    def number(self, forms: Iterable[str]) -> Mapping[str, int]:
+        """Number forms in an order that follows from themselves alone."""
+        for form in sorted(forms):
+            self._number[form] = len(self.made)
+            self.made.append(self._known.made[form][0])
+        return dict(self._number)
+
+    def form(self, spec: desired.Job) -> str:
+        """What identifies the shape of a job, the same in every process."""
         groups = tuple(
             [
                 (
@@ -87,54 +166,58 @@ class Shapes:
             or spec.node_preferences
             or spec.exclusive
             or spec.placement
-            or spec.topology is not desired.ANYWHERE
+            or spec.topology != desired.ANYWHERE
             else None
         )
         matches = self._selectors.matching(spec)
         key = (groups, self._where(spec), company, matches)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._make(spec, matches)
-        return found
+        known = self._known
+        form = known.forms.get(key)
+        if form is None:
+            form = known.forms[key] = hashlib.blake2b(repr(key).encode(), digest_size=6).hexdigest()
+            known.made[form] = self._make(spec, matches, form)
+        return form
 
     def _where(self, spec: desired.Job) -> tuple[object, ...]:
         has_user = spec.owner in self._structure.unix_users
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
         return (spec.pools, selector, has_user, spec.tolerations, spec.volumes)
 
-    def _make(self, spec: desired.Job, matches: tuple[int, ...]) -> tuple[int, Reason | None]:
+    def _make(
+        self, spec: desired.Job, matches: tuple[int, ...], form: str
+    ) -> tuple[columns.Shape, Reason | None]:
         where = self._where(spec)
-        if where not in self._eligible:
-            self._eligible[where] = self._look(spec)
-        found = self._eligible[where]
+        eligible = self._known.eligible
+        if where not in eligible:
+            eligible[where] = self._look(spec)
+        found = eligible[where]
         unknown = sorted(required_levels(spec) - set(self._nodes.levels))
         if unknown:
             found = found.without(f"no pool declares level {unknown[0]}")
         level = self._nodes.level_of
         settings = self._structure.settings.scheduling
-        self.made.append(
-            columns.Shape(
-                groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
-                eligible=found.mask,
-                filtered=found.steps,
-                scores=self._scores(spec),
-                required_level=level(spec.topology.required),
-                preferred_level=level(spec.topology.preferred),
-                strategy=spec.placement or settings.placement,
-                exclusive=spec.exclusive,
-                affinities=tuple(
-                    columns.JobAffinity(
-                        self._selectors.index[one.labels],
-                        level(one.level),
-                        one.apart,
-                        one.weight or 0.0,
-                    )
-                    for one in spec.affinities
-                ),
-                matches=matches,
-            )
+        shape = columns.Shape(
+            groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
+            eligible=found.mask,
+            filtered=found.steps,
+            scores=self._scores(spec),
+            required_level=level(spec.topology.required),
+            preferred_level=level(spec.topology.preferred),
+            strategy=spec.placement or settings.placement,
+            exclusive=spec.exclusive,
+            affinities=tuple(
+                columns.JobAffinity(
+                    self._selectors.index[one.labels],
+                    level(one.level),
+                    one.apart,
+                    one.weight or 0.0,
+                )
+                for one in spec.affinities
+            ),
+            matches=matches,
+            form=form,
         )
-        return len(self.made) - 1, found.refusal(spec.owner)
+        return shape, found.refusal(spec.owner)
 
     def eligible(self, pools: tuple[str, ...], selector: Selector) -> columns.Mask:
         """Nodes of some pools (none: of all) with some labels."""
@@ -153,7 +236,7 @@ class Shapes:
 
     def _having(self, label: str, value: str) -> columns.Mask:
         """Nodes that have a label; what the pool says goes over what the agent says."""
-        mask = self._masks.get((label, value))
+        mask = self._known.masks.get((label, value))
         if mask is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
@@ -162,7 +245,7 @@ class Shapes:
                 if number >= 0 and node is not None:
                     pool = self._nodes.pools[number]
                     mask[row] = _label(label, name, pool, node.inventory.labels) == value
-            self._masks[label, value] = mask
+            self._known.masks[label, value] = mask
         return mask
 
     def _look(self, spec: desired.Job) -> "_Eligible":
@@ -204,13 +287,13 @@ class Shapes:
 
     def _needs_user(self) -> columns.Mask:
         """Nodes whose agent is root, in pools that allow no task to be."""
-        if self._as_root is None:
+        if self._known.as_root is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
                 node = self._work.node(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
-            self._as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
-        return self._as_root
+            self._known.as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
+        return self._known.as_root
 
     def _scores(self, spec: desired.Job) -> NDArray[np.float64] | None:
         soft = self._in_pools(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from reconciler.core import columns as tables
 from reconciler.core import held as holders
 from reconciler.core import holdings as makers
-from reconciler.core import learning, lines, windows
+from reconciler.core import learning, lines, pending, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model.reasons import Reason
@@ -28,6 +28,7 @@ class Situation:
         at: the moment by which what time changes steadily was reckoned.
         used, offered: faded use by queue and what there was to give, up to ``at``.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
+        pressed: claims with a deadline. waiting: the lines with the groups that they are of.
         running_jobs, pending_jobs: by queue.
     """
 
@@ -39,6 +40,8 @@ class Situation:
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
+    pressed: list[columns.Claim] = field(default_factory=list)
+    waiting: pending.Lines = pending.NOTHING
     used: Mapping[str, float] = field(default_factory=dict)
     offered: float = 0.0
 
@@ -76,7 +79,8 @@ def build(work: desk.Work, at: float) -> Situation:
         nodes=nodes.columns,
         queues=tables.queues(work, held.allocated, held.firm, shares),
         shapes=tuple(shapes.made),
-        lines=waiting.lines,
+        lines=waiting.made.lines,
+        line_columns=waiting.made.columns,
         holdings=holdings,
         now=at,
         policy=_policy(work),
@@ -97,6 +101,8 @@ def build(work: desk.Work, at: float) -> Situation:
         reason_of=waiting.reason_of,
         pending_jobs=waiting.pending_jobs,
         unreachable=waiting.unreachable,
+        pressed=waiting.pressed,
+        waiting=waiting.made,
         used=used,
         offered=offered,
     )

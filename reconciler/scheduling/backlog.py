@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import WHOLE
 
@@ -113,40 +115,52 @@ def gather(situation: snapshots.Snapshot) -> Backlog:
     """The claims that ``Policy.order`` lets share out their turns."""
     if situation.policy.order != "fit":
         return Backlog(situation)
-    peers: dict[tuple[int, int], list[int]] = {}
-    for index, line in enumerate(situation.lines):
-        if line.claims and not line.claims[0].missing:
-            peers.setdefault((line.queue, line.priority), []).append(index)
     ranks: dict[Entry, int] = {}
     queues: dict[int, list[Entry]] = {}
-    for (queue, _), lines in sorted(peers.items(), key=lambda item: (item[0][0], -item[0][1])):
-        if sum(len(situation.lines[index].claims) for index in lines) > CLAIMS_MAX:
-            continue
-        for together in _moments(situation, lines):
-            ordered = _ordered(situation, together)
-            turns = (situation.lines[line].claims[at].order for line, at in together)
-            ranks.update(zip(ordered, turns, strict=True))
-            queues.setdefault(queue, []).extend(ordered)
+    for together in _moments(situation):
+        ordered = _ordered(situation, together)
+        turns = (situation.lines[line].claims[at].order for line, at in together)
+        ranks.update(zip(ordered, turns, strict=True))
+        queues.setdefault(situation.lines[together[0][0]].queue, []).extend(ordered)
     return Backlog(situation, ranks, tuple(map(tuple, queues.values())))
 
 
-def _moments(situation: snapshots.Snapshot, lines: Sequence[int]) -> list[list[Entry]]:
-    """Claims that follow each other by age and came at one moment, of several lines."""
-    alike: dict[float, set[int]] = {}
-    for index in lines:
-        for claim in situation.lines[index].claims:
-            alike.setdefault(claim.submitted_at, set()).add(index)
-    if not any(moment and len(members) > 1 for moment, members in alike.items()):
+def _moments(situation: snapshots.Snapshot) -> list[list[Entry]]:
+    """Claims of one queue and priority that follow each other by age and came at one moment.
+
+    Only those of several lines: by whole columns, since most claims of a long queue are none of
+    them. Queues come in turn, in each the higher priority first.
+    """
+    lines = situation.lines
+    waits = [i for i, line in enumerate(lines) if line.claims and not line.claims[0].missing]
+    if not waits:
         return []
-    claims = [
-        (claim.order, claim.job, claim.submitted_at, (index, position))
-        for index in lines
-        for position, claim in enumerate(situation.lines[index].claims)
+    some = [lines[index] for index in waits]
+    counts = np.array([len(line.claims) for line in some])
+    of = np.repeat(np.arange(len(some)), counts)
+    queue = np.array([line.queue for line in some])[of]
+    priority = np.array([line.priority for line in some])[of]
+    age = np.fromiter(itertools.chain.from_iterable([line.orders for line in some]), np.int64)
+    moment = np.fromiter(itertools.chain.from_iterable([line.moments for line in some]), float)
+    position = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    name = np.zeros(len(of), dtype=np.int64)
+    if len(np.unique(age)) < len(age):  # jobs of one age go by their names
+        names = [claim.job for line in some for claim in line.claims]
+        name = np.unique(names, return_inverse=True)[1]
+    ranked = np.lexsort((name, age, -priority, queue))
+    queue, priority, moment, of = queue[ranked], priority[ranked], moment[ranked], of[ranked]
+    other = (np.diff(queue) != 0) | (np.diff(priority) != 0)
+    peers = np.concatenate([[0], np.cumsum(other)])
+    run = np.concatenate([[0], np.cumsum(other | (np.diff(moment) != 0))])
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(run) != 0]))
+    several = np.minimum.reduceat(of, begins) < np.maximum.reduceat(of, begins)
+    few = np.bincount(peers)[peers[begins]] <= CLAIMS_MAX
+    ends = np.append(begins[1:], len(ranked))
+    chosen = np.flatnonzero(several & few & (moment[begins] != 0))
+    return [
+        [(waits[of[at]], int(position[ranked[at]])) for at in range(begins[one], ends[one])]
+        for one in chosen.tolist()
     ]
-    claims.sort()
-    runs = itertools.groupby(claims, key=lambda claim: claim[2])
-    found = [[entry for *_, entry in run] for moment, run in runs if moment]
-    return [run for run in found if len({line for line, _ in run}) > 1]
 
 
 def _ordered(situation: snapshots.Snapshot, together: Sequence[Entry]) -> list[Entry]:

@@ -9,14 +9,22 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling.snapshot import UNLIMITED, Line, LineColumns
+
+#: Numbers that ``row_of`` says of a line.
+WIDTH = 11
 
 
 def columns_of(lines: Sequence[Line]) -> LineColumns:
     """The columns of lines, worked out from their claims."""
     rows = [row_of(line) for line in lines]
-    whole = np.array(rows, dtype=np.int64).reshape(len(rows), 11)
+    return from_table(np.array(rows, dtype=np.int64).reshape(len(rows), WIDTH))
+
+
+def from_table(whole: NDArray[np.int64]) -> LineColumns:
+    """The columns of (n, ``WIDTH``) what ``row_of`` says of each line."""
     return LineColumns(
         queue=whole[:, 0],
         shape=whole[:, 1],

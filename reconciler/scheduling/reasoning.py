@@ -52,20 +52,25 @@ class Reasons:
 
     def job(self, line: int, claim: snapshots.Claim, cause: explain.Cause) -> None:
         """A claim that waits for a cause of its own."""
-        self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause)
+        self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
-    def _key(self, line: snapshots.Line, cause: explain.Cause) -> str:
-        alike = (-1 if line.preemptible else line.queue, line.shape, cause)
+    def _key(self, line: snapshots.Line, cause: explain.Cause, *, own: bool = False) -> str:
+        """The key of a cause; what becomes another reason for all at once is no part of it.
+
+        ``own``: of a claim that differs from its line, as one of which something has started.
+        """
+        alike = (-1 if line.preemptible else line.queue, line.shape, cause, own)
         key = self._keys.get(alike)
         if key is None:
             told = self.explainer.told(line, cause)
-            parts = [str(line.shape), cause.kind]
+            shape = self.explainer.situation.shapes[line.shape]
+            parts = [shape.form or str(line.shape), cause.kind]
             if cause.queue >= 0:
                 parts.append(str(cause.queue))
             if cause.excess is not None:
                 parts.append(str(cause.excess.queue))
-            if any(reason.code is reasons.ReasonCode.BEHIND for reason in told):
-                parts.append("behind")
+            if own:
+                parts.append("own")
             if not line.preemptible:
                 parts += ["firm", self.explainer.situation.queues.names[line.queue]]
             if cause.subject:

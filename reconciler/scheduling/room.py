@@ -23,23 +23,46 @@ from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
 __all__ = ["Part", "Plan", "Room"]
 
 
+#: Which nodes it may go to (the identity of the mask), milli-CPUs, bytes, whole devices.
+Size = tuple[int, int, int, int]
+
+
+def _size_of(shape: snapshots.Shape, ask: Ask) -> Size | None:
+    """What one task takes, where nothing but amounts and whole devices decides where it fits."""
+    if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
+        return None
+    if ask.shares is not None:
+        return None
+    return (id(shape.eligible), ask.cpu, ask.memory, ask.devices)
+
+
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """What follows from a snapshot and never changes with its room."""
+    """What follows from a snapshot and never changes with its room.
+
+    ``plain``: of shapes of one plain task, its size.
+    """
 
     asks: tuple[tuple[Ask, ...], ...]
     singly: tuple[bool, ...]
+    plain: tuple[Size | None, ...]
     network: topology.Topology
     classes: rankings.Classes
 
     @classmethod
     def of(cls, situation: Snapshot) -> "_Fixed":
+        shapes = situation.shapes
+        asks = tuple(
+            tuple(Ask(group, situation.nodes) for group in shape.groups) for shape in shapes
+        )
+        singly = tuple(rankings.is_singly(shape) for shape in shapes)
         return cls(
+            asks,
+            singly,
             tuple(
-                tuple(Ask(group, situation.nodes) for group in shape.groups)
-                for shape in situation.shapes
+                _size_of(shape, ask[0]) if single else None
+                for shape, ask, single in zip(shapes, asks, singly, strict=True)
             ),
-            tuple(rankings.is_singly(shape) for shape in situation.shapes),
             topology.Topology(situation.nodes.domains),
             rankings.Classes(situation),
         )
@@ -86,6 +109,9 @@ class Room:
         self._planner_made: elements.Planner | None = None
         self._rankings: dict[int, rankings.Ranking] = {}
         self._unfit: dict[int, int] = {}
+        #: By the nodes that they may go to: what had no room, none of it more than another, with
+        #: the length of the log then. Whatever is no smaller has none either.
+        self._too_much: dict[int, list[tuple[int, int, int, int]]] = {}
         #: Length of the log at which no node had room for one task of a shape.
         self._none_before: dict[int, int] = {}
         #: States of another room of the snapshot, to begin with rather than count anew.
@@ -135,6 +161,9 @@ class Room:
         twin.version = self.version
         twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
+        twin._too_much = {
+            nodes: [(*size[:3], 0) for size in sizes] for nodes, sizes in self._too_much.items()
+        }
         twin._none_before = {
             shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
         }
@@ -151,6 +180,8 @@ class Room:
             return
         self.version += 1
         self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
+        for nodes, sizes in self._too_much.items():
+            self._too_much[nodes] = [size for size in sizes if size[3] <= mark]
         self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
 
     def _turned(self) -> int:
@@ -165,7 +196,7 @@ class Room:
             shape: index into ``Snapshot.shapes``.
             within: (n,) nodes that may be used; None: all.
         """
-        if shape in self._unfit:
+        if shape in self._unfit or self._is_too_much(shape):
             return None
         if self._fixed.singly[shape]:
             plan = self._plan_single(shape, within)
@@ -177,8 +208,28 @@ class Room:
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
         if plan is None and within is None and not self._needs_company(shape):
-            self._unfit[shape] = len(self.stock.log)
+            self._has_none(shape)
         return plan
+
+    def _is_too_much(self, shape: int) -> bool:
+        """Whether something had no room that takes no more than this."""
+        size = self._fixed.plain[shape]
+        if size is None:
+            return False
+        nodes, cpu, memory, devices = size
+        for least in self._too_much.get(nodes, ()):
+            if cpu >= least[0] and memory >= least[1] and devices >= least[2]:
+                self._unfit[shape] = least[3]
+                return True
+        return False
+
+    def _has_none(self, shape: int) -> None:
+        """Note that no node has room for a shape, until something is released."""
+        at = self._unfit[shape] = len(self.stock.log)
+        size = self._fixed.plain[shape]
+        if size is not None:
+            nodes, cpu, memory, devices = size
+            self._too_much.setdefault(nodes, []).append((cpu, memory, devices, at))
 
     def _plan_single(self, shape: int, within: Mask | None) -> Plan | None:
         index = self._index
@@ -207,7 +258,7 @@ class Room:
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""
-        if shape in self._unfit:
+        if shape in self._unfit or self._is_too_much(shape):
             return False
         stock, ask = self.stock, self._fixed.asks[shape][0]
         eligible = self.situation.shapes[shape].eligible
@@ -372,6 +423,7 @@ class Room:
             self.stock.appear(matches, task.node, -1)
         self.version += 1
         self._unfit.clear()
+        self._too_much.clear()
 
     def clamp(self, other: "Room", nodes: Iterable[int] | None = None) -> None:
         """Keep of each node, or of some, the lesser of what this room and another have free."""

@@ -176,6 +176,7 @@ class Shape:
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
         unreserved: index of the same shape with the nodes on which a window begins too soon;
             None: it is without windows itself.
+        form: what identifies it from cycle to cycle; empty: its index does.
     """
 
     groups: tuple[GroupShape, ...]
@@ -189,6 +190,7 @@ class Shape:
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
     unreserved: int | None = None
+    form: str = ""
 
     @property
     def least(self) -> Vector:
@@ -258,6 +260,7 @@ class Line:
             limit, or less where run times were learned. ``ENDLESS`` without a limit.
         claims: ascending by ``order``.
         reservations: indexes into ``Snapshot.windows`` that its work may use.
+        orders, moments: ``Claim.order`` and ``Claim.submitted_at`` of each claim.
     """
 
     queue: int
@@ -267,6 +270,12 @@ class Line:
     claims: tuple[Claim, ...]
     duration_s: float = ENDLESS
     reservations: tuple[int, ...] = ()
+    orders: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    moments: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple([claim.order for claim in self.claims]))
+        object.__setattr__(self, "moments", tuple([c.submitted_at for c in self.claims]))
 
 
 @dataclass(frozen=True, slots=True)

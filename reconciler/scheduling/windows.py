@@ -86,6 +86,7 @@ def _windowed(
         eligible=old.eligible & ~closed,
         filtered=(*old.filtered, *((step,) if lost else ())),
         unreserved=shape,
+        form="",
     )
 
 

@@ -188,3 +188,64 @@ def test_a_long_backlog_is_placed_for_what_is_ahead_of_it(
     nodes = {p.job: p.tasks[0].node for p in schedule.schedule(at_once(now)).placements}
     assert [nodes["0-0"], nodes["0-1"]] == [1, 1]
     assert sum(node == 0 for job, node in nodes.items() if job.startswith("1-")) == 4
+
+
+def obvious(situation: Snapshot) -> list[list[str]]:
+    """Runs of claims of one queue, priority and moment, by age, that are of several lines."""
+    found: list[list[str]] = []
+    peers: dict[tuple[int, int], list[tuple[int, str, float, int]]] = {}
+    for number, line in enumerate(situation.lines):
+        if line.claims and not line.claims[0].missing:
+            for claim in line.claims:
+                entry = (claim.order, claim.job, claim.submitted_at, number)
+                peers.setdefault((line.queue, -line.priority), []).append(entry)
+    for _, claims in sorted(peers.items()):
+        claims.sort()
+        at = 0
+        while at < len(claims):
+            end = at
+            while end < len(claims) and claims[end][2] == claims[at][2]:
+                end += 1
+            if claims[at][2] and len({claim[3] for claim in claims[at:end]}) > 1:
+                found.append([claim[1] for claim in claims[at:end]])
+            at = end
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.integers(0, 1),
+            st.sampled_from([10, 50]),
+            st.integers(0, 6),
+            st.sampled_from([0.0, 1.0, 2.0]),
+        ),
+        max_size=14,
+    )
+)
+def test_moments_are_those_that_single_looks_find(
+    jobs: list[tuple[int, int, int, int, float]],
+) -> None:
+    lines: dict[tuple[int, int, int], list[Claim]] = {}
+    for number, (queue, kind, priority, order, moment) in enumerate(jobs):
+        claim = Claim(f"j{number:02d}", order, (0,), 1, submitted_at=moment)
+        lines.setdefault((queue, kind, priority), []).append(claim)
+    situation = dataclasses.replace(
+        cluster().snapshot(),
+        lines=tuple(
+            Line(
+                queue,
+                kind,
+                priority,
+                preemptible=True,
+                claims=tuple(sorted(claims, key=lambda claim: (claim.order, claim.job))),
+            )
+            for (queue, kind, priority), claims in lines.items()
+        ),
+    )
+    found = [
+        [situation.lines[line].claims[at].job for line, at in run]
+        for run in backlog._moments(situation)
+    ]
+    assert found == obvious(situation)

@@ -1,0 +1,346 @@
+"""What waits and is alike, kept from cycle to cycle: a cycle costs the jobs that changed.
+
+Of most jobs that wait nothing is to be worked out but what they ask for: they are not held, depend
+on nothing, were never tried, and no quota counts them. Such *plain* jobs are claims of a group here
+until their record changes; groups go out as the scheduler's lines with their columns. All others
+are *others*, and are looked at in each cycle (``lines``).
+"""
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import recall as recalls
+from reconciler.core import resizing
+from reconciler.core import shapes as forms
+from reconciler.core import work as desk
+from reconciler.model import desired, outcome, records
+from reconciler.model.reasons import Reason
+from reconciler.model.states import JobState
+from reconciler.scheduling import lines as line_columns
+from reconciler.scheduling import snapshot as columns
+
+#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows.
+Key = tuple[int, int, int, bool, float, tuple[int, ...], bool]
+
+
+class Kind(NamedTuple):
+    """What is alike in the claims of one group; ``form`` is what identifies their shape."""
+
+    queue: int
+    form: str
+    priority: int
+    preemptible: bool
+    duration_s: float
+
+
+class Group:
+    """Claims that are alike.
+
+    Attributes:
+        spec: of one job of them, whichever.
+        claims: by job. line: of them, None where they changed since it was made.
+        slot: its row among the columns. told: the reason that its jobs carry, None if unknown.
+    """
+
+    __slots__ = ("claims", "kind", "line", "slot", "spec", "told")
+
+    def __init__(self, kind: Kind, spec: desired.Job, slot: int) -> None:
+        self.kind = kind
+        self.spec = spec
+        self.slot = slot
+        self.claims: dict[str, columns.Claim] = {}
+        self.line: columns.Line | None = None
+        self.told: str | None = None
+
+
+class Lines(NamedTuple):
+    """Lines in the order of their keys.
+
+    Attributes:
+        groups: the group that each line is of, None for those with claims of other jobs too.
+        place: of each slot, where its line is; -1: nowhere.
+    """
+
+    lines: tuple[columns.Line, ...]
+    columns: columns.LineColumns
+    groups: Sequence[Group | None]
+    place: NDArray[np.int64]
+
+
+NOTHING = Lines((), line_columns.columns_of(()), (), np.full(1, -1, dtype=np.int64))
+
+
+class Pending(recalls.Part):
+    """Plain jobs by group, and the names of the others.
+
+    Attributes:
+        others: names of jobs that wait and are not plain.
+        changed: names of jobs that had to be looked at in this cycle.
+        group_of: a plain job's group.
+        counts: queue to the number of its plain jobs.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._recall = recall
+        self.jobs |= recall.waiting.known
+        self.changed: set[str] = set()
+        self.others: set[str] = set()
+        self.group_of: dict[str, Group] = {}
+        self.counts: dict[str, int] = {}
+        self._structure: desired.Structure | None = None
+        self._epoch: object = None
+        #: The reasons of the last outcome, whether it was absorbed, and the one before.
+        self._expected: object = None
+        self._sure = self._trusted = False
+        self._promised: set[str] = set()
+        self._groups: dict[Kind, Group] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of any job."""
+        self.others.clear()
+        self.group_of.clear()
+        self.counts.clear()
+        self._groups.clear()
+        self._free: list[int] = []
+        self._by_slot: list[Group] = []
+        self._table = np.zeros((64, line_columns.WIDTH), dtype=np.int64)
+        self._stale: set[Group] = set()
+        self._numbers: Mapping[str, int] = {}
+        self._keys: list[tuple[Key, int]] = []
+        self._gone: list[tuple[Key, int]] = []
+        self._new: set[Group] = set()
+
+    # -- what changed
+
+    def renew(self, work: desk.Work, shapes: forms.Shapes) -> None:
+        """Look again at jobs that may have changed."""
+        self._trusted, self._sure, self._expected = self._sure, False, None
+        structure = work.desired.structure
+        changed = self.take_jobs(work.touched_jobs())
+        promised = set(work.observed.promised)
+        changed |= promised | self._promised
+        self._promised = promised
+        if structure is not self._structure or shapes.epoch is not self._epoch:
+            self._structure, self._epoch = structure, shapes.epoch
+            self._rows = {name: row for row, name in enumerate(structure.queues)}
+            changed |= self.start_anew()
+        draft = work.drafts.get
+        known = work.observed.jobs
+        for name in changed:
+            self._drop(name)
+            one = draft(name)
+            record = one.record() if one is not None else known.get(name)
+            if record is not None and not record.finished:
+                self._put(record, shapes)
+        self.changed = changed
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """What was decided last is so now, if this is it."""
+        self._sure |= result.reasons is self._expected
+
+    def begin_telling(self, reasons: dict[str, tuple[Reason, ...]]) -> set[str]:
+        """Jobs of which the last reasons may not have come to their records.
+
+        ``reasons``: those of this cycle's outcome, by which it is known again.
+        """
+        self._expected = reasons
+        if self._trusted:
+            return set()
+        for group in self._groups.values():
+            group.told = None
+        return set(self._recall.waiting.known)
+
+    def start_anew(self) -> set[str]:
+        """Forget everything; the names of jobs to look at then."""
+        self._forget()
+        return set(self._recall.waiting.known)
+
+    def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
+        spec, elements = record.spec, record.elements
+        waits = desk.PENDING in elements
+        held = spec.suspend or record.state is JobState.HELD
+        if not (waits or spec.is_elastic or held):
+            return  # all of it runs
+        form = shapes.offered(spec) if waits and self._is_plain(record) else None
+        if form is None:
+            self.others.add(spec.name)
+            return
+        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
+        kind = Kind(self._rows[spec.queue], form, spec.priority, spec.preemptible, limit_s)
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = self._begin(kind, spec)
+        indexes: tuple[int, ...] = (0,)
+        if len(elements) > 1:
+            indexes = tuple([i for i, code in enumerate(elements) if code == desk.PENDING])
+        group.claims[spec.name] = columns.Claim(
+            spec.name,
+            record.order,
+            indexes,
+            len(indexes),
+            spec.owner,
+            submitted_at=record.submitted_at,
+        )
+        self.group_of[spec.name] = group
+        self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
+        self._stale.add(group)
+
+    def _is_plain(self, record: records.JobRecord) -> bool:
+        """Whether a job that waits is a claim for all that may start of it, whatever time it is."""
+        spec, structure = record.spec, self._structure
+        if structure is None or structure.quotas or structure.reservations:
+            return False
+        settings = structure.settings
+        return not (
+            record.notes
+            or spec.suspend
+            or record.state is JobState.HELD
+            or spec.depends_on
+            or spec.parallelism is not None
+            or spec.deadline is not None
+            or spec.name in self._promised
+            or spec.queue not in self._rows
+            or settings.suspend
+            or settings.scheduling.learned_quantile is not None
+            or resizing.is_resizable(spec)
+        )
+
+    def _begin(self, kind: Kind, spec: desired.Job) -> Group:
+        if self._free:
+            slot = self._free.pop()
+            group = self._by_slot[slot] = Group(kind, spec, slot)
+        else:
+            slot = len(self._by_slot)
+            group = Group(kind, spec, slot)
+            self._by_slot.append(group)
+            if slot == len(self._table):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+        self._new.add(group)
+        return group
+
+    def _drop(self, name: str) -> None:
+        self.others.discard(name)
+        group = self.group_of.pop(name, None)
+        if group is not None:
+            del group.claims[name]
+            self.counts[group.spec.queue] -= 1
+            self._stale.add(group)
+
+    # -- what goes out
+
+    def forms(self) -> set[str]:
+        """The forms of all plain jobs."""
+        self._sweep()
+        return {kind.form for kind in self._groups}
+
+    def _sweep(self) -> None:
+        """Let groups go that nobody is in."""
+        for group in [group for group in self._stale if not group.claims]:
+            self._stale.discard(group)
+            del self._groups[group.kind]
+            self._free.append(group.slot)
+            if group in self._new:
+                self._new.discard(group)
+            else:
+                self._gone.append((self._key(group), group.slot))
+
+    def _key(self, group: Group) -> Key:
+        kind = group.kind
+        return (
+            kind.queue,
+            self._numbers[kind.form],
+            kind.priority,
+            kind.preemptible,
+            kind.duration_s,
+            (),
+            False,
+        )
+
+    def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[columns.Claim]]) -> Lines:
+        """The lines of plain jobs and of others.
+
+        Args:
+            numbers: index of the shape of each form.
+            more: claims of others by key.
+        """
+        self._arrange(numbers)
+        for group in self._stale:
+            self._make(group)
+        self._stale.clear()
+        if more:
+            return self._with(more)
+        slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
+        groups = [self._by_slot[slot] for _, slot in self._keys]
+        return self._out([group.line for group in groups], groups, self._table[slots], slots)
+
+    def _arrange(self, numbers: Mapping[str, int]) -> None:
+        """Bring the order of groups up to date."""
+        if numbers != self._numbers:
+            self._numbers = dict(numbers)
+            self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
+            for group in self._groups.values():
+                self._stale.add(group)
+        else:
+            for entry in self._gone:
+                del self._keys[bisect.bisect_left(self._keys, entry)]
+            self._keys += [(self._key(group), group.slot) for group in self._new]
+            self._keys.sort()
+        self._gone.clear()
+        self._new.clear()
+
+    def _make(self, group: Group) -> None:
+        claims = sorted(group.claims.values(), key=_order)
+        line = group.line = line_of(self._key(group), claims)
+        self._table[group.slot] = line_columns.row_of(line)
+
+    def _with(self, more: Mapping[Key, list[columns.Claim]]) -> Lines:
+        """Lines of plain jobs among lines, or parts of lines, of others."""
+        made: dict[Key, tuple[columns.Line, Group | None]] = {}
+        for key, slot in self._keys:
+            group = self._by_slot[slot]
+            if group.line is not None:
+                made[key] = (group.line, group)
+        for key, claims in more.items():
+            known = made.get(key)
+            both = claims
+            if known is not None:
+                both = [*claims, *known[0].claims]
+                if known[1] is not None:
+                    known[1].told = None
+            made[key] = (line_of(key, sorted(both, key=_order)), None)
+        keys = sorted(made)
+        found = [made[key] for key in keys]
+        slots = np.array([-1 if owner is None else owner.slot for _, owner in found], np.int64)
+        table = self._table[slots]
+        for at, (line, owner) in enumerate(found):
+            if owner is None:
+                table[at] = line_columns.row_of(line)
+        return self._out([line for line, _ in found], [group for _, group in found], table, slots)
+
+    def _out(
+        self,
+        made: Iterable[columns.Line | None],
+        groups: Sequence[Group | None],
+        table: NDArray[np.int64],
+        slots: NDArray[np.int64],
+    ) -> Lines:
+        place = np.full(len(self._by_slot) + 1, -1, dtype=np.int64)
+        place[slots] = np.arange(len(slots))
+        place[-1] = -1  # where those of no group have been put
+        lines = tuple([line for line in made if line is not None])
+        return Lines(lines, line_columns.from_table(table), groups, place)
+
+
+def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:
+    return (claim.order, claim.job, claim.elements)
+
+
+def line_of(key: Key, claims: Iterable[columns.Claim]) -> columns.Line:
+    """The line of a key; ``claims`` are in order."""
+    return columns.Line(*key[:4], tuple(claims), key[4], key[5])
