@@ -334,16 +334,36 @@ class Applied:
         ]
 
     def _keep_queues_in_use(self, earlier: "_Earlier") -> None:
-        """Refuse the new structure where jobs in force would be left without their queue."""
+        """Refuse the new structure where jobs in force would be left without their queue.
+
+        By the structure before, to which that goes back, jobs may be as they are written now, and
+        in other queues: it is judged by them once more. Whoever comes back to this revision finds
+        them so, and has to decide alike.
+        """
+        taken_away = self._queues_taken_away(earlier)
+        if not taken_away:
+            return
+        new, fine = (self.basis, self.structure_revision, self._origins), self._structure_problems
+        self._revert_structure(earlier, taken_away)
+        if self.jobs == earlier.jobs:
+            return
+        reverted = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
+        self.basis, self.structure_revision, self._origins = new
+        self.structure_refused, self._structure_problems = False, fine
+        self._judge_by_structure()
+        taken_away = self._queues_taken_away(reverted)
+        if taken_away:
+            self._revert_structure(reverted, taken_away)
+
+    def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
+        """Queues that jobs in force are in and that the structure does not have."""
         queues = self.basis.structure.queues
         users: dict[str, list[str]] = {}
         for name, job in self.jobs.items():
             if job.queue not in queues:
                 users.setdefault(job.queue, []).append(name)
         self._queue_users = {name for names in users.values() for name in names}
-        if not users:
-            return
-        problems = [
+        return [
             desired.Problem(
                 rule="queue-in-use",
                 severity="error",
@@ -355,7 +375,12 @@ class Applied:
             )
             for queue, names in sorted(users.items())
         ]
-        self._revert_structure(earlier, problems)
+
+    def _judge_by_structure(self) -> None:
+        """Judge all jobs by the structure there is."""
+        self._fitting = checks.Fitting(self.basis.structure)
+        self._rules = policies.Rules(self.basis.structure.policies)
+        self._apply_jobs({*self._candidates, *self.jobs})
 
     def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
         """Go on with the structure before, and judge the jobs by it."""

@@ -84,6 +84,29 @@ def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
         check_order(state)
 
 
+def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -> None:
+    """As whoever starts anew finds it: in the queue that it is in by then."""
+    queue = "apiVersion: muster/v1\nkind: Queue\nmetadata: {{name: {}}}\n".format
+    first: dict[str, str | None] = {
+        "q.yaml": queue("q"),
+        "r.yaml": queue("r"),
+        "a.yaml": job("a", queue="q"),
+    }
+    state = applied.Applied(incumbents.Incumbents(), read)
+    assert state.apply("1", changes(first), {})
+    second: dict[str, str | None] = {
+        "q.yaml": queue("s"),
+        "r.yaml": None,
+        "a.yaml": job("a", queue="r"),
+    }
+    assert state.apply("2", changes(second), {})
+    assert state.jobs["a"].queue == "r"
+    assert [one.object for one in state.problems() if one.rule == "queue-in-use"] == ["Queue/r"]
+    again = applied.Applied(incumbents.decode(incumbents.encode(state.incumbents())), read)
+    assert again.apply("2", changes(second), {})
+    assert errors(again) == errors(state)
+
+
 def check_order(state: applied.Applied) -> None:
     """Dependencies in force have no cycle: they can be taken away from the end."""
     left = {
