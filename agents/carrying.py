@@ -7,11 +7,12 @@ the supervisor's offers are to be used. The shell calls it under its lock.
 import os
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agents import cores, gates, hosts, images, runtimes, state, tasks, trash, vault, views
+from agents import cores, gates, hosts, images, mps, runtimes, state, tasks, trash, vault, views
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -29,6 +30,7 @@ class Carrier:
         self.images = images.Images(settings.image_timeout_s)
         self._vault = vault.Vault(settings.secrets, settings.secret_command)
         self._fetching: set[str] = set()
+        self._daemons = mps.Daemons(Path(place.root))
         self._ready: dict[str, dict[str, Any]] = {}
         self._released: set[str] = set()
         #: Where tasks wait for checks of the node; None: nobody makes any.
@@ -46,6 +48,9 @@ class Carrier:
             path=facts.get("path", ""),
         )
         self.place = msgspec.structs.replace(self.place, holding=holding)
+        self._daemons.keep(
+            {one["id"] for one in hello.get("records", ()) if one["state"] != AttemptState.ENDED}
+        )
         self._takes_spares = bool(hello.get("spares"))
         self._cores = None
         if self._settings.pin_cpus and "cpuset" in enforces:
@@ -68,6 +73,7 @@ class Carrier:
                 continue
             if self._cores is not None:
                 self._cores.give_back(report.id)
+            self._daemons.leave(report.id)
             if self.gate is not None and report.started_at is not None:
                 self.gate.leave()
 
@@ -96,9 +102,10 @@ class Carrier:
         self._ready.pop(step.assignment.attempt, None)
         self._released.discard(step.assignment.attempt)
         image, secrets = order.pop("image", None), order.pop("wanted", None)
+        sharing = order.pop("mps", None)
         if image is not None and order["op"] == "start" and step.assignment.hold:
             order["hold"] = True
-        if image is None and secrets is None:
+        if image is None and secrets is None and sharing is None:
             return [order]
         name = step.assignment.attempt
 
@@ -107,11 +114,15 @@ class Carrier:
 
         def fetch() -> None:
             try:
-                add_secrets(order, secrets, self._vault)
-            except vault.SecretError as problem:
+                if secrets is not None:
+                    add_secrets(order, secrets, self._vault)
+                if sharing is not None:
+                    self._daemons.want(name, sharing)
+            except (vault.SecretError, mps.MpsError) as problem:
                 told(str(problem))
                 return
             if name not in self._fetching:
+                self._daemons.leave(name)
                 return
             self._fetching.discard(name)
             if image is None:
@@ -119,7 +130,7 @@ class Carrier:
             else:
                 self.images.want(name, image, told)
 
-        if secrets is None:
+        if secrets is None and sharing is None:
             self.images.want(name, image, told)
         else:
             self._fetching.add(name)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents import cgroups, hosts, keeper, owners, probe, samples, sandbox, tasks
+from agents import cgroups, hosts, keeper, mps, owners, probe, samples, sandbox, tasks
 from agents.link import LinkError, Target
 from reconciler.model import devices
 from reconciler.model.hosts import Host
@@ -81,6 +81,8 @@ def findings(
     yield from gpus(sample, top)
     yield from isolation(top)
     yield from runtimes(os.environ.get("PATH", os.defpath))
+    if sample is not None and sample.devices:
+        yield from sharing()
     yield from machine(hosts.read(top))
     yield from shared_memory(top)
     yield from link(given)
@@ -287,6 +289,18 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
         )
     else:
         yield Finding("controller", OK, f"{given.server} can be reached")
+
+
+def sharing() -> Iterator[Finding]:
+    """What a shared GPU can be held to here."""
+    if shutil.which(mps.PROGRAM) is None:
+        found = f"no {mps.PROGRAM}: tasks that share a GPU take turns on it; shares are counted"
+        yield Finding("gpu-sharing", NOTE, found, "install it for pools with `sharing: mps`")
+        return
+    yield Finding(
+        "gpu-sharing", OK, "MPS for tasks of one user; threads and memory of a share are arranged, "
+        f"not enforced; {NOT_EXERCISED}"
+    )  # fmt: skip
 
 
 def _gib(amount: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agents import checkpoints as saves
-from agents import frameworks, images, runtimes, views
+from agents import frameworks, images, mps, runtimes, views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -114,6 +114,12 @@ def order_for(
         gang = frameworks.gang_of(assignment, template, place.name)
         argv, files, more = frameworks.launch(gang, argv, folder, assignment.secret)
         environment |= more
+    sharing = shared_device(assignment, template, place, user)
+    if sharing is not None:
+        gpu = next(gpu for gpu in place.gpus if gpu.index == sharing.device)
+        environment |= mps.environment(
+            f"{place.root}/mps/{sharing.name}", assignment.share_milli, gpu.memory_bytes
+        )
     cwd = template.working_directory or f"{folder}/work"
     if template.runtime != "process":
         task = {"argv": argv, "script": script, "cwd": cwd, "env": environment}
@@ -126,6 +132,7 @@ def order_for(
         "script": script,
         "files": files,
         "wanted": wanted_secrets(template, user),
+        "mps": sharing,
         "env": environment,
         "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
@@ -144,6 +151,18 @@ def order_for(
             alone=user.switch,
         ),
     }
+
+
+def shared_device(
+    assignment: Assignment, template: TaskTemplate, place: Place, user: User
+) -> mps.Wanted | None:
+    """The device that a plain process is to share by MPS; None: it shares none, or by turns."""
+    if not template.mps or assignment.share_milli >= 1000 or template.runtime != "process":
+        return None
+    given = [gpu for gpu in place.gpus if gpu.index in assignment.devices and not gpu.simulated]
+    if len(given) != 1:
+        return None
+    return mps.Wanted(given[0].index, given[0].uuid, switch_to(user) if user.switch else None)
 
 
 def _contained(

@@ -42,7 +42,7 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         ),
         levels=levels,
         domains=domains,
-        shareable=spec.sharing != "none",
+        sharing=spec.sharing,
         mig=_mig(spec, faults),
         overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
         gpu_driver=spec.nodes.driver,

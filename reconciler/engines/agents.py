@@ -201,6 +201,7 @@ class AgentsEngine:
             checkpoint_signal=checkpoint.signal if checkpoint else "SIGTERM",
             saves=checkpoint.rule if checkpoint else None,
             image_timeout_s=spec.image_timeout_s,
+            mps=pool is not None and pool.sharing == "mps",
             grace_s=attempt.grace_s,
             lease_s=attempt.lease_s,
             user=structure.unix_users.get(spec.owner),

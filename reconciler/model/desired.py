@@ -377,7 +377,7 @@ class Pool(msgspec.Struct, frozen=True):
     taints: tuple[Taint, ...] = ()
     levels: tuple[str, ...] = ()
     domains: dict[str, tuple[str, ...]] = {}
-    shareable: bool = True
+    sharing: Literal["time-slice", "mps", "none"] = "time-slice"
     mig: tuple[MigLayout, ...] = ()
     overcommit: tuple[float, float] = (1.0, 1.0)
     gpu_driver: str = ""
@@ -394,6 +394,11 @@ class Pool(msgspec.Struct, frozen=True):
         has = self.node_resources
         cpu, memory = self.overcommit
         return Resources(int(has.cpu_milli * cpu), int(has.memory_bytes * memory), has.gpu_milli)
+
+    @property
+    def shareable(self) -> bool:
+        """Whether a device may be shared by tasks."""
+        return self.sharing != "none"
 
 
 def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:

@@ -64,7 +64,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
     value, empty for none; no value ever comes this way. ``saves`` is how a checkpoint is known
     to be whole; None: by what the task says alone. ``image_timeout_s`` is how long the pull of its
-    image may take, None: as long as the node says.
+    image may take, None: as long as the node says. ``mps``: a shared device is shared by MPS.
     """
 
     job: str
@@ -90,6 +90,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     secrets: tuple[tuple[str, str], ...] = ()
     saves: taskwords.Rule | None = None
     image_timeout_s: float | None = None
+    mps: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -88,7 +88,6 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
     (desired.Pool, "levels"): ("topology.levels", None),
     (desired.Pool, "domains"): ("topology.domains", _domains),
-    (desired.Pool, "shareable"): ("sharing", _choice("time-slice", "none")),
     (desired.Pool, "mig"): ("nodes.gpus.mig", None),
     (desired.Pool, "overcommit"): ("overcommit", _overcommit),
     (desired.Pool, "leaving"): ("drain", None),

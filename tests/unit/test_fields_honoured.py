@@ -1171,3 +1171,10 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
         assert rules == ([] if theirs else ["reserved-environment"]), name
     assert problems((put(whole, where, {f"{normalise.RESERVED_PREFIX}X": ""}), pool()))
     assert not problems((put(job(), "spec.environment", {"RANK": "1"}), pool()))
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+def test_nodes_are_told_how_devices_are_shared(sharing: str) -> None:
+    """The other side of ``NodePool.spec.sharing``: which tasks it lets in is told elsewhere."""
+    run = Run((job(), pool(sharing=sharing)))
+    assert run.template().mps is (sharing == "mps")

@@ -299,11 +299,13 @@ class NodePoolSpec(Part, frozen=True):
         ),
     ] = None
     sharing: Annotated[
-        Literal["time-slice", "none"],
+        Literal["time-slice", "mps", "none"],
         doc(
-            "Whether a GPU may be shared by tasks that ask for less than one: they take turns on "
-            "it, and nothing keeps one within its share.",
-            example="none",
+            "Whether and how a GPU may be shared by tasks that ask for less than one. "
+            "`time-slice`: they take turns on it. `mps`: those of one user compute at the same "
+            "time, and each is told its share of threads and memory. Nothing keeps one that does "
+            "not go by it within its share.",
+            example="mps",
         ),
     ] = "time-slice"
     overcommit: Annotated[
