@@ -20,14 +20,15 @@ from reconciler.model.drift import (
     RemedyState,
     RemedyVerb,
 )
+from reconciler.model.provisioning import InstanceState
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: A node that has not told of an order after so long never got it, or is away.
 LOST_AFTER_S = 300.0
 #: How long a node waits for another look whether it is its turn.
 TURN_S = 60.0
-#: States of a node whose machine is on its way out.
-_LEAVING = (NodeState.DRAINING, NodeState.DRAINED, NodeState.UNHEALTHY, NodeState.UNKNOWN)
+#: States of a machine on its way out.
+_LEAVING = (InstanceState.DRAINING, InstanceState.DESTROYING)
 #: The most elements that leave an overfull queue at once.
 EVICT_MAX = 200
 
@@ -214,13 +215,18 @@ def _heal(work: desk.Work, row: Drift) -> None:
 
 def _busy(work: desk.Work, pool: str) -> set[str]:
     """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
+    leaving = {
+        one.node
+        for book in work.books.values()
+        for one in book.instances.values()
+        if one.state in _LEAVING
+    }
     busy = set()
     for one in work.remedies:
         if one.pool != pool or not one.node:
             continue
-        node = work.node(one.node) if one.verb == "replace" else None
-        leaving = node is not None and node.state in _LEAVING
-        if leaving or (one.open and one.verb in HEALING_VERBS):
+        replaced = one.verb == "replace" and one.node in leaving
+        if replaced or (one.open and one.verb in HEALING_VERBS):
             busy.add(one.node)
     return busy
 

@@ -12,7 +12,16 @@ from reconciler.model import times
 FORMS = ("readable", "json")
 
 #: Control characters, and the two separators that some readers take for ends of lines.
-_ENDS = (127, 0x85, 0x2028, 0x2029)
+#: Those of the second set of control characters, and what turns the direction of text.
+_ENDS = (
+    *range(127, 160),
+    0x2028,
+    0x2029,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
 _ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *_ENDS)}
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ENDS}
 

@@ -402,6 +402,23 @@ def test_the_node_of_a_failed_check_is_replaced_one_at_a_time() -> None:
     assert {cloud.memory.nodes[name].state for name in up} == {NodeState.READY}
 
 
+def test_a_machine_that_is_no_better_is_replaced_again() -> None:
+    cloud = Cloud()
+    cloud.scale(msgspec.structs.replace(ASKED, minimum=1, maximum=1), **HEALED)
+    cloud.go(60)
+    replaced = 0
+    for _ in range(3):
+        (before,) = cloud.machines
+        cloud.nodes["c-0"] = Unhealthy.of(cloud.nodes["c-0"])
+        for _ in range(120):
+            cloud.go(60)
+            if before not in cloud.machines and cloud.states() == {"c-0": "Up"}:
+                replaced += 1
+                break
+    assert replaced == 3
+    assert [one.state for one in cloud.memory.remedies] == ["done"] * 3
+
+
 # --- what goes wrong ------------------------------------------------------------------------
 
 
