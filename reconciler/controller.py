@@ -8,7 +8,7 @@ nodes of it. Killed at any moment it loses nothing that anybody was told.
 import logging
 import selectors
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -59,6 +59,7 @@ class Loop:
         provision: given all open orders of pools whose nodes come and go, whenever they change;
             it returns at once, and puts what comes of them into ``inbox``.
         event_lines: where what happens is written, if anywhere.
+        told: how many notices came to which end, by channel and result.
         clock: seconds since the epoch.
     """
 
@@ -74,6 +75,7 @@ class Loop:
         adopting: bool = False,
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         event_lines: logs.EventLines | None = None,
+        told: Callable[[], Mapping[tuple[str, str], int]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -83,6 +85,7 @@ class Loop:
         self._provision = provision
         self._provisions: object = None
         self._event_lines = event_lines
+        self._told = told
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
@@ -423,6 +426,7 @@ class Loop:
             epoch=self._epoch,
             now=self._clock(),
             disk=metrics.disk_of(self._state_folder, self._store.path),
+            told=self._told(),
         )
 
     def _published(self, page: bytes | None) -> link.Published:

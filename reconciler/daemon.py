@@ -27,6 +27,7 @@ from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, loglines, records
+from reconciler.notices import delivery, messages
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
@@ -59,9 +60,11 @@ class RepositoryThread(threading.Thread):
         *,
         allow_root: bool,
         audit: auditing.Log | None = None,
+        notifier: delivery.Notifier | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
         self._audit = audit
+        self._notifier = notifier
         self._chained: auditing.Line | None = None
         self._repository = repository
         self._loader = reading
@@ -127,6 +130,13 @@ class RepositoryThread(threading.Thread):
             packed = incumbents.encode(self._loader.incumbents())
             self._inbox.put_desired(self._with_root(value), packed)
             self._note(value)
+            self._notify(value)
+
+    def _notify(self, value: desired.Desired) -> None:
+        """Have those told outside who want to know what became of the revision."""
+        notice = messages.of_status(value.status, time.time())
+        if self._notifier is not None and notice is not None:
+            self._notifier.tell(notice, value.structure.settings.notifications)
 
     def _record(self, value: desired.Desired, took_s: float) -> None:
         """Add what became of a revision to the audit log, once for each outcome."""
@@ -310,6 +320,12 @@ def parser() -> argparse.ArgumentParser:
         help="scripts that pools with `provisioner: exec` may name; nobody else may write there",
     )
     options.add_argument(
+        "--notify-secrets",
+        type=Path,
+        metavar="FOLDER",
+        help="keys and tokens of notifications; default: `notify` in the state folder",
+    )
+    options.add_argument(
         "--accept-revision",
         metavar="COMMIT",
         help="take this revision although it does not follow the last one (a rewritten history)",
@@ -420,6 +436,13 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
         packed = store.incumbents()
         before = incumbents.decode(packed) if packed else incumbents.Incumbents()
         inbox = inboxes.Inbox()
+        notifier = delivery.Notifier(
+            options.notify_secrets or options.state / "notify",
+            options.state / "notified.json",
+            clock=time.time,
+            monotonic=time.monotonic,
+            random=random.random,
+        )
         reading = RepositoryThread(
             repository,
             loader.Loader(
@@ -432,6 +455,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
             watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
             allow_root=options.allow_root,
             audit=auditing.Log(options.state / auditing.FILE),
+            notifier=notifier,
         )
         watching = _watch(options.repo, reading)
         scripts = options.provisioners.resolve() if options.provisioners else None
@@ -446,10 +470,12 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
             structure=before.basis.structure if before.basis else desired.Structure(),
             provision=running.want,
             event_lines=lines,
+            told=notifier.counts,
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: loop.stop())
+        notifier.start()
         reading.start()
         server.start()
         try:
@@ -457,6 +483,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
         finally:
             server.stop()
             reading.stop()
+            notifier.stop()
             running.stop()
             if watching is not None:
                 watching.close()

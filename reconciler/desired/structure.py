@@ -5,6 +5,7 @@ agree with each other; out comes a ``normalise.Basis``, or the faults of each do
 or nothing: a structure with one error in it is refused as a whole.
 """
 
+import urllib.parse
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -198,6 +199,50 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
             per_hour=spec.drift.remediation.per_hour,
         ),
         verification=spec.verification.mode,
+        notifications=_channels(spec.notifications, faults),
+    )
+
+
+_REASONS = ("applied", "refused", "held", "unreadable")
+_FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api/v4"}
+
+
+def _channels(
+    said: Sequence[cluster.NotificationSpec], faults: Faults
+) -> tuple[desired.Channel, ...]:
+    """Whom to tell."""
+    found: dict[str, desired.Channel] = {}
+    for position, one in enumerate(said):
+        path = ("spec", "notifications", position)
+        if one.name in found:
+            faults.add("duplicate-name", "another has this name", *path, "name", found=one.name)
+        if one.kind != "webhook" and not one.repository:
+            faults.add("no-repository", f"{one.kind} needs `repository`", *path)
+        url = (one.url or _FORGES.get(one.kind, "")).rstrip("/")
+        if not _is_safe(url):
+            faults.add(
+                "unsafe-url",
+                "news and the secret that goes with it would be readable on the way",
+                *(*path, "url"),
+                found=url or "nothing",
+                expected="https://…, or http:// to the controller's own machine",
+            )
+        found[one.name] = desired.Channel(
+            one.name, one.kind, url, one.secret, one.repository or "", tuple(one.on) or _REASONS
+        )
+    return tuple(found.values())
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if not url.isprintable() or not url.isascii() or " " in url or parts.username is not None:
+        return False
+    return bool(host) and (
+        parts.scheme == "https" or (parts.scheme == "http" and host in desired.LOOPBACK)
     )
 
 

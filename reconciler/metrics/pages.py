@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 import msgspec
@@ -113,6 +114,7 @@ def render_cluster(
     epoch: int,
     now: float,
     disk: Disk | None = None,
+    told: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> bytes:
     """The cluster's page. What changes only with cycles is exact; it costs no more than they."""
     page = Text("cluster")
@@ -126,6 +128,9 @@ def render_cluster(
     _put_pools(page, sums, memory, wanted)
     _put_queues(page, counters, sums)
     _put_suspended(page, sums, wanted)
+    page.put("muster_approvals_waiting", sum(bool(one.digest) for one in wanted.status.held))
+    for (channel, result), count in sorted(told.items()):
+        page.put("muster_notifications_total", count, channel, result)
     _put_quotas(page, memory, wanted, now)
     for node, count in sorted(counters.failures.items()):
         record = memory.nodes.get(node)

@@ -563,6 +563,28 @@ class Remediation(msgspec.Struct, frozen=True):
     per_hour: int = 60
 
 
+#: Hosts that are this machine.
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Channel(msgspec.Struct, frozen=True):
+    """Whom to tell what becomes of revisions.
+
+    Attributes:
+        url: of a webhook, or of a forge's API without a slash at the end.
+        repository: of a forge, as it names it.
+        secret: name of a file of the controller.
+        on: reasons that are told.
+    """
+
+    name: str
+    kind: Literal["webhook", "github", "gitlab"]
+    url: str
+    secret: str
+    repository: str = ""
+    on: tuple[str, ...] = ()
+
+
 class Settings(msgspec.Struct, frozen=True):
     """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them."""
 
@@ -580,6 +602,7 @@ class Settings(msgspec.Struct, frozen=True):
     drift: dict[str, Action] = {}
     remediation: Remediation = Remediation()
     verification: Literal["off", "warn", "required"] = "off"
+    notifications: tuple[Channel, ...] = ()
 
 
 class Structure(msgspec.Struct, frozen=True):

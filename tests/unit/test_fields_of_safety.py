@@ -6,10 +6,12 @@ The cases are of the form of ``test_fields_honoured``.
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reconciler.core import safety
 from reconciler.model import desired
+from reconciler.notices import messages
 from reconciler.operations import permissions
 from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
@@ -80,6 +82,62 @@ TABLE: dict[str, Case] = {
         held(less=True),
         (["outside-window"], []),
         safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
+    ),
+}
+
+CHAT: Json = {"name": "chat", "kind": "webhook", "url": "https://x.org/h", "secret": "k"}
+TOLD = (base.document("Cluster", "c", {"notifications": [CHAT]}),)
+FORGE: Json = {"name": "f", "kind": "github", "repository": "o/r", "secret": "k"}
+OF_FORGE = (base.document("Cluster", "c", {"notifications": [FORGE]}),)
+NEWS = messages.Notice("Revision", "held", "a" * 40, "it waits", "2027-01-01T00:00:00Z")
+
+
+def sent(run: Run) -> messages.Request:
+    """What the first channel is sent; what becomes of it is told by ``notices/test_delivery``."""
+    made = messages.request(run.structure.settings.notifications[0], NEWS, "secret", 1.0)
+    assert made is not None
+    return made
+
+
+TABLE |= {
+    "Cluster.spec.notifications[].name": Case(
+        ("one", "two"),
+        lambda run, _: msgspec.json.decode(sent(run).body)["channel"],
+        ("one", "two"),
+        TOLD,
+    ),
+    "Cluster.spec.notifications[].kind": Case(
+        ("github", "gitlab"),
+        lambda run, _: sent(run).url,
+        (
+            f"https://api.github.com/repos/o/r/statuses/{NEWS.revision}",
+            f"https://gitlab.com/api/v4/projects/o%2Fr/statuses/{NEWS.revision}",
+        ),
+        OF_FORGE,
+    ),
+    "Cluster.spec.notifications[].secret": Case(
+        ("k", "other"),
+        lambda run, _: run.structure.settings.notifications[0].secret,
+        ("k", "other"),
+        TOLD,
+    ),
+    "Cluster.spec.notifications[].url": Case(
+        ("https://a.org/x", "http://127.0.0.1:1/y"),
+        lambda run, _: sent(run).url,
+        ("https://a.org/x", "http://127.0.0.1:1/y"),
+        TOLD,
+    ),
+    "Cluster.spec.notifications[].repository": Case(
+        ("o/r", "o/s"),
+        lambda run, _: sent(run).url.split("/")[5],
+        ("r", "s"),
+        OF_FORGE,
+    ),
+    "Cluster.spec.notifications[].on": Case(
+        (["held"], ["applied"]),
+        lambda run, _: list(run.structure.settings.notifications[0].on),
+        (["held"], ["applied"]),
+        TOLD,
     ),
 }
 

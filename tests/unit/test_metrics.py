@@ -124,7 +124,7 @@ def cluster_page() -> str:
     counters, observed, wanted = filled()
     return metrics.render_cluster(
         counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0,
-        disk=metrics.Disk(50, 100, 7),
+        disk=metrics.Disk(50, 100, 7), told={("chat", "sent"): 1},
     ).decode()  # fmt: skip
 
 

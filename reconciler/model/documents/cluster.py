@@ -277,12 +277,55 @@ class VerificationSpec(Part, frozen=True):
     ] = "off"
 
 
+class NotificationSpec(Part, frozen=True):
+    """Whom to tell what becomes of revisions."""
+
+    name: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")],
+        doc("Name, which metrics and commit statuses bear.", example="chat"),
+    ]
+    kind: Annotated[
+        Literal["webhook", "github", "gitlab"],
+        doc(
+            "`webhook`: a signed POST of JSON; `github`, `gitlab`: the status of the commit.",
+            example="webhook",
+        ),
+    ]
+    secret: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")],
+        doc(
+            "File in the controller's folder of secrets (`--notify-secrets`): the key that signs "
+            "for a webhook, the token for a forge.",
+            example="chat-key",
+        ),
+    ]
+    url: Annotated[
+        Annotated[str, msgspec.Meta(max_length=2048)] | None,
+        doc(
+            "Of the webhook, or of the forge's API where it is not the public one: `https`, or "
+            "`http` on the controller's own machine.",
+            example="https://chat.example.org/hooks/muster",
+        ),
+    ] = None
+    repository: Annotated[
+        Annotated[
+            str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+$", max_length=512)
+        ]
+        | None,
+        doc("For forges: the repository, or the project.", example="example/cluster-state"),
+    ] = None
+    on: Annotated[
+        list[Literal["applied", "refused", "held", "unreadable"]],
+        doc(
+            "What is told: a revision is in force, has errors, waits for approval or its time; or "
+            "the repository can't be read, for which forges have no form. None: all of it.",
+            example=["held", "refused"],
+        ),
+    ] = []
+
+
 class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
-
-    not_built: ClassVar[dict[str, str]] = {
-        "notifications": "notifications are not built yet",
-    }
 
     engine: Annotated[
         Literal["agents"], doc("Where work runs: Muster's own node agents.", example="agents")
@@ -321,6 +364,20 @@ class ClusterSpec(Part, frozen=True):
     retention: Annotated[
         RetentionSpec, doc("How long what is over is remembered.", example={"events": "30d"})
     ] = RetentionSpec()
+    notifications: Annotated[
+        Annotated[list[NotificationSpec], msgspec.Meta(max_length=32)],
+        doc(
+            "Whom to tell what becomes of revisions.",
+            example=[
+                {
+                    "name": "chat",
+                    "kind": "webhook",
+                    "url": "https://chat.example.org/hooks/muster",
+                    "secret": "chat-key",
+                }
+            ],
+        ),
+    ] = []
     drift: Annotated[
         DriftSpec,
         doc(

@@ -1,0 +1,273 @@
+"""Sends notices: one thread, one bounded queue, waits that double, and an end to trying.
+
+What was delivered is remembered over a restart, so that a controller that starts again tells
+nothing twice. A channel that can't be reached holds up nobody: others are told meanwhile, the loop
+never waits, and what is given up is counted and logged.
+"""
+
+import collections
+import contextlib
+import email.utils
+import heapq
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import msgspec
+
+from reconciler.model import desired
+from reconciler.notices import messages, secrets
+
+log = logging.getLogger("muster.notices")
+
+#: The most notices that wait; the oldest gives way.
+QUEUE_MAX = 1000
+#: The most deliveries that are remembered.
+REMEMBERED_MAX = 2000
+#: How often one is tried, and the first and the longest wait between two tries.
+TRIES_MAX = 8
+WAIT_S_MIN = 1.0
+WAIT_S_MAX = 300.0
+TIMEOUT_S = 10.0
+#: How much of an answer is read.
+ANSWER_BYTES_MAX = 2048
+
+Result = Literal["sent", "failed", "dropped"]
+_Key = tuple[str, ...]
+
+
+class _Waiting(msgspec.Struct):
+    """A notice that is to be sent."""
+
+    channel: desired.Channel
+    notice: messages.Notice
+    tries: int = 0
+
+    @property
+    def key(self) -> _Key:
+        """One delivery of one piece of news."""
+        return (self.channel.name, *self.notice.key)
+
+
+class Notifier:
+    """Delivers notices from a thread of its own.
+
+    Args:
+        folder: with the secrets of channels.
+        remembered: the file of what was delivered.
+        clock: seconds since the epoch. monotonic: seconds that are not set.
+        random: from 0 to 1, for waits that do not all end together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        remembered: Path,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._folder = folder
+        self._file = remembered
+        self._clock, self._monotonic, self._random = clock, monotonic, random
+        self._changed = threading.Condition()
+        self._order = itertools.count()
+        self._due: list[tuple[float, int, _Key]] = []
+        self._waiting: dict[_Key, _Waiting] = {}
+        self._done: dict[_Key, None] = self._recall()
+        self._sending: _Key | None = None
+        self._channels: dict[str, desired.Channel] = {}
+        self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave after the request under way; what waits is told anew after a restart."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout=TIMEOUT_S + 5)
+
+    def tell(self, notice: messages.Notice, channels: Iterable[desired.Channel]) -> None:
+        """Have every channel told that wants to hear it; returns at once.
+
+        News of a revision takes the place of older news of the same one that still waits. What
+        was told is not told again, until the opposite has been.
+        """
+        with self._changed:
+            self._channels = {one.name: one for one in channels}
+            for channel in self._channels.values():
+                self._forget_opposite(channel, notice)
+                if notice.reason in channel.on:
+                    self._put(_Waiting(channel, notice))
+            gone = [key for key in self._waiting if key[0] not in self._channels]
+            for key in gone:
+                del self._waiting[key]
+            self._changed.notify_all()
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many deliveries came to which end, by channel; zeros for channels in force."""
+        with self._changed:
+            results: tuple[Result, ...] = ("sent", "failed", "dropped")
+            found: dict[tuple[str, str], int] = {
+                (name, result): 0 for name in self._channels for result in results
+            }
+            return found | dict(self._counts)
+
+    def waiting(self) -> int:
+        """How many wait to be sent."""
+        with self._changed:
+            return len(self._waiting)
+
+    def _forget_opposite(self, channel: desired.Channel, notice: messages.Notice) -> None:
+        """What is no longer so may be told again when it is so again."""
+        name, revision = channel.name, notice.revision
+        readable = notice.object != messages.REPOSITORY
+        for key in [*self._done, *self._waiting]:
+            if key[0] != name or key[1:] == notice.key:
+                continue
+            other_repository = key[1] == messages.REPOSITORY
+            same = key[1] == notice.object and key[3] == revision
+            if (readable and other_repository) or same:
+                self._done.pop(key, None)
+                self._waiting.pop(key, None)
+
+    def _put(self, one: _Waiting) -> None:
+        if one.key in self._done or one.key in self._waiting or one.key == self._sending:
+            return
+        while len(self._waiting) >= QUEUE_MAX:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            self._count(oldest[0], "dropped")
+            log.warning("%d notices wait: that of %s is dropped", QUEUE_MAX, " ".join(oldest))
+        self._waiting[one.key] = one
+        heapq.heappush(self._due, (self._monotonic(), next(self._order), one.key))
+
+    def _count(self, channel: str, result: Result) -> None:
+        self._counts[channel, result] += 1
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            try:
+                wait_s = self._send(one)
+            except Exception:  # one notice is lost, not the thread
+                log.exception("a defect kept %s from being told", one.channel.name)
+                wait_s = None
+                with self._changed:
+                    self._count(one.channel.name, "failed")
+            with self._changed:
+                self._sending = None
+                if wait_s is not None and one.channel.name in self._channels:
+                    self._waiting.setdefault(one.key, one)
+                    at = self._monotonic() + wait_s
+                    heapq.heappush(self._due, (at, next(self._order), one.key))
+
+    def _next(self) -> _Waiting | None:
+        """The next one that is due; None: it is time to leave."""
+        with self._changed:
+            while not self._stopping:
+                while self._due and self._due[0][2] not in self._waiting:
+                    heapq.heappop(self._due)
+                left_s = self._due[0][0] - self._monotonic() if self._due else None
+                if left_s is not None and left_s <= 0:
+                    _, _, key = heapq.heappop(self._due)
+                    self._sending = key
+                    return self._waiting.pop(key)
+                self._changed.wait(left_s)
+            return None
+
+    def _send(self, one: _Waiting) -> float | None:
+        """Try once; after how many seconds to try again, None: never."""
+        one.tries += 1
+        try:
+            secret = secrets.read(self._folder, one.channel.secret)
+            made = messages.request(one.channel, one.notice, secret, self._clock())
+            if made is None:
+                return None
+            status, told, after_s = _post(made)
+        except (secrets.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
+            # nothing of the request is told: its headers hold the secret
+            status, told, after_s = 0, str(error) or type(error).__name__, None
+        if 200 <= status < 300:
+            with self._changed:
+                self._count(one.channel.name, "sent")
+                self._done[one.key] = None
+                self._remember()
+            return None
+        what = f"status {status}: {told}" if status else told
+        final = 300 <= status < 500 and status not in {408, 425, 429}
+        if final or one.tries >= TRIES_MAX:
+            log.warning(
+                "channel %s was not told that %s of %s is %s, after %d tries: %s",
+                *(one.channel.name, one.notice.object, one.notice.revision[:12]),
+                *(one.notice.reason, one.tries, what),
+            )
+            with self._changed:
+                self._count(one.channel.name, "failed")
+            return None
+        log.info("channel %s: %s; it is tried again", one.channel.name, what)
+        wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (one.tries - 1))
+        return max(wait_s * (0.5 + 0.5 * self._random()), min(after_s or 0.0, WAIT_S_MAX))
+
+    # --- what was told --------------------------------------------------------------------------
+
+    def _recall(self) -> dict[_Key, None]:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            listed = json.loads(self._file.read_text(encoding="utf-8"))
+            return {tuple(map(str, key)): None for key in listed if len(key) == 4}
+        return {}
+
+    def _remember(self) -> None:
+        while len(self._done) > REMEMBERED_MAX:
+            del self._done[next(iter(self._done))]
+        fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps([list(key) for key in self._done]), encoding="utf-8")
+            fresh.replace(self._file)
+        except OSError as error:
+            log.warning("what was told can't be remembered in %s: %s", self._file, error)
+
+
+def _post(made: messages.Request) -> tuple[int, str, float | None]:
+    """Status, the beginning of the answer, and after how long the receiver wants to be asked again.
+
+    Redirections are not followed: they would take the secret elsewhere.
+    """
+    host = httpx.URL(made.url).host
+    local = host in desired.LOOPBACK
+    with (
+        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=not local) as client,
+        client.stream("POST", made.url, headers=made.headers, content=made.body) as answer,
+    ):
+        told = b""
+        for piece in answer.iter_bytes():
+            told += piece
+            if len(told) >= ANSWER_BYTES_MAX:
+                break
+        after_s = _retry_after_s(answer.headers.get("retry-after", ""))
+        text = messages.shortened(told[:ANSWER_BYTES_MAX].decode("utf-8", "replace"), 200)
+        return answer.status_code, text, after_s
+
+
+def _retry_after_s(text: str) -> float | None:
+    if text.isdigit():
+        return float(text)
+    with contextlib.suppress(ValueError, TypeError):
+        moment = email.utils.parsedate_to_datetime(text)
+        return max(0.0, (moment - type(moment).now(moment.tzinfo)).total_seconds())
+    return None

@@ -1,0 +1,81 @@
+"""A live controller tells a real receiver what becomes of revisions, signed, and once each."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.notices import messages
+from tests.integration import beds
+from tests.unit.notices import test_delivery
+
+Receiver = test_delivery.Receiver
+SPEC = (
+    "spec: {{{{lease: 5s, nodeSilence: 3s, sync: {{{{limits: {{{{gpus: 2}}}}}}}}, notifications: "
+    "[{{{{name: chat, kind: webhook, url: '{url}/hook', secret: key}}}}, "
+    "{{{{name: forge, kind: github, url: '{url}', repository: o/r, secret: key}}}}]}}}}"
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path, nodes=4, gpus=2)
+    folder = made.cluster.state / "notify"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "key").write_text("s3cret")
+    (folder / "key").chmod(0o600)
+    yield made
+    made.stop()
+
+
+def told(receiver: Receiver, reason: str, revision: str) -> list[dict[str, object]]:
+    found = []
+    for path, headers, body in list(receiver.got):
+        if path == "/hook":
+            expected = messages.signature("s3cret", headers["Muster-Timestamp"], body)
+            assert headers["Muster-Signature"] == expected
+            notice = json.loads(body)["notice"]
+            if (notice["reason"], notice["revision"]) == (reason, revision):
+                found.append(notice)
+    return found
+
+
+def statuses(receiver: Receiver, revision: str) -> list[str]:
+    where = f"/repos/o/r/statuses/{revision}"
+    return [json.loads(body)["state"] for path, _, body in list(receiver.got) if path == where]
+
+
+def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: Receiver) -> None:
+    old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
+    assert old in beds.POOL
+    text = beds.POOL.replace(old, SPEC.format(url=receiver.url))
+    four, two = (text.format(nodes=n, cpus=4, gpus=2) for n in (4, 2))
+    first = bed.commit({"cluster.yaml": four})
+    bed.start()
+    bed.until(lambda: told(receiver, "applied", first) and statuses(receiver, first))
+    second = bed.commit({"cluster.yaml": two})
+    (held, *_) = bed.until(lambda: told(receiver, "held", second))
+    assert "4 GPUs leave service, and at most 2 may" in str(held["message"])
+    (command,) = held["approve"]
+    bed.until(lambda: statuses(receiver, second) == ["pending"])
+    # A restart tells nothing twice.
+    bed.cluster.kill_controller()
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    digest = str(command).split()[-1]
+    third = bed.commit({"note.txt": "x"}, message=f"Go on\n\nMuster-Approve: {digest}")
+    bed.until(lambda: told(receiver, "applied", third) and statuses(receiver, third))
+    assert len(told(receiver, "held", second)) == 1
+    assert len(told(receiver, "applied", first)) == 1
+    metrics = bed.api.data("/metrics").decode() if bed.api else ""
+    assert 'muster_notifications_total{channel="chat",result="sent"}' in metrics
+    for name in ("controller.log", "server.log", "notified.json"):
+        assert "s3cret" not in (bed.cluster.state / name).read_text()
