@@ -43,6 +43,7 @@ class AddJob(msgspec.Struct, frozen=True):
 class EditObject(msgspec.Struct, frozen=True):
     """Set fields of an object; ``edit.REMOVED`` as a value takes a field away.
 
+    ``name`` empty: the only object of the kind.
     ``subject`` is the commit's, without the reason; empty: which fields are changed.
     """
 

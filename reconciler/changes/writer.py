@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from reconciler.changes import edit, index, pushing, requests, signing
 from reconciler.changes.requests import (
     MUSTER,
@@ -120,6 +122,13 @@ class _Batch:
         return self._change(path, data, request.author, f"Submit Job/{request.name}")
 
     def _edit(self, request: EditObject | ReviseObject) -> Result:
+        if not request.name:
+            names = self._index.names(request.kind)
+            if len(names) != 1:
+                return Result(
+                    "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
+                )
+            request = msgspec.structs.replace(request, name=names[0])
         path = self._path_of(request.kind, request.name)
         if path is None:
             return self._missing(request.kind, request.name)

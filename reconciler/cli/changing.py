@@ -155,7 +155,7 @@ def _read(argument: str) -> str:
         terminal.fail(f"{argument}: {error}")
 
 
-def _change_jobs(
+def change_all(
     verb: operations.Verb,
     names: list[str],
     reason: str,
@@ -163,6 +163,7 @@ def _change_jobs(
     *,
     dry_run: bool,
 ) -> None:
+    """Do one thing to several subjects, and say what was done."""
     to = target(*place)
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in names
@@ -186,7 +187,7 @@ def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
         server: context.Server = None,
         token_file: context.TokenFile = None,
     ) -> None:
-        _change_jobs(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
+        change_all(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
 
     act.__name__ = verb
     act.__doc__ = help_text
@@ -213,7 +214,7 @@ def cancel(
     if override:
         overriding.put("cancel", names, reason, lasts, (server, token_file))
         return
-    _change_jobs("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
+    change_all("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
 
 
 JOB_VERBS: dict[operations.Verb, str] = {
@@ -252,7 +253,7 @@ def drain(
     if override:
         overriding.put("drain", nodes, reason, lasts, (server, token_file))
         return
-    _change_jobs("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
+    change_all("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def approve(
@@ -270,7 +271,7 @@ def approve(
 
     Example: muster approve s4f1c09d2ab3477e0j2h15 --reason "racks 3 and 4 are returned"
     """
-    _change_jobs("approve", [digest], reason, (clone, server, token_file), dry_run=dry_run)
+    change_all("approve", [digest], reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def undrain(
@@ -285,4 +286,4 @@ def undrain(
 
     Example: muster undrain gpu003
     """
-    _change_jobs("undrain", nodes, "", (clone, server, token_file), dry_run=dry_run)
+    change_all("undrain", nodes, "", (clone, server, token_file), dry_run=dry_run)

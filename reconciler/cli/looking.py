@@ -12,12 +12,16 @@ from reconciler.model import nearest, times
 if TYPE_CHECKING:
     from reconciler.model import desired, judgement
     from reconciler.operations import client as clients
+    from reconciler.operations import standings
 else:
     desired = lazily.module("reconciler.model.desired")
     judgement = lazily.module("reconciler.model.judgement")
+    standings = lazily.module("reconciler.operations.standings")
 
 Json = Any
 
+#: The most pools and queues of which `status` tells.
+STANDINGS_MAX = 20
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
 
@@ -210,7 +214,8 @@ def queues(
         kinds, names = ["allocated", "guaranteed", "limit"], ["GUAR", "LIMIT"]
     rows = []
     for item in page["items"]:
-        row = [item["name"], item.get("parent") or "-"]
+        mark = " (suspended)" if item.get("suspended") else ""
+        row = [item["name"] + mark, item.get("parent") or "-"]
         row += [amount(item, kind, each) for each in ("gpu", "cpu") for kind in kinds]
         if wide:
             row += [f"{item['weight']:g}", str(item["priority"])]
@@ -277,11 +282,8 @@ def _print_event(item: Json, output: terminal.Output) -> None:
         return
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
-    terminal.out.print(
-        f"{terminal.clock(item['at'])}  {item['kind']:<18} {subject}{where}  {item['message']}",
-        markup=False,
-        soft_wrap=True,
-    )
+    at = terminal.clock(item["at"])
+    terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {item['message']}")
 
 
 def logs(
@@ -348,7 +350,10 @@ def status(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show how git, nodes and jobs stand.
+    """Show how git, pools, queues, nodes and jobs stand.
+
+    Two axes: whether things are as git says, and whether they are well; the cluster is as its
+    worst object.
 
     Example: muster status
     """
@@ -358,29 +363,59 @@ def status(
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
         overridden = api.get("/v1/overrides")["items"]
+        found = standings.roll_up(
+            sync,
+            api.get("/v1/pools")["items"],
+            api.get("/v1/queues")["items"],
+            api.get("/v1/drift")["items"],
+            time.time(),
+        )
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(
-            {"sync": sync, "nodes": len(nodes_found), "overrides": overridden}, output
+            {
+                "sync": sync,
+                "standing": standings.shown(found),
+                "nodes": len(nodes_found),
+                "overrides": overridden,
+            },
+            output,
         )
         return
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     held = [one["message"] for one in sync.get("held") or []]
     for message in held or filter(None, [sync.get("message")]):
-        terminal.out.print(f"       {message}", markup=False, soft_wrap=True)
+        terminal.paragraph(message, 7)
     for problem in sync.get("problems") or []:
         if held and problem["rule"] in judgement.RULES:
             continue  # told above, with what approves it
-        terminal.out.print(f"       {problem_text(problem)}", markup=False, soft_wrap=True)
+        terminal.paragraph(problem_text(problem), 7, 9)
+    _standing(found, sync)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
     for one in overridden:
-        terminal.out.print(
+        terminal.paragraph(
             f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
             f"by {one['owner']}: {one['reason']}",
-            markup=False,
-            soft_wrap=True,
+            0,
+            7,
         )
+
+
+def _standing(found: standings.Rollup, sync: Json) -> None:
+    """Both axes of the cluster, and the objects of which there is something to say."""
+    whole = f"State  {found.sync}, {found.health}"
+    since = (sync.get("suspended") or {}).get("Cluster")
+    if since:
+        age = standings.age(since, time.time())
+        whole += f"; the whole cluster is suspended for {age} (`muster resume cluster`)"
+    terminal.paragraph(whole, 0, 7)
+    told = [one for one in found.objects if not one.is_well]
+    for one in told[:STANDINGS_MAX]:
+        why = f"  {one.why}" if one.why else ""
+        terminal.paragraph(f"{one.object}: {one.sync}, {one.health}{why}", 7, 9)
+    if len(told) > STANDINGS_MAX:
+        terminal.paragraph(f"and {len(told) - STANDINGS_MAX} more; -o json has all", 7)
 
 
 def problem_text(problem: Json) -> str:

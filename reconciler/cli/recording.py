@@ -53,7 +53,7 @@ def history(
             markup=False,
         )
         if one["message"]:
-            terminal.out.print(f"    {one['message']}", markup=False, soft_wrap=True)
+            terminal.paragraph(one["message"], 4)
     if not page["items"]:
         terminal.note("no revision was looked at yet")
 
@@ -88,19 +88,12 @@ def audit(
         for commit in one["commits"]:
             person = f"{commit['submitter']} by {commit['author']}"
             who = person if commit["submitter"] else commit["author"]
-            terminal.out.print(
-                f"        {commit['id'][:12]}  {who}: {commit['subject']}",
-                markup=False,
-                soft_wrap=True,
-            )
+            terminal.paragraph(f"{commit['id'][:12]}  {who}: {commit['subject']}", 8, 22)
         for label in one["objects"]:
-            terminal.out.print(f"        {label}", markup=False)
+            terminal.paragraph(label, 8, 10)
         for problem in one["problems"]:
-            terminal.out.print(
-                f"        {problem['rule']} {problem['object']}: {problem['message']}",
-                markup=False,
-                soft_wrap=True,
-            )
+            subject = f" {problem['object']}" if problem["object"] else ""
+            terminal.paragraph(f"{problem['rule']}{subject}: {problem['message']}", 8, 10)
 
 
 def verify(

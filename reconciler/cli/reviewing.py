@@ -91,7 +91,7 @@ def validate(
             terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:
-            terminal.out.print(problem.text(), markup=False, soft_wrap=True)
+            terminal.line(problem.text())
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     structure = found.structure

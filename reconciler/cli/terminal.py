@@ -1,6 +1,7 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -66,6 +67,35 @@ def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoRetu
     for detail in details:
         err.print(f"  {detail}", markup=False)
     raise typer.Exit(code)
+
+
+def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
+    """Print a text within the width of the terminal, or of a pipe.
+
+    Args:
+        text: words; names and commands that are longer than a line stay whole.
+        indent: spaces before the first line. hang: before the others; None: as many.
+        style: of all of it.
+    """
+    width = out.width if out.is_terminal else PIPE_WIDTH
+    wrapped = textwrap.wrap(
+        text,
+        max(width, 40),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent if hang is None else hang),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in wrapped or [""]:
+        out.print(line, style=style or None, markup=False, soft_wrap=True)
+
+
+def line(text: str, hang: int = 4) -> None:
+    """Print one line for tools, which a terminal gets wrapped."""
+    if out.is_terminal:
+        paragraph(text, 0, hang)
+    else:
+        out.print(text, markup=False, soft_wrap=True)
 
 
 def note(message: str) -> None:

@@ -154,6 +154,8 @@ def _queues(queues: list[Json], rows: int) -> list[str]:
             (one.get(kind) or {}).get("gpu") for kind in ("allocated", "guaranteed", "limit")
         )
         share = bar((has or 0) / due, _BAR) if due else ""
+        if one.get("suspended"):
+            share = "suspended"
         lines.append(
             f"{_cut(one['name'], 19):<20}{one['running']:>5}{one['pending']:>6}"
             f"{_amount(has):>8}{_amount(due):>7}{_amount(limit):>7}  {share}".rstrip()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import changing, terminal
+from reconciler.cli import changing, context, terminal
 
 if TYPE_CHECKING:
+    from reconciler.operations import changing as operations
     from reconciler.operations import planning, plantext, suspending
     from reconciler.operations import rollback as going_back
 else:
@@ -73,45 +74,54 @@ def rollback(
     terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
 
 
+What = Annotated[str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")]
+
+
 def suspend(
-    subject: Annotated[
-        str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")
-    ],
+    subject: What,
     reason: changing.Reason = "",
     *,
-    clone: Here = Path(),
+    dry_run: changing.DryRun = False,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
 ) -> None:
     """Stop acting on the cluster, a queue or a job; it is watched as before.
 
-    Nothing new starts; what runs goes on, except that a job that is suspended stops.
+    Nothing new starts; what runs goes on, except that a job that is suspended stops. It is a
+    commit, in your clone or made by the controller; `muster status` tells for how long it lasts.
 
     Example: muster suspend queue/research --reason "the file server is repaired"
     """
-    _set(subject, reason, clone, suspended=True)
+    _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def resume(
-    subject: Annotated[
-        str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")
-    ],
+    subject: What,
     reason: changing.Reason = "",
     *,
-    clone: Here = Path(),
+    dry_run: changing.DryRun = False,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
 ) -> None:
     """Let what was suspended go on.
 
     Example: muster resume queue/research
     """
-    _set(subject, reason, clone, suspended=False)
+    _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
 
-def _set(subject: str, reason: str, clone: Path, *, suspended: bool) -> None:
-    try:
-        outcome = suspending.put(clone, subject, reason, suspended=suspended)
-    except suspending.SuspendError as error:
-        terminal.fail(str(error))
-    told = "suspended" if suspended else "resumed"
-    if outcome.status == "unchanged":
-        told = f"is {told} already"
-    where = " here; nothing to push to" if outcome.status == "local" else ""
-    terminal.out.print(f"{subject}: {told}{where}", markup=False)
+def _set(
+    verb: operations.Verb,
+    subject: str,
+    reason: str,
+    place: tuple[Path | None, str | None, str | None],
+    *,
+    dry_run: bool,
+) -> None:
+    """A job is suspended by holding it."""
+    if subject.lower().startswith(suspending.JOB):
+        verb = "hold" if verb == "suspend" else "release"
+        subject = subject[len(suspending.JOB) :]
+    changing.change_all(verb, [subject], reason, place, dry_run=dry_run)

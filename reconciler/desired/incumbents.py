@@ -25,6 +25,7 @@ class Incumbents(msgspec.Struct, frozen=True):
         held_jobs: jobs that stay though their document has left, with the change that removed
             them: those of one change are judged together.
         approvals: digests that people approved since something is held.
+        suspended: since when the cluster and queues are suspended, by label.
         trust: what commits are measured by; None: that of the revision read next.
     """
 
@@ -38,6 +39,7 @@ class Incumbents(msgspec.Struct, frozen=True):
     held_jobs: dict[str, str] = {}
     approvals: tuple[str, ...] = ()
     trust: provenance.Trust | None = None
+    suspended: dict[str, float] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

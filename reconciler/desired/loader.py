@@ -70,6 +70,7 @@ class Loader:
         #: Digests that those commits approve, as far as that counts.
         self.approved: tuple[str, ...] = ()
         self._merges: dict[str, str] = {}
+        self._suspended = incumbents.suspended
         self._generation = incumbents.generation
         self._desired = desired.Desired()
 
@@ -108,6 +109,7 @@ class Loader:
             generation=self._generation,
             approvals=self._approvals,
             trust=self._trust,
+            suspended=self._suspended,
         )
 
     def load(self, *, fetch: bool = True) -> desired.Desired:
@@ -129,12 +131,26 @@ class Loader:
             problem = desired.Problem(held.rule, "error", "", str(held))
             return self._update(now, "OutOfSync", attempted, str(held), (problem,))
         except (gitobjects.GitError, OSError) as error:
+            self._go_on(now)
             return self._update(now, "Unknown", attempted, str(error))
         problems = self._applied.problems()
         errors = sum(problem.severity == "error" for problem in problems)
         if not errors:
             return self._update(now, "Synced", attempted, "")
         return self._update(now, "OutOfSync", attempted, self._summary(errors))
+
+    def _go_on(self, now: float) -> None:
+        """After a restart go on with the last good revisions, where their objects are here.
+
+        A mirror keeps them, so that the remote has not to be there for that. What nobody can read
+        from here stays as the store has it.
+        """
+        if self._head is not None or self._start.head is None:
+            return
+        with contextlib.suppress(gitobjects.GitError, OSError, _HeldError):
+            if self._source.has(self._start.head):
+                self._applied.now = now
+                self._apply(self._start.head)
 
     def _summary(self, errors: int) -> str:
         held = self._applied.held
@@ -262,6 +278,8 @@ class Loader:
         if trust.mode == "off":
             trust = provenance.trusted(self._applied.written(provenance.TRUSTED_KINDS))
         self._trust = trust
+        self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())
+        self._source.keep(head)
         if not self._applied.held:
             self._approvals = ()
 
@@ -287,6 +305,7 @@ class Loader:
             checked_at=now,
             problems=extra + state.problems(),
             held=state.held,
+            suspended=self._suspended,
         )
         if self._head is None:
             self._desired = msgspec.structs.replace(before, status=status)
@@ -309,6 +328,16 @@ class Loader:
                 status=status,
             )
         return self._desired
+
+
+def _suspended(
+    structure: desired.Structure, before: dict[str, float], now: float
+) -> dict[str, float]:
+    """Since when the cluster and queues are suspended; the same value where nothing is new."""
+    labels = ["Cluster"] if structure.settings.suspend else []
+    labels += [f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend]
+    found = {label: before.get(label, now) for label in labels}
+    return before if found == before else found
 
 
 @contextlib.contextmanager

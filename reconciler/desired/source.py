@@ -6,6 +6,7 @@ at. A repository on this machine is read in place, any other is mirrored into a 
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,12 @@ from reconciler.desired import gitobjects
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import desired
 
+log = logging.getLogger("muster.source")
+
 _SUFFIXES = (".yaml", ".yml")
 _SYMLINK, _SUBMODULE = "120000", "160000"
+#: The revision that a mirror keeps.
+KEPT = "refs/muster/kept"
 _NO_ID = "0" * 40
 #: The most entries of a tree that are looked at.
 FILES_MAX = 500_000
@@ -196,6 +201,18 @@ class Source:
             if "couldn't find remote ref" in str(error):
                 raise MissingBranchError(self._missing()) from None
             raise
+
+    def keep(self, commit: str) -> None:
+        """Keep a revision that is in force in the mirror, whatever becomes of its branch.
+
+        A repository on this machine is somebody's own, and nothing is written there.
+        """
+        if self.local:
+            return
+        try:
+            gitobjects.run(self.folder, "update-ref", KEPT, commit)
+        except GitError as error:
+            log.warning("revision %s is not kept in the mirror: %s", commit, error)
 
     def _missing(self) -> str:
         return f"{self.address} has no branch {self.branch or 'HEAD'}"

@@ -300,6 +300,12 @@ def _put_suspended(page: Text, sums: Sums, wanted: desired.Desired) -> None:
     queues = sum(queue.suspend for queue in structure.queues.values())
     page.put("muster_suspended_objects", queues, "Queue")
     page.put("muster_suspended_objects", held, "Job")
+    oldest: dict[str, float] = {}
+    for label, since in wanted.status.suspended.items():
+        kind = label.split("/", 1)[0]
+        oldest[kind] = min(since, oldest.get(kind, since))
+    for kind, since in sorted(oldest.items()):
+        page.put("muster_suspended_since_timestamp_seconds", since, kind)
 
 
 def _put_quotas(page: Text, memory: ClusterState, wanted: desired.Desired, now: float) -> None:

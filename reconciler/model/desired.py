@@ -698,6 +698,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
 
     ``sync`` is ``Synced`` (head is in force), ``OutOfSync`` (head, or part of it, was refused
     or is held) or ``Unknown`` (the repository can't be read). Times are seconds since the epoch.
+    ``suspended`` maps ``Cluster`` and ``Queue/name`` to since when they are.
     """
 
     sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
@@ -708,6 +709,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     checked_at: float | None = None
     problems: tuple[Problem, ...] = ()
     held: tuple[Held, ...] = ()
+    suspended: dict[str, float] = {}
 
 
 class Desired(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,9 @@ from reconciler.changes import edit, requests
 from reconciler.desired import gitobjects, validate, yamlreader
 from reconciler.model import desired, hostlists, nearest, states
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, pusher, revisions, submission
+from reconciler.operations import endpoints, pusher, revisions, submission, suspending
 
-Verb = Literal["cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
+Verb = submission.ChangeVerb
 
 DONE = {
     "cancel": "removed from the repository",
@@ -28,6 +28,8 @@ DONE = {
     "drain": "drained",
     "undrain": "back in service",
     "approve": "approved",
+    "suspend": "suspended",
+    "resume": "resumed",
 }
 
 
@@ -251,6 +253,8 @@ def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
     if change.verb == "cancel":
         message = f"Cancel Job/{name}{because}"
         return clone.remove("Job", name, message=message, dry_run=dry_run)
+    if change.verb in ("suspend", "resume"):
+        return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     if change.verb in ("drain", "undrain"):
         return _override(change, clone, because, dry_run=dry_run)
     field: tuple[yamlreader.Path, object]

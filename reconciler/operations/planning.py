@@ -21,7 +21,15 @@ from reconciler.core import safety
 from reconciler.desired import holding
 from reconciler.model import desired, hostlists, records
 from reconciler.model.times import format_time
-from reconciler.operations import differences, planviews, revisions, snapshots, views, wording
+from reconciler.operations import (
+    differences,
+    futures,
+    planviews,
+    revisions,
+    snapshots,
+    views,
+    wording,
+)
 from reconciler.simulation import forecasts
 from reconciler.simulation.agenda import SimulationError
 from reconciler.store import Reader, StoreError
@@ -66,7 +74,7 @@ def plan(
     elif snapshot is not None:
         try:
             ahead = _forecast_view(
-                forecasts.forecast(base, head, observed, at, horizon_s), observed, at
+                futures.forecast(base, head, observed, at, horizon_s), observed, at
             )
         except SimulationError as error:
             reason = f"the simulation found no end: {error}"

@@ -17,6 +17,7 @@ from reconciler.changes import edit, requests, writer
 from reconciler.core import impact
 from reconciler.desired import source
 from reconciler.model import hostlists, nearest
+from reconciler.operations import suspending
 from reconciler.operations.submission import Result, SubmittedDocument
 
 #: Gives pool name to the names of its nodes, as they are in force.
@@ -92,6 +93,11 @@ class GitPusher:
             return requests.Approve(name, author, reason)
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject)
+        if change.verb in {"suspend", "resume"}:
+            kind, found = suspending.parse(name)
+            fields = suspending.fields(change.verb)
+            subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
+            return requests.EditObject(kind, found, fields, author, reason, subject)
         if change.verb in {"drain", "undrain"}:
             pool = self._pool_of(name)
             revise = _draining(change) if change.verb == "drain" else _undraining(name)

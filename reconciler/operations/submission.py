@@ -20,7 +20,10 @@ from reconciler.model import desired
 
 _LOG = logging.getLogger(__name__)
 
-Verb = Literal["submit", "cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
+ChangeVerb = Literal[
+    "cancel", "hold", "release", "rerun", "drain", "undrain", "approve", "suspend", "resume"
+]
+Verb = Literal["submit"] | ChangeVerb
 
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03

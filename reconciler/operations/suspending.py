@@ -1,45 +1,52 @@
-"""Suspending and resuming, as commits in a clone: ``spec.suspend`` of cluster, queue or job."""
+"""Suspending and resuming: ``spec.suspend`` of the cluster or a queue, in a clone or a controller.
 
-from pathlib import Path
+Jobs are held and released instead, which is the same field of theirs.
+"""
+
+from typing import Literal
 
 from reconciler.changes import clone as clones
-from reconciler.changes import edit
+from reconciler.changes import edit, requests
 
-_KINDS = {"cluster": "Cluster", "queue": "Queue", "job": "Job"}
-
-
-class SuspendError(Exception):
-    """It was not done; says why."""
+Verb = Literal["suspend", "resume"]
+_KINDS = {"cluster": "Cluster", "queue": "Queue"}
+JOB = "job/"
 
 
-def put(folder: Path, subject: str, reason: str, *, suspended: bool) -> clones.Outcome:
-    """Commit that something is suspended or not, and push.
-
-    Args:
-        folder: in the clone.
-        subject: ``cluster``, ``queue/NAME`` or ``job/NAME``.
-        reason: for the commit's message.
-        suspended: whether it is to be.
+def parse(subject: str) -> tuple[str, str]:
+    """Kind and name of ``cluster``, or ``queue/NAME``; the name of the cluster is empty.
 
     Raises:
-        SuspendError: there is no such thing, or git refuses.
+        ConflictError: it is neither.
     """
     word, _, name = subject.partition("/")
     kind = _KINDS.get(word.lower())
-    if kind is None or (kind != "Cluster" and not name):
-        raise SuspendError(f"{subject} is none of cluster, queue/NAME, job/NAME")
-    try:
-        clone = clones.Clone(folder)
-        if kind == "Cluster" and not name:
-            names = clone.names(kind)
-            if not names:
-                raise SuspendError(
-                    f"there is no Cluster in {clone.state}: write one, with `suspend: true`"
-                )
-            name = names[0]
-        verb = "Suspend" if suspended else "Resume"
-        message = f"{verb} {kind}/{name}" + (f": {reason}" if reason else "")
-        value = True if suspended else edit.REMOVED
-        return clone.set_fields(kind, name, ((("spec", "suspend"), value),), message=message)
-    except (clones.CloneError, edit.EditError) as error:
-        raise SuspendError(str(error)) from error
+    if kind is None or (kind == "Queue") is not bool(name):
+        raise requests.ConflictError(f"{subject} is none of cluster, queue/NAME, job/NAME")
+    return kind, name
+
+
+def fields(verb: str) -> requests.Fields:
+    """What is to stand in the document."""
+    return ((("spec", "suspend"), True if verb == "suspend" else edit.REMOVED),)
+
+
+def put(
+    clone: clones.Clone, subject: str, reason: str, *, verb: Verb, dry_run: bool = False
+) -> clones.Outcome:
+    """Commit that something is suspended or not, and push.
+
+    Raises:
+        ConflictError: there is no such thing.
+        CloneError, EditError: git refuses, or the document can't be changed.
+    """
+    kind, name = parse(subject)
+    if not name:
+        names = clone.names(kind)
+        if not names:
+            raise requests.ConflictError(
+                f"there is no Cluster in {clone.state}: write one, with `suspend: true`"
+            )
+        name = names[0]
+    message = f"{verb.capitalize()} {kind}/{name}" + (f": {reason}" if reason else "")
+    return clone.set_fields(kind, name, fields(verb), message=message, dry_run=dry_run)

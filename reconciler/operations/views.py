@@ -9,6 +9,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -275,6 +276,7 @@ class QueueView(_View, frozen=True):
     """A queue's arithmetic. ``parent`` is null for a root.
 
     ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
+    ``suspended``: since when nothing new starts, by git's word on it or on the whole cluster.
     """
 
     name: str
@@ -288,6 +290,7 @@ class QueueView(_View, frozen=True):
     priority: int
     pending: int
     running: int
+    suspended: str | None = None
 
 
 class PoolView(_View, frozen=True):
@@ -398,6 +401,7 @@ class SyncView(_View, frozen=True):
     checked: str | None
     problems: list[ProblemView]
     held: list[HeldView]
+    suspended: dict[str, str]
 
 
 def _time(at: float | None) -> str | None:
@@ -596,8 +600,12 @@ def usage_view(of: records.NodeUsage) -> NodeUsageView:
     )
 
 
-def queue_view(of: outcome.QueueUsage) -> QueueView:
-    """A queue."""
+_NOBODY: Mapping[str, float] = MappingProxyType({})
+
+
+def queue_view(of: outcome.QueueUsage, suspended: Mapping[str, float] = _NOBODY) -> QueueView:
+    """A queue; ``suspended`` as ``SyncStatus`` has it."""
+    since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
     return QueueView(
         name=of.name,
         parent=of.parent,
@@ -610,6 +618,7 @@ def queue_view(of: outcome.QueueUsage) -> QueueView:
         priority=of.priority,
         pending=of.pending_jobs,
         running=of.running_jobs,
+        suspended=_time(since),
     )
 
 
@@ -710,4 +719,5 @@ def sync_view(of: desired.SyncStatus) -> SyncView:
             HeldView(one.part, one.message, one.digest, list(one.jobs), _time(one.until))
             for one in of.held
         ],
+        suspended={label: format_time(since) for label, since in of.suspended.items()},
     )

@@ -193,7 +193,8 @@ def show_nodes(service: services.Services) -> list[views.NodeView]:
 def show_queues(service: services.Services) -> list[views.QueueView]:
     """All queues, parents first."""
     usages = views.stored_queues(service.reader.view(views.QUEUES))
-    return [views.queue_view(usage) for usage in usages]
+    suspended = views.stored_sync(service.reader.view(views.SYNC)).suspended
+    return [views.queue_view(usage, suspended) for usage in usages]
 
 
 def show_pools(service: services.Services) -> list[views.PoolView]:

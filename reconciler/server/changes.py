@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from litestar import Request, post
@@ -37,12 +37,13 @@ class Results(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs (nodes for ``drain`` and ``undrain``, digests for ``approve``), and what is asked.
+    """Jobs (nodes for ``drain`` and ``undrain``, digests for ``approve``, ``cluster`` or
+    ``queue/NAME`` for ``suspend`` and ``resume``), and what is asked.
 
     ``dry_run``: nothing is written; the answer is what it would be, without a commit.
     """
 
-    verb: Literal["cancel", "hold", "release", "rerun", "drain", "undrain", "approve"]
+    verb: submission.ChangeVerb
     names: list[str]
     reason: str = ""
     dry_run: bool = False
@@ -142,7 +143,7 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
     "/v1/changes",
     status_code=200,
     responses=failures.responses(400, 401, 403, 404, 409, 413, 501, 503),
-    summary="Cancel, hold, release or rerun jobs; drain or undrain nodes",
+    summary="Cancel, hold, release or rerun jobs; drain nodes; suspend queues",
 )
 async def change(
     data: JSONBody[ChangeRequest], request: Request[Any, Any, State], state: State
@@ -159,7 +160,7 @@ async def change(
         for name in data.names
     ]
     results = await _push(state, caller, changes)
-    if data.verb in {"drain", "undrain"} and not data.dry_run:
+    if data.verb in {"drain", "undrain", "suspend", "resume"} and not data.dry_run:
         service: services.Services = state.services
         if await asyncio.to_thread(api.is_structure_refused, service):
             pending = [msgspec.structs.replace(one, message=PENDING) for one in results.items]

@@ -46,8 +46,9 @@ def uncommittable(
         return dict.fromkeys(range(len(changes)), why)
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
-        if change.verb in {"drain", "undrain"}:
-            found[position] = f"commits have to be signed, and pools are for people: {yourself}"
+        if change.verb in {"drain", "undrain", "suspend", "resume"}:
+            what = "pools" if change.verb.endswith("drain") else "queues and the cluster"
+            found[position] = f"commits have to be signed, and {what} are for people: {yourself}"
         elif change.verb not in {"submit", "approve"}:
             record = reader.job(change.name)
             if record is not None and not record.spec.path.startswith(jobs_folder):
@@ -115,6 +116,10 @@ def _decision(
     known = structure.access
     if change.verb == "approve":
         return rules.of_approval(known, who)
+    if change.verb in {"suspend", "resume"}:
+        kind, _, name = change.name.partition("/")
+        label = f"Queue/{name}" if kind == "queue" else "Cluster/settings"
+        return rules.of_object(known, who, "change", label)
     if change.verb in {"drain", "undrain"}:
         pool = structure.pool_of_node().get(change.name)
         return rules.of_object(known, who, "drain", f"NodePool/{pool}") if pool else None

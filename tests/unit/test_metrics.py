@@ -108,7 +108,9 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
     counters.queues = (usage,)
     for look in LOOKS:
         counters.look(look)
-    status = desired.SyncStatus("Synced", "a", "b", "c", checked_at=99.0)
+    status = desired.SyncStatus(
+        "Synced", "a", "b", "c", checked_at=99.0, suspended={"Queue/default": 9.0}
+    )
     wanted = desired.Desired(
         structure=desired.Structure(
             pools={"cpu": desired.Pool("cpu", ("n1",), samples.GROUP.resources)},

@@ -53,6 +53,16 @@ class Repository:
             ["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True
         ).stdout
 
+    def commit(self, path: str, text: str) -> None:
+        """Put a file into the branch, as somebody else would."""
+        work = self.path.parent / "work"
+        self._git("pull", "-q", "origin", "main", cwd=work)
+        (work / path).write_text(text)
+        self._git("add", ".", cwd=work)
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        self._git(*who, "commit", "-qm", "more", cwd=work)
+        self._git("push", "-q", "origin", "HEAD:main", cwd=work)
+
     def read(self, path: str) -> str:
         return self._git("show", f"main:{path}", cwd=self.path)
 
@@ -161,6 +171,25 @@ def test_verbs_edit_what_stands_there(served: parts.Served, repository: Reposito
         assert change(served, verb, "nobody") == 404
     assert change(served, "dance", "a") == 400
     assert change(served, "cancel") == 400
+
+
+def test_who_has_no_clone_suspends_and_resumes(
+    served: parts.Served, repository: Repository
+) -> None:
+    assert change(served, "suspend", "cluster") == 404, "there is no Cluster yet"
+    documents = (
+        "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n---\n"
+        "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: research}\n"
+    )
+    repository.commit("cluster.yaml", documents)
+    for subject in ("cluster", "queue/research"):
+        assert change(served, "suspend", subject, reason="repairs") == 200
+        assert repository.read("cluster.yaml").count("suspend: true") == 1
+        assert change(served, "resume", subject) == 200
+        assert "suspend" not in repository.read("cluster.yaml")
+    assert "Suspend Queue/research: repairs" in repository.log("%s")
+    assert change(served, "suspend", "queue/nobody") == 404
+    assert change(served, "suspend", "job/a") == 400
 
 
 def test_what_is_not_there_is_an_error_that_names_what_is_like_it(

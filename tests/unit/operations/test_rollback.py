@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.changes import clone as clones
+from reconciler.changes import requests
 from reconciler.operations import rollback, suspending
 from tests.unit.desired import repositories
 from tests.unit.desired.repositories import documents, git, job, queue
@@ -126,15 +128,16 @@ def test_outside_of_a_clone(tmp_path: Path) -> None:
 
 def test_suspend_and_resume(clone: Path) -> None:
     commit(clone, {"c.yaml": "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"})
-    for subject, file in (("queue/q", "q.yaml"), ("cluster", "c.yaml"), ("job/b", "jobs/b.yaml")):
+    here = clones.Clone(clone)
+    for subject, file in (("queue/q", "q.yaml"), ("cluster", "c.yaml")):
         before = (clone / file).read_text()
-        assert suspending.put(clone, subject, "why", suspended=True).status == "pushed"
+        assert suspending.put(here, subject, "why", verb="suspend").status == "pushed"
         assert "suspend: true" in (clone / file).read_text()
-        assert suspending.put(clone, subject, "", suspended=True).status == "unchanged"
-        assert suspending.put(clone, subject, "", suspended=False).status == "pushed"
+        assert suspending.put(here, subject, "", verb="suspend").status == "unchanged"
+        assert suspending.put(here, subject, "", verb="resume").status == "pushed"
         assert "suspend" not in (clone / file).read_text()
         assert before.startswith("apiVersion")
-    assert "Suspend Job/b: why" in git(clone, "log", "--format=%s")
+    assert "Suspend Queue/q: why" in git(clone, "log", "--format=%s")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +145,10 @@ def test_suspend_and_resume(clone: Path) -> None:
     [
         ("pool/p", "none of cluster"),
         ("queue", "none of"),
+        ("cluster/x", "none of"),
         ("cluster", "no Cluster"),
-        ("job/x", "there is no Job"),
     ],
 )
 def test_what_can_not_be_suspended(clone: Path, subject: str, told: str) -> None:
-    with pytest.raises(suspending.SuspendError, match=told):
-        suspending.put(clone, subject, "", suspended=True)
+    with pytest.raises(requests.ConflictError, match=told):
+        suspending.put(clones.Clone(clone), subject, "", verb="suspend")

@@ -1,0 +1,62 @@
+"""Two processes decide what one does."""
+
+import os
+
+import pytest
+
+from reconciler.operations import futures
+from reconciler.simulation import forecasts
+from reconciler.simulation.agenda import SimulationError
+from tests.unit.operations.test_planning import BASE, HEAD, live
+
+
+def test_two_processes_come_to_the_same_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = live().live
+    here = forecasts.forecast(BASE, HEAD, found.observed, found.at)
+    monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
+    forks = []
+    fork = os.fork
+
+    def counted() -> int:
+        forks.append(1)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", counted)
+    there = futures.forecast(BASE, HEAD, found.observed, found.at)
+    assert forks == [1]
+    assert there == here
+    assert there.evictions, "it is about something"
+
+
+def test_a_child_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = live().live
+    here = forecasts.forecast(BASE, HEAD, found.observed, found.at)
+    parent = os.getpid()
+    future = forecasts.future
+
+    def fails(*given: object, **more: object) -> forecasts.Future:
+        if os.getpid() != parent:
+            raise SimulationError("no end")
+        return future(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
+    monkeypatch.setattr(forecasts, "future", fails)
+    assert futures.forecast(BASE, HEAD, found.observed, found.at) == here
+
+
+def test_a_child_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = live().live
+    parent = os.getpid()
+    future = forecasts.future
+
+    def fails(*given: object, **more: object) -> forecasts.Future:
+        if os.getpid() == parent:
+            raise SimulationError("no end")
+        return future(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
+    monkeypatch.setattr(forecasts, "future", fails)
+    with pytest.raises(SimulationError):
+        futures.forecast(BASE, HEAD, found.observed, found.at)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
