@@ -9,7 +9,7 @@ of queues, so it is an estimate; what nothing bounds gets none.
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -28,8 +28,12 @@ def estimates(
     calendar: backfill.Calendar,
     queues: list[order.Line],
     ledger: ledgers.Ledger,
+    *,
+    could_start: Callable[[snapshots.Line], bool],
 ) -> dict[str, Estimate]:
-    """Job to the expected start of its next element.
+    """Job to the expected start of its next element; none for what could never start.
+
+    ``could_start``: whether a line's claims could start at all.
 
     Certain is what guarantees cover, or all where nobody has any: whoever is within a guarantee
     voids what others have reserved beyond theirs.
@@ -45,7 +49,7 @@ def estimates(
         return found
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
-        waiting = _waiting(situation, columns, queues, mask)
+        waiting = _waiting(situation, columns, queues, mask, could_start)
         _pour(situation, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
     return found
 
@@ -55,6 +59,7 @@ def _waiting(
     columns: snapshots.LineColumns,
     queues: list[order.Line],
     mask: snapshots.Mask,
+    could_start: Callable[[snapshots.Line], bool],
 ) -> Iterator[tuple[snapshots.Line, snapshots.Claim, int]]:
     """Claims that wait, in the order of priority and arrival, with the elements left.
 
@@ -63,6 +68,7 @@ def _waiting(
     chosen = np.flatnonzero(mask & (columns.claims > 0))
     ranked = chosen[np.lexsort((columns.order[chosen], -columns.priority[chosen]))]
     heap: list[tuple[int, int, str, int, int]] = []
+    startable: dict[int, bool] = {}
     at = 0
     while heap or at < len(ranked):
         while at < len(ranked):
@@ -85,6 +91,10 @@ def _waiting(
             heapq.heappop(heap)
         if claim.missing or situation.shapes[line.shape].unreserved is not None:
             continue  # windows keep it from some nodes: the pool of all says nothing of it
+        if index not in startable:
+            startable[index] = could_start(line)
+        if not startable[index]:
+            continue
         progress = queues[line.queue].progress.get((index, position))
         left = len(claim.elements) - (progress.started if progress else 0)
         if left > 0:

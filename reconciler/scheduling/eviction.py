@@ -386,7 +386,8 @@ def _by_node(
 ) -> Iterator[pools.Unit]:
     """The same units node by node, the node that makes room for a task at the least cost first.
 
-    Among equals it is the one whose oldest victim is the newest.
+    Before cost comes how far the losing queues would fall below their shares. Among equals it is
+    the node whose oldest victim is the newest.
 
     On each node they are taken only as far as they make room for more tasks.
     """
@@ -407,11 +408,14 @@ def _by_node(
             continue
         lacks_cpu, lacks_memory, lacks_gpu = lacks
         cost, amount, priority, used, oldest = 0.0, 0, -(10**9), 0, 0
+        losses: dict[int, snapshots.Vector] = {}
         for unit in members:
             if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:
                 break
             used += 1
             cost += unit.rank[2]
+            queue = unit.holding.queue
+            losses[queue] = ledgers.plus(losses.get(queue, ledgers.NOTHING), unit.total)
             amount += unit.total[ledgers.GPU]
             priority = max(priority, unit.holding.priority)
             oldest = unit.holding.order if used == 1 else min(oldest, unit.holding.order)
@@ -421,7 +425,12 @@ def _by_node(
                     lacks_memory -= task.amounts[1]
                     lacks_gpu -= task.amounts[2]
         short = lacks_cpu > 0 or lacks_memory > 0 or lacks_gpu > 0
-        ranked.append((short, priority, cost, amount, used, -oldest, node))
+        below = sum(
+            pools.undercut(ledger, queue, total)
+            for queue, total in losses.items()
+            if queue != ask.queue
+        )
+        ranked.append((short, priority, below, cost, amount, used, -oldest, node))
     ranked.sort()
     seen: set[tuple[int, int]] = set()
     for *_, node in ranked:

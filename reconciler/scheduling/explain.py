@@ -290,6 +290,18 @@ class Explainer:
                     )
         return None
 
+    def could_start(self, line: snapshots.Line) -> bool:
+        """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
+        queues, asked = self.situation.queues, self.situation.shapes[line.shape].least
+        for queue in self.ledger.paths[line.queue]:
+            if queues.suspended[queue]:
+                return False
+            limit = self.ledger.limit[queue]
+            if any(asked[r] > limit[r] for r in ledgers.RESOURCES):
+                return False
+        shape = self.situation.shapes[line.shape]
+        return self._too_much_alone(line, shape) is None and self.never(line.shape) is None
+
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.
 

@@ -41,7 +41,10 @@ class Finished(Protocol):
 
 def decisions(cycle: Finished) -> Decisions:
     """The result of a cycle."""
-    reasons = _reasons(cycle)
+    explainer = explain.Explainer(
+        cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
+    )
+    reasons = _reasons(cycle, explainer)
     return Decisions(
         placements=tuple(cycle.placements),
         evictions=tuple(cycle.evictions),
@@ -60,7 +63,12 @@ def decisions(cycle: Finished) -> Decisions:
             if r.ask.progress.left > 0
         ),
         estimates=estimating.estimates(
-            cycle.situation, cycle.columns, cycle.calendar, cycle.queues, cycle.ledger
+            cycle.situation,
+            cycle.columns,
+            cycle.calendar,
+            cycle.queues,
+            cycle.ledger,
+            could_start=explainer.could_start,
         ),
         shares=shares(cycle.ledger),
         wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
@@ -77,11 +85,8 @@ def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
     )
 
 
-def _reasons(cycle: Finished) -> reasoning.Reasons:
+def _reasons(cycle: Finished, explainer: explain.Explainer) -> reasoning.Reasons:
     """Why lines, and claims that differ from their line, wait."""
-    explainer = explain.Explainer(
-        cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
-    )
     reasons = reasoning.Reasons(explainer)
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:

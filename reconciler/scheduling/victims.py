@@ -3,7 +3,8 @@
 Holdings come in once a cycle, when somebody first asks; units go out in the order in which they
 should be taken: tasks that elastic gangs can spare first, then by priority, by work lost since the
 last checkpoint, and the newest first. Among queues the one that is furthest above its fair share
-loses first.
+loses first; of its units of one priority those that leave it its share before those that take it
+below, because what falls below takes back from others, and so on round the queues.
 """
 
 import heapq
@@ -14,6 +15,8 @@ from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import WHOLE, Vector
 
+#: So many units of one queue and priority are looked at for one that leaves the queue its share.
+LOOK_MAX = 64
 #: Spare first, priority, cost, newest first, then by name for a fixed order.
 Rank = tuple[bool, int, float, int, str, int, int]
 
@@ -177,7 +180,7 @@ class Pool:
 
         The order follows the ledger as it changes between two units.
         """
-        sources = {queue: self.remaining(queue) for queue in queues}
+        sources = {queue: _fitting(ledger, queue, self.remaining(queue)) for queue in queues}
         version = ledger.version
         heap: list[tuple[tuple[float, ...], int, Unit]] = []
         for queue, units in sources.items():
@@ -200,6 +203,39 @@ class Pool:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (standing, negated, following))
+
+
+def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
+    """How far a queue would fall below what it may keep, in the resources that it names."""
+    keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
+    return sum(
+        max(0, min(total[r], keep[r] - (ledger.used(queue, r) - total[r])))
+        for r in ledgers.RESOURCES
+        if rationed[r] and total[r]
+    )
+
+
+def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
+    """A queue's units in their order, but of those alike in priority the least undercut first.
+
+    What is undercut follows the ledger as it changes between two units.
+    """
+    ahead: list[Unit] = []
+    following = next(units, None)
+    while ahead or following is not None:
+        while following is not None and len(ahead) < LOOK_MAX:
+            if ahead and ahead[0].rank[:2] != following.rank[:2]:
+                break
+            ahead.append(following)
+            following = next(units, None)
+        best, least = 0, undercut(ledger, queue, ahead[0].total)
+        for position in range(1, len(ahead)):
+            if not least:
+                break
+            short = undercut(ledger, queue, ahead[position].total)
+            if short < least:
+                best, least = position, short
+        yield ahead.pop(best)
 
 
 def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:

@@ -1,0 +1,78 @@
+"""Full clusters come to rest: queues do not take the same GPUs from each other for ever."""
+
+import random
+
+import pytest
+
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import lines, victims
+from tests.unit.scheduling import situations
+from tests.unit.scheduling.situations import Situation
+
+#: Far below what an exchange without an end would take, a few times what was seen (at most 9).
+CYCLES_MAX = 30
+
+
+def crowd(seed: int) -> Situation:
+    """Ten queues that own a whole cluster in equal parts, and twice as much work as fits."""
+    chance = random.Random(seed)
+    s = Situation()
+    for number in range(20):
+        s.node(f"n{number:02d}", gpu=8, cpu=64)
+    for number in range(10):
+        s.queue(f"q{number}", guaranteed=16)
+    for number in range(150):
+        size = chance.choices((1, 2, 4, 8, 16), (50, 12, 12, 15, 8))[0]
+        s.job(
+            f"j{number:03d}",
+            f"q{chance.choices(range(10), range(1, 11))[0]}",
+            gpu=min(size, 8),
+            tasks=max(1, size // 8),
+            priority=chance.choice((0, 0, 50, 50, 100)),
+        )
+    return s
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crowd_comes_to_rest_and_then_nothing_moves(seed: int) -> None:
+    s = crowd(seed)
+    for _ in range(CYCLES_MAX):
+        decisions = s.decide()
+        if not decisions.placements and not decisions.evictions:
+            break
+        s.apply(decisions).left()
+    else:
+        raise AssertionError(f"no rest within {CYCLES_MAX} cycles")
+    for _ in range(3):
+        again = s.decide()
+        assert not again.placements
+        assert not again.evictions
+
+
+def test_of_equal_victims_one_that_leaves_its_queue_its_share_goes() -> None:
+    """Three GPUs over its share of four, the newest of its work has four: a smaller one leaves."""
+    s = Situation().node("a", gpu=8).node("b", gpu=1)
+    s.queue("over", guaranteed=4).queue("mine", guaranteed=4)
+    for name in ("small-1", "small-2", "small-3"):
+        s.job(name, "over", gpu=1, on=("a",), cost_s=60)
+    s.job("own", "mine", gpu=1, on=("b",))
+    s.job("large", "over", gpu=4, on=("a",))  # nothing is lost by its eviction
+    s.job("filler", "over", gpu=1, on=("a",), cost_s=60)
+    s.job("w", "mine", gpu=1)
+    found = situations.evicted(s.decide())
+    assert [preemptor for _, preemptor in found] == ["w"]
+    assert found[0][0] != "large"
+
+
+def test_what_is_undercut_counts_only_what_falls_below_the_share() -> None:
+    s = Situation().node("a", gpu=8).queue("over", guaranteed=4).queue("mine", guaranteed=4)
+    s.job("r", "over", gpu=6, on=("a",)).job("w", "mine", gpu=4)
+    found = s.snapshot()
+    ledger = ledgers.Ledger(found, lines.columns_of(found.lines))
+    assert [victims.undercut(ledger, 0, (0, 0, gpu * 1000)) for gpu in (1, 2, 3, 6)] == [
+        0,
+        0,
+        1000,
+        4000,
+    ]
+    assert victims.undercut(ledger, 0, (5000, 0, 0)) == 0  # CPUs are not rationed
