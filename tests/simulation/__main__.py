@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tests.simulation import running, shrinking, stories
 
-FAILURES_MAX = 5
 PROGRESS_S = 15.0
 
 
@@ -27,6 +26,9 @@ def main() -> int:
     parser.add_argument("--state", type=Path, help="file that remembers which were told")
     parser.add_argument("--summary", type=Path, help="file that holds the summary at any time")
     parser.add_argument("--no-shrink", action="store_true", help="tell failing stories as drawn")
+    parser.add_argument(
+        "--failures-max", type=int, default=5, help="begin no more after so many fail"
+    )
     parser.add_argument("--seconds", type=float, help="begin no story after so long")
     options = parser.parse_args()
     began = shown = time.monotonic()
@@ -48,7 +50,7 @@ def main() -> int:
         book.add(result)
         if result.checker:
             print(f"seed {result.seed} fails: {result.error}", flush=True)
-        if len(book.failed()) >= FAILURES_MAX:
+        if len(book.failed()) >= options.failures_max:
             results.close()
             break
         if time.monotonic() - shown > PROGRESS_S:
