@@ -3,7 +3,8 @@
 A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
 goes on. How long it may, and whether work that can save itself is waited for at all, is the word of
 the pool that the node was in service of: it stands in the node's own record, so that it holds also
-when the whole pool has left git. Work that is told to leave starts elsewhere, and spends no retry.
+when the whole pool has left git. It holds for a node that is not well too, which is why most are drained; only one that
+is silent can't be told. Work that is told to leave starts elsewhere, and spends no retry.
 """
 
 from reconciler.core import health, lifecycle
@@ -12,11 +13,15 @@ from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 
+#: States of nodes that hear what they are told.
+_HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
+
+
 def apply(work: desk.Work) -> None:
     """Tell work to leave that has had its time."""
     for name in health.out_of_service(work):
         node = work.node(name)
-        if node is None or node.state is not NodeState.DRAINING or node.leave is None:
+        if node is None or node.state not in _HEARS or node.leave is None:
             continue
         if node.drain_since:
             _drain(work, node, node.leave)
@@ -50,9 +55,10 @@ def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -
         live = draft.elements[attempt.element] in desk.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
             lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
+            why = node.message if node.drain is None else health.drain_message(node.drain)
             message = (
                 f"element {attempt.element} leaves {node.name}, which is out of service since "
-                f"{times.format_time(node.drain_since)}: {node.message}"
+                f"{times.format_time(node.drain_since)}: {why}"
             )
             work.event("JobDrained", message, job=attempt.job, node=node.name)
             lifecycle.settle(work, draft)

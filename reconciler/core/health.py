@@ -139,7 +139,9 @@ def _renew_state(
     drain = drain or work.override_drains.get(node.name)
     state, message = _state_of(work, node, pool, drain)
     leave = node.leave if pool is None else pool.leaving
-    leaves = leave is not None and state in (NodeState.DRAINING, NodeState.DRAINED)
+    # Whatever else is wrong with it: who drains a node often does so since it is not well, and a
+    # check that flaps or a silence must not start its time anew.
+    leaves = leave is not None and (drain is not None or pool is None)
     return work.renew_node(
         node,
         state=state,
@@ -187,9 +189,14 @@ def _state_of(
         return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"
     if drain is not None:
         state = NodeState.DRAINING if busy else NodeState.DRAINED
-        until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
-        return state, f"{drain.reason}{_who(drain)}{until}"
+        return state, drain_message(drain)
     return NodeState.READY, ""
+
+
+def drain_message(drain: desired.Drain) -> str:
+    """Why a node is drained, by whom, and until when."""
+    until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
+    return f"{drain.reason}{_who(drain)}{until}"
 
 
 def _who(drain: desired.Drain) -> str:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.core import impact
-from reconciler.model import desired, records
+from reconciler.model import checks, desired, records
 from reconciler.model.states import EndReason, JobState, NodeState
 from tests.unit.core.world import World, job
 
@@ -98,6 +98,61 @@ def test_a_person_s_drain_goes_by_the_policy_too() -> None:
     world.advance(90)
     assert world.attempts("a")[0].id == first.id
     world.advance(20)
+    assert world.attempts("a")[0].node != first.node
+
+
+def fail_its_check(world: World, node: str, *, fails: bool) -> None:
+    """What the node says of itself from now on."""
+    said = (checks.Result("clock", "failed", "off by 3 s"),) if fails else ()
+    world.nodes[node].checks = said
+
+
+def drain_checked(world: World, node: str) -> None:
+    """Its pool checks nodes, and somebody drains this one."""
+    (pool,) = world.structure.pools.values()
+    drained = msgspec.structs.replace(
+        pool, checks=checks.Plan(gpus=0), drains={node: desired.Drain("replace its board")}
+    )
+    world.change_structure(pools={pool.name: drained})
+    world.settle()
+
+
+def test_a_node_that_is_not_well_is_left_all_the_same() -> None:
+    world = world_of(desired.Leaving("nothing"), None)
+    (first,) = world.attempts("a")
+    fail_its_check(world, first.node, fails=True)
+    drain_checked(world, first.node)
+    world.advance(60)
+    world.settle()
+    assert world.memory.nodes[first.node].state is NodeState.UNHEALTHY
+    assert world.memory.nodes[first.node].drain_since > 0
+    assert world.attempts("a")[0].node != first.node
+    (told,) = [e for result in world.outcomes for e in result.events if e.kind == "JobDrained"]
+    assert "replace its board" in told.message
+
+
+@pytest.mark.parametrize("how", ["a check flaps", "silence"])
+def test_a_drain_s_time_is_not_started_anew(how: str) -> None:
+    world = world_of(desired.Leaving(grace_s=2000), None)
+    (first,) = world.attempts("a")
+    drain_checked(world, first.node)
+    since = world.memory.nodes[first.node].drain_since
+    assert since > 0
+    states = set()
+    for turn in range(6):
+        if how == "silence":
+            world.nodes[first.node].silent = not turn % 2
+        else:
+            fail_its_check(world, first.node, fails=not turn % 2)
+        world.advance(100)
+        states.add(world.memory.nodes[first.node].state)
+        assert world.memory.nodes[first.node].drain_since == since
+    assert states == {
+        NodeState.DRAINING,
+        NodeState.UNKNOWN if how == "silence" else NodeState.UNHEALTHY,
+    }
+    assert world.attempts("a")[0].id == first.id
+    world.advance(since + 2010 - world.now)
     assert world.attempts("a")[0].node != first.node
 
 

@@ -11,7 +11,7 @@ import msgspec
 from reconciler.core import memory as core_memory
 from reconciler.core import reconcile
 from reconciler.engines import agents as agents_engine
-from reconciler.model import desired, outcome, records, wire
+from reconciler.model import checks, desired, outcome, records, wire
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 
@@ -52,6 +52,7 @@ class VirtualNode:
         self.sequence = 0
         self.attempts: dict[str, records.AttemptReport] = {}
         self.silent = False
+        self.checks: tuple[checks.Result, ...] = ()
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
         """Make tasks match a set, at once: starts run, stops end with SIGTERM."""
@@ -104,7 +105,7 @@ class VirtualNode:
             sequence=self.sequence,
             received_at=now,
             attempts=tuple(self.attempts.values()),
-            inventory=records.Inventory(capacity=self.pool.node_resources),
+            inventory=records.Inventory(capacity=self.pool.node_resources, checks=self.checks),
         )
 
 
