@@ -1,17 +1,17 @@
 """Between life cycle and schedule: work that leaves nodes out of service, by their pool's policy.
 
 A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
-goes on. How long it may, and whether work that can save itself is waited for at all, is the word of
-the pool that the node was in service of: it stands in the node's own record, so that it holds also
-when the whole pool has left git. It holds for a node that is not well too, which is why most are drained; only one that
-is silent can't be told. Work that is told to leave starts elsewhere, and spends no retry.
+goes on. How long it may, and whether work that can save itself is waited for at all, is the word
+of the pool that the node was in service of: it stands in the node's own record, so that it holds
+also when the whole pool has left git. It holds for a node that is not well too, which is why most
+are drained; only one that is silent can't be told. Work that is told to leave starts elsewhere,
+and spends no retry.
 """
 
 from reconciler.core import health, lifecycle
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
-
 
 #: States of nodes that hear what they are told.
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)

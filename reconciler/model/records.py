@@ -294,8 +294,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ``pool`` is empty for a node that no pool declares. ``unwanted`` are attempts that live there
     though they were given up or are not known: they hold devices until they have left.
     ``leave`` is how the last pool that had it in service lets its nodes leave, None where it says
-    nothing; with it, ``drain_since`` is since when it is drained or in no pool, well or not, heard of or
-    not; 0 while it is neither.
+    nothing; with it, ``drain_since`` is since when it is drained or in no pool, well or not, heard
+    of or not; 0 while it is neither.
     """
 
     name: str

@@ -94,6 +94,8 @@ def refused(plan: Plan) -> str:
     errors = [one for one in plan.findings if one.severity == "error" and one.is_new]
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
     if plan.structure_refused:
+        if not errors:
+            count = "its errors stood before"
         return f"none of its structure applies, that in force stays ({count})"
     jobs = sorted({one.object for one in errors if one.touched and one.object})
     names = ", ".join(jobs[:3]) + (" …" if len(jobs) > 3 else "")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired import loader, source
+from reconciler.desired import documents, loader, source
 from reconciler.model import desired, nearest
 from reconciler.operations import differences
 
@@ -34,7 +34,8 @@ class Comparison(msgspec.Struct, frozen=True):
         merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
         changes: objects that differ, removals first.
         paths: files that differ.
-        structure_refused: the structure of the second does not apply, and that of the first did.
+        structure_refused: the structure of the second does not apply, and that of the first did
+            or the second changes some of it.
         approvals: digests that commits from the first to the second approve, as far as they count.
     """
 
@@ -164,7 +165,8 @@ def compare(
         first, last = (_commit_of(folder, revision) for revision in (base, head))
         merge = _merge(scratch, first, last)
         earlier = [found for one in before if (found := _known_commit(folder, one)) != first]
-        reading = loader.Loader(source.Source(str(scratch), branch="main", sub_path=sub_path))
+        copy = source.Source(str(scratch), branch="main", sub_path=sub_path)
+        reading = loader.Loader(copy)
         if merge is not None:
             reading.judge_by(merge, last)
         states: list[desired.Desired] = []
@@ -175,10 +177,13 @@ def compare(
                 if not all(_is_ancestor(scratch, one, commit) for one in order[:position]):
                     reading.accept(commit)  # what follows is judged as the controller would
                 states.append(reading.load())
+            old, new = states[-2:]
+            refused = _is_refused(new, order[-1]) and (
+                not _is_refused(old, first) or _touches_structure(copy, first, order[-1])
+            )
             listed = _git(scratch, "diff", "--name-only", "--no-renames", "-z", first, order[-1])
         finally:
             reading.close()
-    old, new = states[-2:]
     return Comparison(
         base=old,
         head=new,
@@ -187,7 +192,7 @@ def compare(
         changes=differences.between(old, new),
         merged=merge is not None,
         paths=frozenset(listed.split("\0")),
-        structure_refused=_is_refused(new, order[-1]) and not _is_refused(old, first),
+        structure_refused=refused,
         approvals=reading.approved,
     )
 
@@ -195,6 +200,14 @@ def compare(
 def _is_refused(state: desired.Desired, commit: str) -> bool:
     """Whether the structure in force is that of an earlier revision."""
     return state.status.structure_revision != commit
+
+
+def _touches_structure(copy: source.Source, before: str, after: str) -> bool:
+    """Whether files differ that hold, or may hold, other objects than jobs."""
+    differing = copy.differences(before, after)
+    ids = {blob for _, *both in differing for blob in both if blob is not None}
+    files = map(documents.read, copy.blobs(ids))
+    return any(file.opaque or any(documents.structural(file)) for file in files)
 
 
 def _commit_of(folder: Path, revision: str) -> str:

@@ -105,6 +105,29 @@ def test_a_refused_structure_says_that_none_of_it_applies(repository: Repository
     assert "Refused: none of its structure applies" in text(plan)
 
 
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [({"q.yaml": documents(queue("q", weight=3))}, "refused"),
+     ({"q.yaml": None}, "refused"),
+     ({"q.yaml": "kind: [Queue"}, "refused"),
+     ({"d.yaml": queue("r")}, "changes"),
+     ({"jobs/a.yaml": job("a", queue="q")}, "changes"),
+     ({"README.md": "words"}, "none")],
+)  # fmt: skip
+def test_a_structure_that_was_broken_before_refuses_what_changes_it(
+    repository: Repository, change: dict[str, str | None], verdict: str
+) -> None:
+    repository.commit({"q.yaml": documents(POOL % 4, queue("q"))})
+    base = repository.commit({"d.yaml": queue("r", parent="nowhere")})
+    head = repository.commit(change)
+    found = revisions.compare(repository.path, "", base, head, before=[f"{base}~1"])
+    plan = planning.plan(found, None, 1_800_000_000.0)
+    assert (plan.verdict, plan.structure_refused) == (verdict, verdict == "refused")
+    if change == {"q.yaml": documents(queue("q", weight=3))}:
+        assert "Refused: none of its structure applies" in text(plan)
+        assert "its errors stood before" in " ".join(text(plan).split())
+
+
 def test_a_waiver_that_ends_later_is_a_change(repository: Repository) -> None:
     both = {"c.yaml": documents(POOL % 4), "jobs/a.yaml": job("a", queue="default")}
     one, other = POLICY % (WAIVER % "01"), POLICY % (WAIVER % "02")
