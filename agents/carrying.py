@@ -17,12 +17,27 @@ from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
 
+#: How long a start waits for the folder of its checkpoints, and looks that go on together.
+LOOK_S = 60.0
+LOOKS_MAX = 1000
+DEFECT = "this attempt can't be started here by a defect of the agent, whose log says more"
+
 
 class Carrier:
     """Makes orders for one node."""
 
-    def __init__(self, settings: Settings, place: tasks.Place, spares: trash.Trash) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        place: tasks.Place,
+        spares: trash.Trash,
+        lock: threading.RLock,
+    ) -> None:
         self.place = place
+        self._lock = lock
+        #: Attempts whose checkpoints are looked for, by what tells the looks apart.
+        self._looking: dict[str, object] = {}
+        self._looks = 0
         self._settings = settings
         self._spares = spares
         self._takes_spares = False
@@ -83,24 +98,80 @@ class Carrier:
         """The orders that start an attempt. Where the node has to be checked before, or its image
         fetched, there are none yet: ``later`` is called with one, from another thread."""
         name = step.assignment.attempt
+        # before anything is waited for: a gang that is released in the meantime stays so
+        self._ready.pop(name, None)
+        self._released.discard(name)
 
         def decided(problem: str) -> None:
             if problem:
                 later(refusal(name, EndReason.CHECK_FAILED, problem))
                 return
-            for order in self._start_or_fetch(step, later):
+            for order in self._start_or_look(step, later):
                 later(order)
 
         if self.gate is not None and self.gate.enter(name, decided):
             return []
-        return self._start_or_fetch(step, later)
+        return self._start_or_look(step, later)
 
-    def _start_or_fetch(
+    def _start_or_look(
         self, step: state.Start, later: Callable[[dict[str, Any]], None]
     ) -> list[dict[str, Any]]:
-        order = self.start_order(step)
-        self._ready.pop(step.assignment.attempt, None)
-        self._released.discard(step.assignment.attempt)
+        """Start, once it is known what there is to go on from. That is looked for on storage that
+        may hang, in a thread and for so long; only this start waits for it."""
+        assignment, template = step.assignment, step.template
+        if template.checkpoint_path is None:
+            return self._start_or_fetch(step, later, {})
+        name, mark = assignment.attempt, object()
+        if self._looks >= LOOKS_MAX:
+            said = f"{LOOKS_MAX} looks for checkpoints go on: the shared folder of this node hangs"
+            return [refusal(name, EndReason.START_FAILED, said)]
+        self._looks += 1
+        self._looking[name] = mark
+
+        def go_on(kept: dict[str, str], problem: str) -> None:
+            with self._lock:
+                if self._looking.get(name) is not mark:
+                    return  # it was stopped, or this took too long
+                del self._looking[name]
+                try:
+                    if problem:
+                        orders = [refusal(name, EndReason.START_FAILED, problem)]
+                    else:
+                        orders = self._start_or_fetch(step, later, kept)
+                except Exception as defect:  # its end has to be told, whatever it is
+                    orders = [refusal(name, EndReason.START_FAILED, f"{DEFECT}: {defect!a}")]
+                for order in orders:
+                    later(order)
+
+        def look() -> None:
+            try:
+                kept, problem = tasks.checkpoints_of(assignment, template, self.place), ""
+            except tasks.UnfitError as unfit:
+                kept, problem = {}, str(unfit)
+            except Exception as defect:  # said as the reason of its end
+                kept, problem = {}, f"{DEFECT}: {defect!a}"
+            limit.cancel()
+            with self._lock:
+                self._looks -= 1
+            go_on(kept, problem)
+
+        late = (
+            f"checkpoint folder {template.checkpoint_path} below {self.place.shared} did not "
+            f"answer in {LOOK_S:g} s; see whether the shared folder of this node hangs"
+        )
+        limit = threading.Timer(LOOK_S, go_on, ({}, late))
+        limit.daemon = True
+        limit.start()
+        threading.Thread(target=look, daemon=True).start()
+        return []
+
+    def _start_or_fetch(
+        self,
+        step: state.Start,
+        later: Callable[[dict[str, Any]], None],
+        kept: dict[str, str],
+    ) -> list[dict[str, Any]]:
+        order = self.start_order(step, kept)
         image, secrets = order.pop("image", None), order.pop("wanted", None)
         sharing = order.pop("mps", None)
         if image is not None and order["op"] == "start" and step.assignment.hold:
@@ -160,6 +231,13 @@ class Carrier:
             name: (AttemptState.FETCHING, f"fetching image {image}")
             for name, image in self.images.waiting().items()
         }
+        # whatever is waited for before its image is: its gang is not to think that it is there
+        early = {
+            **(self.gate.waiting() if self.gate is not None else {}),
+            **dict.fromkeys(self._looking, "looking for its checkpoints"),
+            **dict.fromkeys(self._fetching, "getting what it needs"),
+        }
+        found |= {name: (AttemptState.FETCHING, note) for name, note in early.items()}
         ready = (AttemptState.READY, "its image is there; it waits for those of its gang")
         return found | dict.fromkeys(self._ready, ready)
 
@@ -168,6 +246,9 @@ class Carrier:
         if self.gate is not None and self.gate.give_up(step.attempt):
             return refusal(step.attempt, step.reason, "stopped while its node was checked")
         self._released.discard(step.attempt)
+        if self._looking.pop(step.attempt, None) is not None:
+            said = "stopped while its checkpoints were looked for"
+            return refusal(step.attempt, step.reason, said)
         if self._ready.pop(step.attempt, None) is not None:
             return refusal(step.attempt, step.reason, "stopped while it waited for its gang")
         fetching = step.attempt in self._fetching
@@ -179,14 +260,14 @@ class Carrier:
             "signal": step.signal, "grace_s": step.grace_s,
         }  # fmt: skip
 
-    def start_order(self, step: state.Start) -> dict[str, Any]:
+    def start_order(self, step: state.Start, kept: dict[str, str] | None = None) -> dict[str, Any]:
         """The order to start an attempt, or to record that it can't be started here."""
         assignment, template = step.assignment, step.template
         cpus = ""
         if self._cores is not None and template.cpu_milli:
             cpus = self._cores.take(assignment.attempt, template.cpu_milli, self._near(step))
         try:
-            order = tasks.order_for(assignment, template, self.place, cpus)
+            order = tasks.order_for(assignment, template, self.place, cpus, kept)
         except tasks.UnfitError as problem:
             if self._cores is not None:
                 self._cores.give_back(assignment.attempt)

@@ -3,14 +3,19 @@
 A checkpoint is a file or a folder. It is whole when its marker is there, whose number of bytes, if
 it names one, must be what is there; without a marker, when nothing was written to it for a while.
 What somebody has rejected (``NAME.bad``), links, empty ones and ones still being written are
-passed over. A look is bounded in how many names it reads.
+passed over. A look is bounded in how many names it reads, each candidate by itself.
+
+The folder is its user's own and the agent may be root: everything is opened from the shared folder
+on, name by name and over no link, and only plain files are read.
 """
 
 import contextlib
 import fnmatch
 import json
+import math
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 
@@ -23,93 +28,172 @@ from reconciler.model.taskwords import PATH_CHARACTERS_MAX, Rule, Saved
 from reconciler.model.wire import Assignment, TaskTemplate
 
 EVERY_S = 30.0
-#: Names that one look reads in folders, and files that it asks for their size.
+#: Names that are read of one folder with checkpoints, or of one checkpoint; and by a look in all.
 NAMES_MAX = 20_000
+LOOK_NAMES_MAX = 10 * NAMES_MAX
+#: How deep folders of a checkpoint may stand in each other.
+DEPTH_MAX = 32
 MARKER_BYTES_MAX = 64 * 1024
 #: Ends of names of what is no checkpoint by itself.
 _BESIDE = (COMPLETE, BAD, ".part", ".tmp")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _Budget:
-    """How many more names may be read."""
+    """How many more names may be read: of one folder or candidate, and of a look in all."""
 
-    def __init__(self) -> None:
-        self.left = NAMES_MAX
+    def __init__(self, whole: "_Budget | None" = None) -> None:
+        self.whole = whole
+        self.left: int = LOOK_NAMES_MAX if whole is None else min(NAMES_MAX, whole.left)
 
-    def scan(self, folder: str) -> Iterator["os.DirEntry[str]"]:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if self.left <= 0:
-                    return
-                self.left -= 1
-                yield entry
+    def take(self) -> bool:
+        """Whether one more may be read."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        if self.whole is not None:
+            self.whole.left -= 1
+        return True
 
 
 def newest(
-    folder: str, rule: Rule | None, element: int, now: float, told: str = ""
+    shared: str, below: str, rule: Rule | None, element: int, *, now: float, told: str = ""
 ) -> Saved | None:
     """The newest whole checkpoint of an element.
 
     Args:
-        folder: the job's folder of checkpoints.
+        shared: the folder that nodes share; it is trusted, nothing below it is.
+        below: path below it of the job's folder of checkpoints.
         rule: which there are; None: only the one that was told.
         element: index in an array.
         now: by the clock of who writes.
         told: path of one that a task has named.
     """
-    budget = _Budget()
     rule = rule or Rule()
-    found = []
-    if rule.pattern:
-        pattern = rule.pattern.replace("{element}", str(element))
-        found = list(_matching(folder, pattern.split("/"), "", budget))
-    if told and told not in found and _is_plain(folder, told):
-        found.append(told)
+    if rule.marker and not is_name(rule.marker):
+        return None
+    with contextlib.suppress(OSError), _folder(shared, below) as folder:
+        return _newest(folder, rule, element, now, told)
+    return None
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of one thing in a folder, and can be written anywhere."""
+    return text not in {"", ".", ".."} and "/" not in text and text.isprintable()
+
+
+def _newest(folder: int, rule: Rule, element: int, now: float, told: str) -> Saved | None:
+    budget = _Budget()
+    found: set[str] = set()
+    parts = rule.pattern.replace("{element}", str(element)).split("/")
+    if all(map(is_name, parts)):
+        found.update(_matching(folder, parts, "", budget))
+    if told and len(told) <= PATH_CHARACTERS_MAX and all(map(is_name, told.split("/"))):
+        found.add(told)
     best: Saved | None = None
-    for path in found:
-        one = _judge(folder, path, rule, budget, now=now, named=path == told)
+    # those that look newest first: what is old may be large, and hides nothing
+    for path in sorted(found, key=lambda path: _looks_new(folder, path), reverse=True):
+        one = None
+        with contextlib.suppress(OSError):
+            one = _judge(folder, path, rule, _Budget(budget), now=now, named=path == told)
         if one is not None and (best is None or (one.at, one.path) > (best.at, best.path)):
             best = one
     return best
 
 
-def _matching(folder: str, parts: list[str], below: str, budget: _Budget) -> Iterator[str]:
-    """Paths that match a pattern, part by part; no link is followed."""
-    for entry in budget.scan(f"{folder}/{below}"):
-        if not fnmatch.fnmatchcase(entry.name, parts[0]) or entry.is_symlink():
+def _looks_new(folder: int, path: str) -> tuple[float, float, str]:
+    above, _, name = path.rpartition("/")
+    try:
+        with _below(folder, above) as parent:
+            changed_at = os.lstat(name, dir_fd=parent).st_mtime
+    except OSError:
+        changed_at = 0.0
+    return changed_at, _step_of(path) or 0.0, path
+
+
+@contextlib.contextmanager
+def _folder(shared: str, below: str) -> Iterator[int]:
+    """A handle of a folder below the shared one; the way to the shared one may have links."""
+    handle = os.open(shared, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        with _below(handle, below) as folder:
+            yield folder
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _below(folder: int, path: str) -> Iterator[int]:
+    """A handle of a folder below another: each step is opened from the one before, over no link.
+
+    A name that is exchanged for a link while somebody walks leads nowhere else that way.
+    """
+    handle = os.open(".", _FOLDER, dir_fd=folder)
+    try:
+        for part in path.split("/") if path else ():
+            if part in {"", "."}:
+                continue
+            if part == "..":
+                raise NotADirectoryError(f"{path!r} leads out of its folder")
+            further = os.open(part, _FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = further
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _scan(folder: int, budget: _Budget) -> Iterator[str]:
+    """Names in an open folder, as many as may be read; OSError where it is gone."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not budget.take():
+                return
+            yield entry.name
+
+
+def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iterator[str]:
+    """Paths that match a pattern, part by part; no link is followed.
+
+    Names that can't be written everywhere, as in a report or a variable, are none of a checkpoint.
+    """
+    found: list[tuple[float, str]] = []
+    budget = _Budget(whole)
+    with contextlib.suppress(OSError):
+        for name in _scan(folder, budget):
+            if not is_name(name) or not fnmatch.fnmatchcase(name, parts[0]):
+                continue
+            with contextlib.suppress(OSError):
+                facts = os.lstat(name, dir_fd=folder)
+                if stat.S_ISDIR(facts.st_mode) or (len(parts) == 1 and stat.S_ISREG(facts.st_mode)):
+                    found.append((facts.st_mtime, name))
+    for _, name in sorted(found, reverse=True):
+        path = f"{below}{name}"
+        if len(path) > PATH_CHARACTERS_MAX:
             continue
-        path = f"{below}{entry.name}"
-        if len(parts) == 1:
-            if not entry.name.endswith(_BESIDE) and len(path) <= PATH_CHARACTERS_MAX:
-                yield path
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _matching(folder, parts[1:], f"{path}/", budget)
-
-
-def _is_plain(folder: str, path: str) -> bool:
-    """Whether a path stays below the folder and leads over no link."""
-    parts = path.split("/")
-    if not {"", ".", ".."}.isdisjoint(parts):
-        return False
-    steps = ["/".join(parts[: number + 1]) for number in range(len(parts))]
-    return not any(os.path.islink(f"{folder}/{step}") for step in steps)  # noqa: PTH114
+        if len(parts) > 1:
+            with contextlib.suppress(OSError), _below(folder, name) as further:
+                yield from _matching(further, parts[1:], f"{path}/", whole)
+        elif not name.endswith(_BESIDE):
+            yield path
 
 
 def _judge(
-    folder: str, path: str, rule: Rule, budget: _Budget, *, now: float, named: bool
+    folder: int, path: str, rule: Rule, budget: _Budget, *, now: float, named: bool
 ) -> Saved | None:
     """The checkpoint, if it is a whole one. ``named``: its task has said so."""
-    whole = f"{folder}/{path}"
-    if os.path.lexists(whole + BAD):
-        return None
-    size, changed_at = _extent(whole, budget)
-    if size <= 0:
-        return None
-    marker = _marker(whole, rule)
+    above, _, name = path.rpartition("/")
+    with _below(folder, above) as parent:
+        if _is_there(parent, name + BAD):
+            return None
+        size, changed_at = _extent(parent, name, budget)
+        if size <= 0:
+            return None
+        marker, inside = _marker(parent, name, rule)
     step = _step_of(path)
     if marker is not None:
         expected, said = marker
-        inside = rule.marker and os.path.lexists(f"{whole}/{rule.marker}")
         if expected is not None and expected != size and not inside:
             return None  # it was cut short, or written to since
         step = step if said is None else said
@@ -118,52 +202,74 @@ def _judge(
     return Saved(path, changed_at, step, size)
 
 
-def _extent(whole: str, budget: _Budget) -> tuple[int, float]:
-    """Bytes, and when it was last written to; no bytes for what can't be read to its end."""
+def _is_there(folder: int, name: str) -> bool:
     try:
-        found = os.lstat(whole)
-    except OSError:
-        return 0, 0.0
-    if not os.path.isdir(whole):  # noqa: PTH112
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
+    """Bytes, and when it was last written to; no bytes for what can't be read to its end."""
+    found = os.lstat(name, dir_fd=parent)
+    if stat.S_ISREG(found.st_mode):
         return found.st_size, found.st_mtime
-    size, changed_at, folders = 0, found.st_mtime, [whole]
+    if not stat.S_ISDIR(found.st_mode):
+        return 0, 0.0
+    size, changed_at, folders = 0, found.st_mtime, [name]
     while folders:
-        for entry in budget.scan(folders.pop()):
-            try:
-                found = entry.stat(follow_symlinks=False)
-            except OSError:
-                return 0, 0.0
-            changed_at = max(changed_at, found.st_mtime)
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-            else:
-                size += found.st_size
+        path = folders.pop()
+        with _below(parent, path) as handle:
+            for below in _scan(handle, budget):
+                facts = os.lstat(below, dir_fd=handle)
+                changed_at = max(changed_at, facts.st_mtime)
+                if not stat.S_ISDIR(facts.st_mode):
+                    size += facts.st_size
+                elif path.count("/") < DEPTH_MAX:
+                    folders.append(f"{path}/{below}")
+                else:
+                    return 0, 0.0
     return (size, changed_at) if budget.left > 0 else (0, 0.0)
 
 
-def _marker(whole: str, rule: Rule) -> tuple[int | None, float | None] | None:
-    """What a marker says of bytes and step; None where there is none."""
-    names = [f"{whole}{COMPLETE}"]
-    if rule.marker:
-        names += [f"{whole}/{rule.marker}", f"{whole}{rule.marker}"]
-    for name in names:
-        try:
-            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            text = os.read(handle, MARKER_BYTES_MAX)
-            said = json.loads(text)
-            size, step = said.get("bytes"), said.get("step")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return None, None  # that it is there is enough
-        finally:
-            os.close(handle)
-        return (
-            size if isinstance(size, int) else None,
-            float(step) if isinstance(step, int | float) else None,
-        )
-    return None
+def _marker(
+    parent: int, name: str, rule: Rule
+) -> tuple[tuple[int | None, float | None] | None, bool]:
+    """What a marker says of bytes and step, None where there is none; whether there is one of the
+    rule's in the checkpoint, whose bytes count with it."""
+    found = _said(parent, name + COMPLETE)
+    if not rule.marker:
+        return found, False
+    within = None
+    with contextlib.suppress(OSError), _below(parent, name) as handle:
+        within = _said(handle, rule.marker)
+    return found or within or _said(parent, name + rule.marker), within is not None
+
+
+def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
+    """What a marker says of bytes and step; None where there is no plain file of that name."""
+    try:
+        # looked at before it is opened: opening alone makes some devices act
+        if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
+            return None
+        handle = os.open(name, _PLAIN, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        said = json.loads(os.read(handle, MARKER_BYTES_MAX))
+        size, step = said.get("bytes"), said.get("step")
+        number = float(step) if isinstance(step, int | float) else None
+    except (OSError, ValueError, OverflowError, AttributeError, RecursionError):
+        return None, None  # that it is there is enough
+    finally:
+        os.close(handle)
+    return (
+        size if isinstance(size, int) else None,
+        number if number is not None and math.isfinite(number) else None,
+    )
 
 
 def _step_of(path: str) -> float | None:
@@ -176,7 +282,8 @@ class Watched(msgspec.Struct, frozen=True):
     """A task that tells of its element's checkpoints."""
 
     attempt: str
-    folder: str
+    shared: str
+    below: str
     rule: Rule
     element: int
 
@@ -190,8 +297,9 @@ def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) 
         return None
     if template.saves is None or not template.saves.pattern:
         return None
-    folder = f"{shared}/{template.checkpoint_path}"
-    return Watched(assignment.attempt, folder, template.saves, assignment.element)
+    return Watched(
+        assignment.attempt, shared, template.checkpoint_path, template.saves, assignment.element
+    )
 
 
 class Watcher:
@@ -206,7 +314,7 @@ class Watcher:
         # only this thread writes; readers see the one or the other
         found = {name: saved for name, saved in self._found.items() if name in names}
         for task in tasks:
-            saved = newest(task.folder, task.rule, task.element, time.time())
+            saved = newest(task.shared, task.below, task.rule, task.element, now=time.time())
             if saved is not None:
                 found[task.attempt] = saved
         self._found = found

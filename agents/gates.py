@@ -31,7 +31,9 @@ class Gate:
         self._lock = lock
         self._plan: Plan | None = None
         self._waiting: dict[str, Decided] = {}
+        #: Whether something has ended that no look after it has begun for, and whether one goes on.
         self._left = False
+        self._looking = False
         self._work = threading.Event()
 
     def follow(self, plan: Plan | None) -> None:
@@ -43,7 +45,8 @@ class Gate:
         """Whether a task has to wait for checks; then ``decided`` is called in the end."""
         plan = self._plan
         with self._lock:
-            if plan is None or not (plan.before or (plan.after and self._left)):
+            after = self._left or self._looking
+            if plan is None or not (plan.before or (plan.after and after)):
                 return False
             self._waiting[attempt] = decided
         self._work.set()
@@ -62,11 +65,10 @@ class Gate:
             return dict.fromkeys(self._waiting, f"checking the node: {names}")
 
     def leave(self) -> None:
-        """A task that had started has ended."""
-        if self._plan is not None and self._plan.after:
-            with self._lock:
-                self._left = True
-            self._work.set()
+        """A task that had started has ended; it counts for a plan that is still to come, too."""
+        with self._lock:
+            self._left = True
+        self._work.set()
 
     def turn(self, wait_s: float = 1.0) -> None:
         """One turn of the thread that makes the checks."""
@@ -74,19 +76,32 @@ class Gate:
         self._work.clear()
         plan = self._plan
         with self._lock:
-            asked, left = list(self._waiting), self._left
-        if not asked and not left:
-            return
+            asked, left = list(self._waiting), self._left and plan is not None
+            if not asked and not left:
+                return
+            # what ends during the look is looked after by the next one
+            self._left, self._looking = self._left and not left, left
+        problem = ""
+        try:
+            problem = self._look(plan, asked=bool(asked), left=left)
+        except BaseException:
+            with self._lock:
+                self._left = self._left or left
+            raise
+        finally:
+            self._looking = False
+        with self._lock:
+            # who came in the meantime is turned away too, but only let in by a look of its own
+            for attempt in list(self._waiting) if problem else asked:
+                decided = self._waiting.pop(attempt, None)
+                if decided is not None:
+                    decided(problem)
+
+    def _look(self, plan: Plan | None, *, asked: bool, left: bool) -> str:
+        """Make the checks that are due; why nothing may start here, or nothing."""
         names = plan.after if plan is not None and left else ()
         if plan is not None and asked:
             names = tuple(dict.fromkeys((*names, *plan.before)))
         results = self._node.check_now(plan, names) if plan is not None and names else ()
         failed = [one for one in results if one.verdict == "failed"]
-        problem = f"check {failed[0].name} failed here: {failed[0].message}" if failed else ""
-        with self._lock:
-            # what has ended during the look is looked after by the next one
-            self._left = False if left else self._left
-            for attempt in asked:
-                decided = self._waiting.pop(attempt, None)
-                if decided is not None:
-                    decided(problem)
+        return f"check {failed[0].name} failed here: {failed[0].message}" if failed else ""

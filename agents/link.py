@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from reconciler.model.wire import SyncResponse
+from reconciler.model.wire import SyncRequest, SyncResponse
 
 BODY_BYTES_MAX = 64 * 2**20
 HEAD_BYTES_MAX = 64 * 2**10
@@ -39,6 +39,25 @@ class Target(msgspec.Struct, frozen=True):
             raise LinkError(f"server {self.url!r} is not a URL like http://host:port")
         secure = split.scheme == "https"
         return secure, split.hostname, split.port or (443 if secure else 80), split.path.rstrip("/")
+
+
+def packed(request: SyncRequest) -> bytes:
+    """A request as it is sent. A text that can't be written in UTF-8, wherever it came from, has
+    that of it replaced: it must not keep a node from reporting all the rest."""
+    try:
+        return msgspec.msgpack.encode(request)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(_writable(msgspec.to_builtins(request)))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(one) for one in value]
+    return value
 
 
 class Connection:

@@ -27,6 +27,8 @@ EVERY_S = 5.0
 READ_BYTES_MAX = 128 * 1024
 #: What a task may be ahead of its reader before it is left out.
 BEHIND_BYTES_MAX = 4 * 2**20
+#: What is read of it once it has ended, in pieces: nobody hears of its end before.
+LAST_BYTES_MAX = 2**20
 #: Rows of one attempt's past.
 ROWS_MAX = 4000
 #: Sorts of rows, by which series they have, that are thinned out apart from each other.
@@ -133,11 +135,18 @@ class Listener:
             if words is None:
                 words = self._words[name] = metriclines.Words(name)
             now = time.time()
-            rows = _rows(handle, place, words, found.st_size, now=now, last=last)
-            if (place.inode, place.offset) != before:
-                self._news[name] = None
-                with contextlib.suppress(OSError):
-                    self._keep(name, place, rows)
+            size = found.st_size
+            _skip(place, words, size, last=last)
+            while True:
+                offset = place.offset
+                final = last and size - offset <= READ_BYTES_MAX
+                rows = _rows(handle, place, words, now=now, last=final)
+                if (place.inode, place.offset) != before:
+                    self._news[name] = None
+                    with contextlib.suppress(OSError):
+                        self._keep(name, place, rows)
+                if not last or final or place.offset <= offset:
+                    break
         finally:
             os.close(handle)
 
@@ -192,13 +201,18 @@ def _open(folder: Path) -> int:
     raise OSError(f"{folder}/{FILE} is not a file of its task's own")
 
 
+def _skip(place: Place, words: metriclines.Words, size: int, *, last: bool) -> None:
+    """Leave out the middle of what a task has written faster than it is read."""
+    most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
+    if size - place.offset > most:
+        words.skipped_bytes += size - kept - place.offset
+        place.offset, place.skipping = size - kept, True
+
+
 def _rows(
-    handle: int, place: Place, words: metriclines.Words, size: int, *, now: float, last: bool
+    handle: int, place: Place, words: metriclines.Words, *, now: float, last: bool
 ) -> list[dict[str, float]]:
-    """Read on in a file; the rows of values that were found."""
-    if size - place.offset > BEHIND_BYTES_MAX:
-        words.skipped_bytes += size - READ_BYTES_MAX - place.offset
-        place.offset, place.skipping = size - READ_BYTES_MAX, True
+    """Read on in a file; the rows of values that were found. ``last``: nothing comes after."""
     data = os.pread(handle, READ_BYTES_MAX, place.offset)
     lines = [line + b"\n" for line in data.split(b"\n")]
     lines[-1] = lines[-1][:-1]
@@ -228,7 +242,8 @@ def _row(found: tuple[taskwords.Metric, ...]) -> dict[str, float]:
     row = {"time": round(found[0].at, 3)}
     if found[0].step is not None:
         row["step"] = found[0].step
-    return row | {one.name: one.value for one in found}
+    # a series by the name of a column hides none
+    return {one.name: one.value for one in found} | row
 
 
 def _sort_of(row: dict[str, float], place: Place) -> str:

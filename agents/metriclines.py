@@ -75,7 +75,7 @@ class Words:
         text = f"line {self.lines}: {what}"
         if not self.problem.startswith(f"line {self.lines}:"):
             self.bad_lines += 1
-        self.problem = text[: taskwords.PROBLEM_CHARACTERS_MAX]
+        self.problem = taskwords.told_text(text, taskwords.PROBLEM_CHARACTERS_MAX)
 
     def _json(self, text: str, now: float) -> list[taskwords.Metric]:
         try:
@@ -84,6 +84,7 @@ class Words:
             self._complain(f"no JSON: {problem}")
             return []
         at, step = _moment(value.get(TIME), now), _number(value.get(STEP))
+        step = step if step is not None and math.isfinite(step) else None
         if CHECKPOINT in value:
             self._save(value[CHECKPOINT], at, step)
         found = []
@@ -92,7 +93,7 @@ class Words:
                 continue
             number = _number(given)
             if number is None:
-                self._complain(f"{name[:40]}: found {str(given)[:40]!r}, expected a number")
+                self._complain(f"{name[:40]!r}: found {str(given)[:40]!r}, expected a number")
             elif not _NAME.fullmatch(name) or len(name) > taskwords.NAME_CHARACTERS_MAX:
                 self._complain(f"{name[:40]!r} can't be the name of a series")
             else:
@@ -126,6 +127,9 @@ class Words:
         name += labels or ""
         if len(name) > taskwords.NAME_CHARACTERS_MAX:
             self._complain(f"{name[:40]!r}… is longer than {taskwords.NAME_CHARACTERS_MAX}")
+            return []
+        if name in {STEP, TIME} or not name.isprintable():
+            self._complain(f"{name[:40]!r} can't be the name of a series")
             return []
         at = _moment(None if moment is None else int(moment) / 1000, now)
         return [taskwords.Metric(name, number, at)]

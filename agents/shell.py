@@ -41,7 +41,7 @@ from agents import (
     trash,
     voice,
 )
-from agents.link import Connection, LinkError, RejectedError, Target, understand
+from agents.link import Connection, LinkError, RejectedError, Target, packed, understand
 from agents.settings import Settings
 from reconciler.model.checks import Plan, Result
 from reconciler.model.devices import GpuProcess, GpuUsage
@@ -126,7 +126,7 @@ class Agent:
                 self.inventory.host, fabric.interface_of(self.inventory.address)
             ),
         )
-        self.carrier = carrying.Carrier(self.settings, place, self.trash)
+        self.carrier = carrying.Carrier(self.settings, place, self.trash, self.lock)
         self.checker = checks.Checker(self.root)
         self.gate = self.carrier.gate = gates.Gate(self, self.lock)
         self.words = jobdata.Words(self.root, place.shared)
@@ -336,7 +336,6 @@ class Agent:
             stages = self.carrier.stages()
             self.state.stages = {name: stage for name, (stage, _) in stages.items()}
             self.state.notes = {name: note for name, (_, note) in stages.items()}
-            self.state.notes |= self.gate.waiting()
             reports, complete = self.state.reports(complete=complete)
             self.sequence += 1
             gpu_usage, self.gpu_usage = self.gpu_usage, None
@@ -361,13 +360,14 @@ class Agent:
     ) -> SyncResponse:
         """Send a request and do what its answer asks for."""
         sent_at = processes.boottime()
-        body = msgspec.msgpack.encode(request)
         try:
+            # within, too: whatever goes wrong, what was taken out of the state is not lost
+            body = packed(request)
             path = f"/v1/nodes/{self.settings.name}/sync"
             response = understand(
                 self.target.url, self.settings.name, *connection.post(path, body, timeout_s)
             )
-        except (LinkError, RejectedError):
+        except Exception:
             with self.lock:
                 self.state.not_delivered(request.attempts)
                 self.words.again(request.task_metrics or ())
@@ -393,7 +393,7 @@ class Agent:
         for step in steps:
             match step:
                 case state.Start():
-                    orders += self.carrier.start_or_wait(step, self._order_later)
+                    orders += self._start(step)
                 case state.Release(attempt):
                     orders += self.carrier.release(attempt)
                 case state.Refuse(attempt, reason, message):
@@ -423,14 +423,38 @@ class Agent:
         if any(order["op"] == "start" for order in orders):
             crashpoints.reach("sent-not-spawned")
         if orders:
+            self._give(orders)
+
+    def _start(self, step: state.Start) -> list[dict[str, Any]]:
+        """The orders that start an attempt; what goes wrong with one of them is its own end."""
+        try:
+            return self.carrier.start_or_wait(step, self._order_later)
+        except Exception:  # others begin with it, and they are to start
+            name = step.assignment.attempt
+            self.say(f"defect in the start of {name}: {traceback.format_exc()}")
+            return [carrying.refusal(name, EndReason.START_FAILED, carrying.DEFECT)]
+
+    def _give(self, orders: list[dict[str, Any]]) -> None:
+        """Give orders to the supervisor; one that can't be written down fails alone."""
+        try:
             self.keeper.send(orders)
+        except (UnicodeError, TypeError, ValueError):  # raised before anything of them was sent
+            for order in orders:
+                try:
+                    self.keeper.send([order])
+                except (UnicodeError, TypeError, ValueError) as problem:
+                    self.say(f"order {order['op']} of {order.get('id')!a}: {problem}")
+                    if order["op"] == "start":
+                        reason = EndReason.START_FAILED
+                        refusal = carrying.refusal(order["id"], reason, carrying.DEFECT)
+                        self.keeper.send([refusal])
 
     def _order_later(self, order: dict[str, Any]) -> None:
         """An image that was waited for is there, or can't be had."""
         with self.lock:
             orders = self.carrier.due(order)
             if orders:
-                self.keeper.send(orders)
+                self._give(orders)
             else:
                 self.changed.set()  # its gang is to hear that it is ready
 

@@ -83,9 +83,18 @@ def switch_to(user: User) -> dict[str, Any]:
 
 
 def order_for(
-    assignment: Assignment, template: TaskTemplate, place: Place, cpus: str = ""
+    assignment: Assignment,
+    template: TaskTemplate,
+    place: Place,
+    cpus: str = "",
+    kept: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The supervisor's order to start an attempt; ``cpus``: the cores that it is to have."""
+    """The supervisor's order to start an attempt.
+
+    Args:
+        cpus: the cores that it is to have.
+        kept: what ``checkpoints_of`` has found; None: it is looked for now.
+    """
     name = assignment.attempt
     if not ATTEMPT_PATTERN.fullmatch(name):
         raise UnfitError(f"attempt id {name!r} can't be the name of a folder")
@@ -103,12 +112,9 @@ def order_for(
             argv.insert(0, "/bin/sh")
     if not argv:
         raise UnfitError(f"job {template.job} has neither a command nor a script")
-    checkpoints = ""
-    if template.checkpoint_path is not None:
-        checkpoints = make_folder(place.shared, template.checkpoint_path, user)
-    environment = environment_of(assignment, template, place, user, checkpoints)
-    if checkpoints:
-        environment |= resumed(assignment, template, checkpoints)
+    if kept is None:
+        kept = checkpoints_of(assignment, template, place)
+    environment = environment_of(assignment, template, place, user, kept)
     files: dict[str, str] = {}
     if template.framework == "mpi":
         gang = frameworks.gang_of(assignment, template, place.name)
@@ -229,7 +235,7 @@ def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
 
 
 def environment_of(
-    assignment: Assignment, template: TaskTemplate, place: Place, user: User, checkpoints: str
+    assignment: Assignment, template: TaskTemplate, place: Place, user: User, kept: dict[str, str]
 ) -> dict[str, str]:
     """A clean base, what the template adds, and over both what is the system's to say."""
     base = {
@@ -266,8 +272,7 @@ def environment_of(
     if assignment.instances:
         reserved["MUSTER_MIG_PROFILE"] = assignment.mig_profile
         reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
-    if checkpoints:
-        reserved["MUSTER_CHECKPOINT_DIR"] = checkpoints
+    reserved |= kept
     if template.secrets:
         folder = f"{place.root}/attempts/{assignment.attempt}/secrets"
         reserved["MUSTER_SECRETS_DIR"] = folder
@@ -282,9 +287,34 @@ def environment_of(
     return base | chosen | template.told | reserved
 
 
-def resumed(assignment: Assignment, template: TaskTemplate, folder: str) -> dict[str, str]:
+def checkpoints_of(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, str]:
+    """Variables of the folder for checkpoints, which is made, and of the newest whole one in it.
+
+    The folder is on storage that may take its time, or hang.
+
+    Raises:
+        UnfitError: there can be no such folder.
+    """
+    below = template.checkpoint_path
+    if below is None:
+        return {}
+    folder = make_folder(place.shared, below, find_user(template, place))
+    told = {"MUSTER_CHECKPOINT_DIR": folder}
+    return told | resumed(assignment, template, place.shared, folder)
+
+
+def resumed(
+    assignment: Assignment, template: TaskTemplate, shared: str, folder: str
+) -> dict[str, str]:
     """Where the next attempt may go on from: the newest whole checkpoint, if there is any."""
-    found = saves.newest(folder, template.saves, assignment.element, time.time(), assignment.saved)
+    found = saves.newest(
+        shared,
+        template.checkpoint_path or "",
+        template.saves,
+        assignment.element,
+        now=time.time(),
+        told=assignment.saved,
+    )
     if found is None:
         return {}
     told = {"MUSTER_CHECKPOINT": f"{folder}/{found.path}"}

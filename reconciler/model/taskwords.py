@@ -74,15 +74,29 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     settle_s: float = 30.0
 
 
+def told_text(text: str, characters_max: int) -> str:
+    """A text that came from a task, as it may go into reports, pages and terminals: printable, in
+    UTF-8, and no longer than that."""
+    kept = text[:characters_max]
+    if not kept.isprintable():
+        kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
+    return kept[:characters_max]
+
+
 def bounded(told: TaskMetrics) -> TaskMetrics:
-    """What a node says of a task, within the bounds that it should have kept by itself."""
+    """What a node says of a task, within the bounds that it should have kept by itself.
+
+    Of several series of one name the first stays: a page with two of them would be refused whole.
+    """
+    metrics: dict[str, Metric] = {}
+    for one in told.metrics[:SERIES_MAX]:
+        if 0 < len(one.name) <= NAME_CHARACTERS_MAX and one.name.isprintable():
+            metrics.setdefault(one.name, one)
     return TaskMetrics(
         attempt=told.attempt,
-        metrics=tuple(
-            one for one in told.metrics[:SERIES_MAX] if 0 < len(one.name) <= NAME_CHARACTERS_MAX
-        ),
+        metrics=tuple(metrics.values()),
         lines=told.lines,
         bad_lines=told.bad_lines,
-        problem=told.problem[:PROBLEM_CHARACTERS_MAX],
+        problem=told_text(told.problem, PROBLEM_CHARACTERS_MAX),
         skipped_bytes=told.skipped_bytes,
     )

@@ -31,13 +31,13 @@ class Curve(msgspec.Struct, frozen=True):
         return all(step is not None for step, _, _ in self.points)
 
     def along(self, axis: str) -> list[tuple[float, float]]:
-        """Points (x, y) with a finite y, x being the step or the seconds since the first."""
+        """Points (x, y), both finite, x being the step or the seconds since the first."""
         began = self.points[0][1] if self.points else 0.0
-        return [
+        found = [
             ((step if step is not None else at - began) if axis == "step" else at - began, value)
             for step, at, value in self.points
-            if math.isfinite(value)
         ]
+        return [(x, y) for x, y in found if math.isfinite(x) and math.isfinite(y)]
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -59,13 +59,18 @@ def read(lines: Iterable[bytes]) -> Past:
         try:
             row = json.loads(text)
             at, step = float(row.pop("time")), row.pop("step", None)
+            step = None if step is None else float(step)
             values = {name: float(value) for name, value in row.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue  # the rest of a line that was cut
+        if not math.isfinite(at):
+            continue
+        if step is not None and not math.isfinite(step):
+            step = None
         for name, value in values.items():
             if name in points or len(points) < SERIES_MAX:
                 found = points.setdefault(name, [])
-                found.append((None if step is None else float(step), at, value))
+                found.append((step, at, value))
                 if len(found) > POINTS_MAX:
                     del found[1::2]
     curves = tuple(Curve(name, tuple(points[name])) for name in sorted(points))
@@ -89,7 +94,7 @@ def draw(points: Sequence[tuple[float, float]], *, width: int, height: int) -> l
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     labels = {0: number(highest), height - 1: number(lowest)}
     if height > 2:
-        labels[height // 2] = number(highest - (highest - lowest) * (height // 2) / (height - 1))
+        labels[height // 2] = number(_between(lowest, highest, 1 - (height // 2) / (height - 1)))
     margin = max(len(label) for label in labels.values())
     columns = max(8, width - margin - 2)
     cells = [[0] * columns for _ in range(height)]
@@ -106,4 +111,12 @@ def draw(points: Sequence[tuple[float, float]], *, width: int, height: int) -> l
 
 
 def _part(value: float, least: float, most: float) -> float:
-    return 0.5 if most <= least else (value - least) / (most - least)
+    """How far a value is on the way; halves, because a difference of two may be infinite."""
+    if most <= least:
+        return 0.5
+    part = (value / 2 - least / 2) / (most / 2 - least / 2) if most / 2 > least / 2 else 0.5
+    return min(1.0, max(0.0, part))
+
+
+def _between(least: float, most: float, part: float) -> float:
+    return least * (1 - part) + most * part

@@ -1162,9 +1162,9 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
     assignment, template = Run((whole, pool())).sent()[0]
     place = tasks.Place(name="n", root=str(tmp_path), shared=str(tmp_path))
     user = tasks.find_user(template, place)
-    plain = tasks.environment_of(assignment, template, place, user, "x")
+    plain = tasks.environment_of(assignment, template, place, user, {})
     shouting = msgspec.structs.replace(template, environment=dict.fromkeys(plain, "mine"))
-    heard = tasks.environment_of(assignment, shouting, place, user, "x")
+    heard = tasks.environment_of(assignment, shouting, place, user, {})
     for name, value in heard.items():
         rules = [rule for rule, _ in problems((put(whole, where, {name: "mine"}), pool()))]
         theirs = value.split(":")[0] == "mine"

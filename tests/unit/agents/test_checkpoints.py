@@ -35,7 +35,7 @@ def lay(tmp_path: Path) -> Lay:
 
 
 def found(folder: Path, rule: Rule, told: str = "", element: int = 0) -> str | None:
-    saved = checkpoints.newest(str(folder), rule, element, NOW, told)
+    saved = checkpoints.newest(str(folder), "", rule, element, now=NOW, told=told)
     return None if saved is None else saved.path
 
 
@@ -44,7 +44,7 @@ def test_the_newest_file_that_has_settled(tmp_path: Path, lay: Lay) -> None:
     lay("step-200.pt", 300)
     lay("step-300.pt", 10)  # still being written
     lay("other.txt", 60)
-    saved = checkpoints.newest(str(tmp_path), Rule("step-*.pt"), 0, NOW)
+    saved = checkpoints.newest(str(tmp_path), "", Rule("step-*.pt"), 0, now=NOW)
     assert saved == Saved("step-200.pt", NOW - 300, 200.0, 7)
     assert found(tmp_path, Rule("step-*.pt", settle_s=5)) == "step-300.pt"
     assert found(tmp_path, Rule("nothing-*")) is None
@@ -135,6 +135,49 @@ def test_one_task_of_a_gang_looks() -> None:
         assert (chosen is not None) is looks
 
 
+@pytest.mark.parametrize("name", [b"step-\xff", b"step-9\n", b"step-9\x1b[2J"])
+def test_a_name_that_can_not_be_written_everywhere_is_passed_over(
+    tmp_path: Path, lay: Lay, name: bytes
+) -> None:
+    lay("step-1", 900)
+    lay(os.fsdecode(name), 300)
+    assert found(tmp_path, Rule("step-*")) == "step-1"
+    assert found(tmp_path, Rule("step-*"), told=os.fsdecode(name)) == "step-1"
+
+
+@pytest.mark.parametrize("marker", ["shadow", "../shadow", "/etc/passwd", "a/shadow"])
+def test_no_link_on_the_way_is_followed(tmp_path: Path, lay: Lay, marker: str) -> None:
+    """A user who owns a folder on the way may exchange the next one for a link."""
+    lay("secret/shadow", 900, text='{"step": 42}')
+    shared = tmp_path / "shared"
+    (shared / "a").mkdir(parents=True)
+    (shared / "a" / "b").symlink_to(tmp_path)
+    for rule in (Rule("secret", marker=marker), Rule("secret")):
+        assert checkpoints.newest(str(shared), "a/b", rule, 0, now=NOW) is None
+        assert checkpoints.newest(str(shared), "a", rule, 0, now=NOW, told="b/secret") is None
+        assert checkpoints.newest(str(shared), "a/../..", rule, 0, now=NOW) is None
+
+
+def test_a_marker_that_is_no_plain_file_is_none(tmp_path: Path, lay: Lay) -> None:
+    lay("other", text='{"step": 42}')
+    for number in range(3):
+        lay(f"c-{number}/weights")
+    os.mkfifo(tmp_path / "c-0" / ".done")
+    (tmp_path / "c-1" / ".done").mkdir()
+    (tmp_path / "c-2" / ".done").symlink_to("../other")
+    assert found(tmp_path, Rule("c-*", marker=".done")) is None
+
+
+def test_an_old_large_one_hides_no_newer(
+    tmp_path: Path, lay: Lay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 6):
+        for part in range(30 if number % 2 else 2):
+            lay(f"step-{number}/part-{part}", 1000 - number)
+    monkeypatch.setattr(checkpoints, "NAMES_MAX", 20)
+    assert found(tmp_path, Rule("step-*")) == "step-4"
+
+
 SCRIPT = """
 import muster, os
 folder = os.environ["MUSTER_CHECKPOINT_DIR"]
@@ -166,7 +209,7 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     listener.look(["a.1"])
     words = listener._words["a.1"]
     assert words.newest["loss"].value == 0.5
-    assert "who: found 'me'" in words.problem
+    assert "'who': found 'me'" in words.problem
     assert words.checkpoint is not None
     said = words.checkpoint.path
     assert (said, words.checkpoint.step) == ("ck-2", 2.0)

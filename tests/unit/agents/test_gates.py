@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from agents import gates
 from reconciler.model.checks import Plan, Result
 
@@ -80,3 +82,62 @@ def test_a_plan_that_was_dropped_lets_all_in() -> None:
     made.follow(None)
     made.turn(0)
     assert told == [""]
+
+
+def test_what_ends_during_a_look_is_looked_after_by_the_next() -> None:
+    class Busy(Node):
+        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+            if not self.made:
+                made.leave()
+            return super().check_now(plan, names)
+
+    node = Busy()
+    made = gate(node, Plan(after=("b",)))
+    made.leave()
+    made.turn(0)
+    made.turn(0)
+    made.turn(0)
+    assert node.made == [("b",), ("b",)]
+
+
+def test_who_comes_during_a_look_that_fails_is_turned_away() -> None:
+    told: list[str] = []
+
+    class Busy(Node):
+        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+            assert made.enter("x", told.append)
+            return super().check_now(plan, names)
+
+    made = gate(Busy(FAILED), Plan(after=("b",)))
+    made.leave()
+    made.turn(0)
+    assert told == ["check b failed here: it is broken"]
+
+
+def test_ends_that_were_heard_before_the_plan_count() -> None:
+    node = Node()
+    made = gate(node, None)
+    made.leave()
+    made.turn(0)
+    assert node.made == []
+    made.follow(Plan(after=("b",)))
+    assert made.enter("x", lambda _: None)
+    made.turn(0)
+    assert node.made == [("b",)]
+
+
+def test_a_look_that_breaks_off_is_made_again() -> None:
+    class Broken(Node):
+        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+            super().check_now(plan, names)
+            if len(self.made) == 1:
+                raise OSError("no")
+            return ()
+
+    node = Broken()
+    made = gate(node, Plan(after=("b",)))
+    made.leave()
+    with pytest.raises(OSError, match="no"):
+        made.turn(0)
+    made.turn(0)
+    assert node.made == [("b",), ("b",)]

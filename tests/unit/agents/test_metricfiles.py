@@ -137,6 +137,30 @@ def test_a_task_that_writes_too_fast_is_read_at_its_end(root: Path) -> None:
     assert told[0].bad_lines == 0
 
 
+def test_all_that_a_task_wrote_last_is_read(root: Path) -> None:
+    listener = metricfiles.Listener(root)
+    count = 3 * metricfiles.READ_BYTES_MAX // 10
+    write(root, "".join(f"loss {number:04}\n" for number in range(count)) + "last 7")
+    listener.heard([AttemptReport(NAME, AttemptState.ENDED, end_reason=EndReason.EXITED)])
+    told = listener.news()
+    assert told is not None
+    assert {m.name: m.value for m in told[0].metrics} == {"loss": count - 1, "last": 7}
+    assert (told[0].lines, told[0].bad_lines, told[0].skipped_bytes) == (count + 1, 0, 0)
+
+
+def test_what_is_left_out_at_the_end_is_counted(root: Path) -> None:
+    listener = metricfiles.Listener(root)
+    line = "loss 000001\n"
+    write(root, line * (2 * metricfiles.LAST_BYTES_MAX // len(line)) + "last 7\n")
+    size = file_of(root).stat().st_size
+    listener.heard([AttemptReport(NAME, AttemptState.ENDED, end_reason=EndReason.EXITED)])
+    told = listener.news()
+    assert told is not None
+    assert told[0].metrics[0].value == 7
+    assert told[0].skipped_bytes == size - metricfiles.LAST_BYTES_MAX
+    assert told[0].bad_lines == 0
+
+
 def test_a_line_without_an_end_costs_no_memory_and_hides_nothing(root: Path) -> None:
     listener = metricfiles.Listener(root)
     write(root, "x" * 3 * metricfiles.READ_BYTES_MAX)

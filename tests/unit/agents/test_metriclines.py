@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,8 +45,8 @@ def test_a_line_says(line: str, series: dict[str, tuple[float, float | None, flo
     [
         ("hello", 0, "line 1: neither JSON nor Prometheus' text: 'hello'"),
         ('{"loss": 0.5', 0, "line 1: no JSON"),
-        ('{"loss": "high", "lr": 1}', 1, "line 1: loss: found 'high', expected a number"),
-        ('{"loss": true}', 0, "line 1: loss: found 'True', expected a number"),
+        ('{"loss": "high", "lr": 1}', 1, "line 1: 'loss': found 'high', expected a number"),
+        ('{"loss": true}', 0, "line 1: 'loss': found 'True', expected a number"),
         ('{"\\u0000": 1}', 0, "can't be the name of a series"),
         ("loss much", 0, "line 1: loss: found 'much', expected a number"),
         ("x" * 200 + " 1", 0, "is longer than 100"),
@@ -87,3 +88,45 @@ def test_nothing_is_ever_raised(line: bytes) -> None:
     told = made.told()
     assert told.bad_lines <= told.lines <= 2
     assert len(told.problem) <= taskwords.PROBLEM_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"\\ud800": "x"}',
+        '{"\\ud800": 1}',
+        '{"a": "\\ud800"}',
+        '{"checkpoint": "\\ud800"}',
+        'a{b="\x1b[2J"} 1',
+        "\x1b[2J much",
+        '{"\\ud800',
+    ],
+)
+def test_whatever_is_told_can_be_sent_and_shown(line: str) -> None:
+    told = words(line).told()
+    assert told.bad_lines == 1
+    assert told.problem.isprintable()
+    assert msgspec.msgpack.encode(told)
+
+
+@pytest.mark.parametrize("step", ["NaN", "Infinity", "-Infinity"])
+def test_a_step_is_a_number(step: str) -> None:
+    made = words(f'{{"step": {step}, "loss": 1, "checkpoint": "c"}}')
+    assert made.newest["loss"].step is None
+    assert made.checkpoint is not None
+    assert made.checkpoint.step is None
+
+
+@pytest.mark.parametrize("name", ["time", "step"])
+def test_no_series_has_the_name_of_a_column(name: str) -> None:
+    told = words(f"{name} 5").told()
+    assert (told.metrics, told.bad_lines) == ((), 1)
+
+
+def test_of_series_of_one_name_the_first_stays() -> None:
+    one, two = taskwords.Metric("a", 1.0, NOW), taskwords.Metric("a", 2.0, NOW)
+    bad = taskwords.Metric("b\n", 2.0, NOW)
+    told = taskwords.TaskMetrics("x", (one, two, bad), problem="\x1b[2J")
+    kept = taskwords.bounded(told)
+    assert kept.metrics == (one,)
+    assert kept.problem == "\\x1b[2J"

@@ -36,7 +36,7 @@ def test_a_checkpoint_folder_is_made_once(tmp_path: Path) -> None:
 def test_another_users_environment_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/agents/own")
     other = tasks.User("other", 12345, 12345, "/home/other", switch=True)
-    found = tasks.environment_of(ASSIGNMENT, TaskTemplate("j", 1, "g"), PLACE, other, "")
+    found = tasks.environment_of(ASSIGNMENT, TaskTemplate("j", 1, "g"), PLACE, other, {})
     assert found["PATH"] == tasks.DEFAULT_PATH
     assert found["HOME"] == "/home/other"
     assert found["TMPDIR"] == "/root-of-node/attempts/a.1/tmp"

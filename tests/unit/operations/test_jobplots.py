@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +42,8 @@ def test_points_of_a_curve_are_bounded() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.floats(-1e300, 1e300, allow_nan=False), st.floats(-1e300, 1e300, allow_nan=False)
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.floats(allow_nan=False, allow_infinity=False),
         ),
         min_size=1,
         max_size=50,
@@ -72,3 +74,12 @@ def test_one_point_and_flat_lines_are_drawn() -> None:
         lines = jobplots.draw(points, width=40, height=5)
         assert any(ord(c) > jobplots._BLANK for line in lines[:5] for c in line)
     assert not math.isnan(jobplots._part(1, 1, 1))
+
+
+@pytest.mark.parametrize("step", ["NaN", "Infinity", "1e308", "-1e308", "1" + "0" * 400])
+def test_no_step_breaks_the_picture(step: str) -> None:
+    lines = [f'{{"time": {n}, "step": {s}, "loss": {v}}}'.encode()
+             for n, s, v in ((1, 1, 1), (2, step, 1e308), (3, "-1e308", -1e308))]  # fmt: skip
+    for axis in ("step", "time"):
+        points = jobplots.read(lines).curves[0].along(axis)
+        assert len(jobplots.draw(points, width=60, height=8)) == 10

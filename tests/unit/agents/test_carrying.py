@@ -1,0 +1,116 @@
+"""Starts that wait for something: each by itself, and told as what it is."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import carrying, gates, state, tasks, trash
+from agents.settings import Settings
+from reconciler.model.checks import Plan, Result
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.taskwords import Rule
+from reconciler.model.wire import Assignment, TaskTemplate
+
+LONG_S = 60.0
+
+
+class Starts:
+    """A carrier, and the orders that came later."""
+
+    def __init__(self, root: Path) -> None:
+        self.lock = threading.RLock()
+        self.shared = root / "shared"
+        self.shared.mkdir()
+        (root / "trash").mkdir()
+        settings = Settings(name="n", root=root, server="http://127.0.0.1:1")
+        place = tasks.Place("n", str(root), str(self.shared))
+        self.carrier = carrying.Carrier(settings, place, trash.Trash(root / "trash"), self.lock)
+        self.orders: list[dict[str, Any]] = []
+        self.came = threading.Event()
+
+    def later(self, order: dict[str, Any]) -> None:
+        self.orders.append(order)
+        self.came.set()
+
+    def begin(self, name: str, **more: Any) -> list[dict[str, Any]]:
+        template = TaskTemplate("j", 1, "g", command=("true",), **more)
+        with self.lock:
+            step = state.Start(Assignment(name, "t", "b"), template)
+            return self.carrier.start_or_wait(step, self.later)
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Starts:
+    return Starts(tmp_path)
+
+
+def test_checkpoints_are_looked_for_beside_the_lock(starts: Starts) -> None:
+    (starts.shared / "c").mkdir()
+    (starts.shared / "c" / "step-3").write_text("weights")
+    rule = Rule("step-*", settle_s=-LONG_S)
+    with starts.lock:  # whoever holds it is not kept waiting
+        assert starts.begin("a.1", checkpoint_path="c", saves=rule) == []
+        assert starts.carrier.stages() == {
+            "a.1": (AttemptState.FETCHING, "looking for its checkpoints")
+        }
+        assert [one["op"] for one in starts.begin("a.2")] == ["start"]
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert order["env"]["MUSTER_CHECKPOINT"] == f"{starts.shared}/c/step-3"
+    assert starts.carrier.stages() == {}
+
+
+def test_a_folder_that_hangs_ends_one_start(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    make = os.mkdir
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", lambda *a, **k: (answers.wait(LONG_S), make(*a, **k)))
+        patch.setattr(carrying, "LOOK_S", 0.05)
+        assert starts.begin("a.1", checkpoint_path="c") == []
+        assert starts.came.wait(LONG_S)
+    answers.set()
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+    assert "below" in order["message"]
+    assert "did not answer in 0.05 s" in order["message"]
+
+
+def test_who_is_stopped_during_the_look_never_starts(starts: Starts) -> None:
+    with starts.lock:
+        starts.begin("a.1", checkpoint_path="c")
+        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+        # the same again: the look that was given up is no part of it
+        starts.begin("a.1", checkpoint_path="c")
+    assert starts.came.wait(LONG_S)
+    assert [one["op"] for one in starts.orders] == ["start"]
+
+
+def test_a_path_that_leads_out_ends_its_start(starts: Starts) -> None:
+    (starts.shared / "c").symlink_to("/")
+    starts.begin("a.1", checkpoint_path="c")
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+
+
+def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts) -> None:
+    class Node:
+        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+            return ()
+
+    gate = starts.carrier.gate = gates.Gate(Node(), starts.lock)
+    gate.follow(Plan(before=("b",)))
+    assert starts.begin("a.1") == []
+    assert starts.carrier.stages() == {"a.1": (AttemptState.FETCHING, "checking the node: b")}
+    # a gang that is released in the meantime stays so
+    assert starts.carrier.release("a.1") == []
+    gate.turn(0)
+    assert [one["op"] for one in starts.orders] == ["start"]
+    assert starts.carrier.stages() == {}
+    assert starts.carrier.due({"id": "a.1", "op": "start", "hold": True}) != []

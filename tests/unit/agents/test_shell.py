@@ -1,0 +1,77 @@
+"""What one bad text costs the agent around it: nothing but itself."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents import link, shell, state
+from agents.settings import Settings
+from reconciler.model import wire
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState
+from reconciler.model.taskwords import Metric, Saved, TaskMetrics
+
+BAD = "step-\udcff"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[shell.Agent]:
+    made = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    made.prepare()
+    yield made
+    made.leave()
+
+
+def request(**more: Any) -> wire.SyncRequest:
+    return wire.SyncRequest(node="n", boot_id="b", incarnation="i", have=(0, 0), **more)
+
+
+def test_a_text_that_can_not_be_written_keeps_no_report_back() -> None:
+    bad = AttemptReport("a", AttemptState.RUNNING, message=BAD, checkpoint=Saved(BAD, 1.0))
+    words = TaskMetrics("a", (Metric("loss", 1.0, 1.0),), problem=BAD)
+    sent = link.packed(request(attempts=(bad,), task_metrics=(words,)))
+    got = msgspec.msgpack.decode(sent, type=wire.SyncRequest)
+    assert got.attempts[0].message == "step-?"
+    assert got.task_metrics is not None
+    assert got.task_metrics[0].metrics == words.metrics
+
+
+def test_what_could_not_be_sent_is_told_again(agent: shell.Agent) -> None:
+    report = AttemptReport("a", AttemptState.RUNNING)
+    agent.state.attempts_changed([report])
+    given = agent._request(0.0, complete=False)
+    assert [one.id for one in given.attempts] == ["a"]
+    broken = msgspec.structs.replace(given, gpu_usage=object())
+    with pytest.raises(TypeError):
+        agent._exchange(link.Connection(agent.target), broken, 1.0)
+    assert [one.id for one in agent._request(0.0, complete=False).attempts] == ["a"]
+
+
+def test_one_bad_attempt_fails_alone(agent: shell.Agent) -> None:
+    ours, theirs = socket.socketpair()
+    agent.keeper.link = ours
+    plain = wire.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
+    templates = {
+        "a.1": plain,
+        "a.2": msgspec.structs.replace(plain, environment={"X": BAD}),
+        "a.3": msgspec.structs.replace(plain, script=BAD),
+        "a.4": plain,
+    }
+    steps = [state.Start(wire.Assignment(n, "t", "b"), one) for n, one in templates.items()]
+    with agent.lock:
+        agent.carry_out([*steps])
+    ours.close()
+    agent.keeper.link = None
+    with theirs, theirs.makefile("rb") as stream:
+        orders = [msgspec.json.decode(line) for line in stream]
+    found = {one["id"]: (one["op"], one.get("reason")) for one in orders}
+    assert found == {
+        "a.1": ("start", None),
+        "a.2": ("refuse", "StartFailed"),
+        "a.3": ("refuse", "StartFailed"),
+        "a.4": ("start", None),
+    }
