@@ -36,6 +36,7 @@ COMMANDS = {
     "keeping": ("backup", "restore", "adopt"),
     "permitting": ("access",),
     "recording": ("history", "audit"),
+    "pruning": ("prune",),
     "undoing": ("rollback", "suspend", "resume"),
 }
 

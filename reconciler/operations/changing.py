@@ -25,6 +25,7 @@ DONE = {
     "hold": "held",
     "release": "released",
     "rerun": "runs once more",
+    "prune": "its file removed from the repository",
     "drain": "drained",
     "undrain": "back in service",
     "approve": "approved",

@@ -93,6 +93,11 @@ class GitPusher:
             return requests.Approve(name, author, reason)
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject)
+        if change.verb == "prune":
+            last = self._last_runs(name)
+            if last is None or not last.finished_as:
+                raise requests.ConflictError(f"job {name} has not ended: its file stays")
+            return requests.RemoveObject("Job", name, author, reason, subject)
         if change.verb in {"suspend", "resume"}:
             kind, found = suspending.parse(name)
             fields = suspending.fields(change.verb)

@@ -21,7 +21,16 @@ from reconciler.model import desired
 _LOG = logging.getLogger(__name__)
 
 ChangeVerb = Literal[
-    "cancel", "hold", "release", "rerun", "drain", "undrain", "approve", "suspend", "resume"
+    "cancel",
+    "hold",
+    "release",
+    "rerun",
+    "prune",
+    "drain",
+    "undrain",
+    "approve",
+    "suspend",
+    "resume",
 ]
 Verb = Literal["submit"] | ChangeVerb
 

@@ -204,7 +204,8 @@ class ReasonView(_View, frozen=True):
 class JobView(_View, frozen=True):
     """A job's run. ``place`` counts from 1 among those that wait in its queue.
 
-    ``elements`` counts elements by state; ``attempts`` holds a bounded number of them.
+    ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
+    ``dependsOn`` names the jobs that it waits for, or waited for.
     """
 
     name: str
@@ -227,6 +228,7 @@ class JobView(_View, frozen=True):
     resources: AmountsView
     removed: bool
     path: str
+    depends_on: list[str]
 
 
 class NodeUsageView(_View, frozen=True):
@@ -512,6 +514,7 @@ def job_view(
         resources=amounts(takes),
         removed=of.removed,
         path=spec.path,
+        depends_on=[one.job for one in spec.depends_on],
     )
 
 
@@ -585,6 +588,7 @@ def refused_view(name: str, problem: str, seen_at: float) -> JobView:
         resources=amounts(Resources()),
         removed=False,
         path="",
+        depends_on=[],
     )
 
 

@@ -272,3 +272,24 @@ def test_a_repository_that_can_not_be_reached_is_told(
     response = served.client.post("/v1/jobs", content=job("a"))
     assert response.status_code == 503
     assert "git can't be reached" in response.json()["error"]["message"]
+
+
+def test_files_of_jobs_that_ended_leave_in_one_commit(
+    served: parts.Served, repository: Repository
+) -> None:
+    for name in ("a", "b", "alive", "unknown"):
+        served.client.post("/v1/jobs", content=job(name))
+    served.ready().commit(
+        jobs=(
+            samples.job("a", state=JobState.SUCCEEDED),
+            samples.job("b", state=JobState.FAILED),
+            samples.job("alive", state=JobState.RUNNING),
+        )
+    )
+    before = repository.log("%H")
+    assert change(served, "prune", "a", "b", reason="it ended long ago") == 200
+    assert repository.files() == {"pool.yaml", "jobs/alive.yaml", "jobs/unknown.yaml"}
+    assert len(repository.log("%H")) == len(before) + 1
+    for name in ("alive", "unknown"):
+        assert change(served, "prune", name) == 400
+    assert repository.files() == {"pool.yaml", "jobs/alive.yaml", "jobs/unknown.yaml"}

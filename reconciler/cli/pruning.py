@@ -1,0 +1,54 @@
+"""``muster prune``: files of jobs that ended long ago leave the repository in one commit."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import changing, context, terminal
+from reconciler.operations import pruning
+
+#: The most jobs of one request, which is one commit.
+COMMIT_MAX = 500
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(prune)
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Only jobs that ended so long ago.")
+    ] = "30d",
+    *,
+    dry_run: changing.DryRun = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Take the files of jobs that ended long ago out of the repository.
+
+    The controller makes the commit in your name, one for every 500 jobs. History, reports and
+    logs keep the jobs for as long as retention says; a job that another one depends on stays.
+
+    Example: muster prune --older-than 14d --dry-run
+    """
+    before = time.time() - context.seconds(older_than)
+    with context.controller(server, token_file) as api:
+        chosen = pruning.choose(api.items("/v1/jobs"), before)
+        for name, by in chosen.kept.items():
+            terminal.note(f"{name} stays: {by} depends on it")
+        if not chosen.names:
+            terminal.note(f"no file of a job that ended more than {older_than} ago")
+            return
+        for begin in range(0, len(chosen.names), COMMIT_MAX):
+            body = {
+                "verb": "prune",
+                "names": chosen.names[begin : begin + COMMIT_MAX],
+                "reason": f"it ended more than {older_than} ago",
+                "dry_run": dry_run,
+            }
+            for item in api.post("/v1/changes", body)["items"]:
+                terminal.out.print(item["name"], markup=False)
+    files = f"{len(chosen.names)} file{'' if len(chosen.names) == 1 else 's'}"
+    terminal.note(f"{files} would be removed" if dry_run else f"{files} removed")

@@ -1,0 +1,47 @@
+"""Files leave when their jobs ended long ago and nothing that stays depends on them."""
+
+from reconciler.operations import pruning
+
+DAY = 86_400.0
+
+
+def item(
+    name: str, state: str, day: int | None, *after: str, removed: bool = False
+) -> pruning.Json:
+    ended = None if day is None else f"1970-01-{day:02}T00:00:00Z"
+    return {
+        "name": name, "state": state, "ended": ended, "removed": removed, "dependsOn": list(after)
+    }  # fmt: skip
+
+
+def test_only_what_ended_long_ago_leaves() -> None:
+    items = [
+        item("old", "Succeeded", 2),
+        item("failed", "Failed", 3),
+        item("new", "Succeeded", 9),
+        item("running", "Running", None),
+        item("gone", "Succeeded", 2, removed=True),
+    ]
+    assert pruning.choose(items, 5 * DAY) == pruning.Chosen(["failed", "old"], {})
+
+
+def test_what_others_depend_on_stays() -> None:
+    items = [
+        item("first", "Succeeded", 2),
+        item("second", "Succeeded", 3, "first"),
+        item("third", "Pending", None, "second"),
+        item("alone", "Succeeded", 2),
+        item("after-alone", "Succeeded", 3, "alone"),
+    ]
+    chosen = pruning.choose(items, 5 * DAY)
+    assert chosen.names == ["after-alone", "alone"]
+    assert chosen.kept == {"first": "second", "second": "third"}
+
+
+def test_names_that_are_not_there_and_circles_end() -> None:
+    items = [
+        item("a", "Cancelled", 2, "b", "nowhere"),
+        item("b", "Cancelled", 2, "a"),
+        item("c", "Pending", None, "a"),
+    ]
+    assert pruning.choose(items, 5 * DAY) == pruning.Chosen([], {"a": "c", "b": "a"})
