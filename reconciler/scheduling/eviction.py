@@ -8,9 +8,10 @@ start, then each that turns out not to be needed is spared, dearest first.
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
 the reclaimer is within its own guarantee; above them no ancestor of the reclaimer passes a sibling
-that it takes from. Ours is that a claim which says how long it runs, and which no guarantee covers,
-has to be overdue before it takes its share of the surplus by force: what borrows is mostly gone by
-then by itself, and what it has done is not thrown away for what could have waited.
+that it takes from. Ours is that a claim which no guarantee covers against who would lose (judged
+where their branches of the tree part) has to be overdue before it takes its share of the surplus by
+force from work that says how long it runs: that is mostly gone by then by itself, and what it has
+done is not thrown away for what could have waited. From what might run forever it takes at once.
 """
 
 import math
@@ -60,6 +61,10 @@ class Evictor:
         self._pool: pools.Pool | None = None
         #: When the next claim is overdue that may not take surplus by force before.
         self._overdue_at = math.inf
+        self._some_endless = any(
+            holding.ends_at >= snapshots.ENDLESS and not holding.leaving
+            for holding in situation.holdings
+        )
         self.budget = UNITS_MAX
         self.failures: dict[object, list[tuple[int, ...]]] = {}
 
@@ -102,7 +107,8 @@ class Evictor:
         if reclaims and preempts:
             grounds.append(("reclaim", True, True))
         for ground, foreign, own in grounds:
-            key = (foreign, own, ask.queue, ask.line.priority, ask.firm, self._kind(ask))
+            forced = self._forces_at(ask) <= self.situation.now
+            key = (foreign, own, ask.queue, ask.line.priority, ask.firm, forced, self._kind(ask))
             if self.budget <= 0 or self._failed_before(key, ask):
                 continue
             found = self._search(ask, ground, foreign=foreign, own=own)
@@ -124,15 +130,16 @@ class Evictor:
             return False
         if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
             return False
-        return ledger.covered(ask.queue, ask.amounts) or self._may_force(ask)
-
-    def _may_force(self, ask: asking.Ask) -> bool:
-        """Whether a claim on surplus has waited long enough for its length to evict for it."""
-        at = order.overdue_at(self.situation, ask.line, ask.progress.claim)
-        if at <= self.situation.now:
+        at = self._forces_at(ask)
+        if at <= self.situation.now or ledger.covered(ask.queue, ask.amounts):
             return True
         self._overdue_at = min(self._overdue_at, at)
-        return False
+        owed = any(ledger.owed(member, ask.amounts) for member in ledger.paths[ask.queue])
+        return owed or self._some_endless
+
+    def _forces_at(self, ask: asking.Ask) -> float:
+        """When a claim on surplus has waited long enough for its length to evict for it."""
+        return order.overdue_at(self.situation, ask.line, ask.progress.claim)
 
     def _has_lower(self, ask: asking.Ask) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):
@@ -229,7 +236,16 @@ class Evictor:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        return self._may_lose(ask, unit.holding.queue)
+        return self._may_lose(ask, unit.holding.queue) and self._is_due(ask, unit)
+
+    def _is_due(self, ask: asking.Ask, unit: pools.Unit) -> bool:
+        """Whether an ask need not wait any longer for another queue's unit to end by itself."""
+        if unit.holding.ends_at >= snapshots.ENDLESS or self._forces_at(ask) <= self.situation.now:
+            return True
+        paths = self.ledger.paths
+        beside = paths[unit.holding.queue]
+        top = [member for member in paths[ask.queue] if member not in beside][-1]
+        return bool(self.ledger.owed(top, ask.amounts))
 
     def may_start(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
         """Whether limits and shares let the ask start once units of some queues have left."""

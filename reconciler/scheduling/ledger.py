@@ -252,14 +252,18 @@ class Ledger:
 
     def covered(self, queue: int, asked: Vector) -> bool:
         """Whether guarantees all the way up would cover a start, once what is leaving has left."""
-        judged = False
-        for member in self.paths[queue]:
-            bounds, rationed = self.guaranteed[member], self.rationed[member]
-            for resource in RESOURCES:
-                if asked[resource] and rationed[resource]:
-                    judged = True
-                    if self.used(member, resource) + asked[resource] > bounds[resource]:
-                        return False
+        told = [self.owed(member, asked) for member in self.paths[queue]]
+        return any(told) and False not in told
+
+    def owed(self, queue: int, asked: Vector) -> bool | None:
+        """Whether the guarantee of this one queue would cover a start; None: nothing to measure."""
+        bounds, rationed = self.guaranteed[queue], self.rationed[queue]
+        judged = None
+        for resource in RESOURCES:
+            if asked[resource] and rationed[resource]:
+                judged = True
+                if self.used(queue, resource) + asked[resource] > bounds[resource]:
+                    return False
         return judged
 
     def within_fair_share(self, queue: int, asked: Vector) -> bool:

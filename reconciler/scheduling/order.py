@@ -4,7 +4,9 @@ Within a queue: what is not yet running before what grows, then priority, then w
 arrival (among what arrived at one moment, what ``backlog`` says); among one owner's claims of equal
 priority the one with the least slack takes the owner's earliest turn. Overdue is what has waited
 ``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
-measure goes first, so that minutes of work don't wait days behind days of work.
+measure goes first, so that minutes of work don't wait days behind days of work. That measure counts
+for ``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so
+that no stream of short work can hold it back.
 Between queues the tree is walked from the roots, at each level to the child that is not above its
 fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
 the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
@@ -33,6 +35,9 @@ Key = tuple[bool, bool, int, bool, float, float, int]
 Place = tuple[bool, int, float, float, int, int]
 #: What runs for less counts as running for so long, in seconds, when it is asked who is overdue.
 SHORTEST_S = 60.0
+#: What has waited so long, in seconds, is overdue whatever its length, and then age alone decides:
+#: only what came earlier, or has a higher priority, still goes before it.
+WAIT_MAX_S = 3 * 86_400.0
 
 
 @dataclass(slots=True)
@@ -207,25 +212,33 @@ def lines_of(
 def overdue_at(
     situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
 ) -> float:
-    """When a claim has waited long enough for its length.
+    """When a claim has waited long enough for its length, after ``WAIT_MAX_S`` at the latest.
 
-    At once (0) where nothing says how long it runs, or since when it waits, or where nobody is
-    ever overdue: then surplus is taken back as soon as it is asked for.
+    Without a limit it counts as endless. At once (0) where nothing says since when it waits, or
+    where nobody is ever overdue: then surplus is taken back as soon as it is asked for.
     """
     policy = situation.policy
-    if not policy.overdue or not claim.submitted_at or line.duration_s >= snapshots.ENDLESS:
+    if not policy.overdue or not claim.submitted_at:
         return 0.0
-    return claim.submitted_at + policy.overdue * max(line.duration_s, SHORTEST_S)
+    wait_s = policy.overdue * max(line.duration_s, SHORTEST_S)
+    return claim.submitted_at + min(wait_s, WAIT_MAX_S)
 
 
 def pressing_of(
     situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
 ) -> float:
-    """How far a claim is overdue: its wait by its expected run time, negated; 0: it is not."""
+    """How far a claim is overdue, negated; 0: it is not.
+
+    Up to ``WAIT_MAX_S`` that is its wait by its expected run time, so less than ``WAIT_MAX_S`` by
+    ``SHORTEST_S``; from there on it is its wait in seconds, which is always more.
+    """
     policy = situation.policy
     if not policy.overdue or not claim.submitted_at or claim.missing:
         return 0.0
-    ratio = (situation.now - claim.submitted_at) / max(line.duration_s, SHORTEST_S)
+    waited_s = situation.now - claim.submitted_at
+    if waited_s >= WAIT_MAX_S:
+        return -waited_s
+    ratio = waited_s / max(line.duration_s, SHORTEST_S)
     return -ratio if ratio >= policy.overdue else 0.0
 
 
@@ -236,10 +249,10 @@ def pressing(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> N
     if not policy.overdue:
         return found
     waited = situation.now - columns.since
-    bounded = (columns.duration < snapshots.UNLIMITED) & (columns.since > 0) & ~columns.grows
+    known = (columns.since > 0) & ~columns.grows
     # Whole seconds leave out nobody who is overdue: the few that remain are asked one by one.
-    late = waited + 1 >= policy.overdue * np.maximum(columns.duration - 1, 0)
-    for index in np.flatnonzero(bounded & late & (columns.claims > 0)).tolist():
+    due = np.minimum(policy.overdue * np.maximum(columns.duration - 1, 0), WAIT_MAX_S)
+    for index in np.flatnonzero(known & (waited + 1 >= due) & (columns.claims > 0)).tolist():
         line = situation.lines[index]
         found[index] = pressing_of(situation, line, line.claims[0])
     return found

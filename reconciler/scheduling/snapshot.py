@@ -443,7 +443,7 @@ class Policy:
         order: of claims of one queue and priority that were submitted at the same moment, which
             goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
         overdue: a claim that has waited so many times as long as it runs at the most goes before
-            others of its queue and priority; 0: never.
+            others of its queue and priority (``order.WAIT_MAX_S`` bounds the wait); 0: never.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -455,7 +455,7 @@ class Policy:
     preempt: bool = True
     any_movable: bool = False
     order: Literal["arrival", "fit"] = "fit"
-    overdue: float = 0.0
+    overdue: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,40 +257,46 @@ def guarantees(view: View) -> list[str]:
         codes = {reason.code for reason in view.why.get(first.reason_key, ())}
         if first.spec.element_count > 1 or sum(g.least for g in first.spec.groups) > 1:
             continue
-        if codes & _NOT_ASKING or first.spec.suspend or not _within(queues, usage, name, asked):
+        if codes & _NOT_ASKING or first.spec.suspend:
             continue
-        node = _could_hold(view, first.spec, asked)
+        covered = _covered(queues, usage, name, asked)
+        node = _could_hold(view, first.spec, asked, covered) if name in covered else ""
         if node:
             found.append(f"{first.name} is within the guarantee of {name} and fits on {node}")
     return found
 
 
-def _within(
+def _covered(
     queues: Mapping[str, desired.Queue],
     usage: Mapping[str, Resources],
     name: str,
     asked: Resources,
-) -> bool:
-    """Whether a queue has a guarantee and stays within it, and all above within theirs."""
+) -> frozenset[str]:
+    """Which of a queue and all above it stay within their guarantee; none past any limit."""
     if not any(queues[name].guaranteed.as_vector()):
-        return False
+        return frozenset()
+    found = set()
     for queue in _path(queues, name):
         after = (usage.get(queue.name, Resources()) + asked).as_vector()
-        for amount, owed, most in zip(
-            after, queue.guaranteed.as_vector(), queue.limit.as_vector(), strict=True
+        owed, most = queue.guaranteed.as_vector(), queue.limit.as_vector()
+        if any(m is not None and a > m for a, m in zip(after, most, strict=True)):
+            return frozenset()
+        if (asked.gpu_milli and queue.guaranteed.gpu_milli is None) or (
+            queue.guaranteed.cpu_milli is None
         ):
-            if (most is not None and amount > most) or (owed is not None and amount > owed):
-                return False
-        if asked.gpu_milli and queue.guaranteed.gpu_milli is None:
-            return False
-        if queue.guaranteed.cpu_milli is None:
-            return False
-    return True
+            continue
+        if all(o is None or a <= o for a, o in zip(after, owed, strict=True)):
+            found.add(queue.name)
+    return frozenset(found)
 
 
-def _could_hold(view: View, spec: desired.Job, asked: Resources) -> str:
-    """A node that would have room if all that may be taken for a guarantee left it."""
+def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozenset[str]) -> str:
+    """A node that would have room if all that may be taken for a guarantee left it.
+
+    Where a queue above has more than its guarantee, that queue must not grow by the exchange.
+    """
     queues = view.structure.queues
+    whole = all(queue.name in covered for queue in _path(queues, spec.queue))
     pool_of = view.structure.pool_of_node()
     kept = {name for one in view.structure.reservations.values() for name in one.nodes}
     for name, node in view.nodes.items():
@@ -299,9 +305,12 @@ def _could_hold(view: View, spec: desired.Job, asked: Resources) -> str:
             continue
         if (spec.pools and pool.name not in spec.pools) or pool.taints:
             continue
-        room, shares = pool.promised(), Counter[int]()
+        room, shares, taken = pool.promised(), Counter[int](), Resources()
         for attempt in view.live():
-            if attempt.node != name or _may_be_taken(view, queues, attempt):
+            if attempt.node != name:
+                continue
+            if _may_be_taken(view, attempt, spec.queue, covered):
+                taken += attempt.resources
                 continue
             room -= attempt.resources
             for device in attempt.devices:
@@ -312,7 +321,8 @@ def _could_hold(view: View, spec: desired.Job, asked: Resources) -> str:
         enough = free * WHOLE >= asked.gpu_milli and not part
         if part:
             enough = any(shares[device] + asked.gpu_milli <= WHOLE for device in range(count))
-        if asked.fits_in(room) and enough and not _is_exclusive(view, name):
+        settled = whole or (spec.preemptible and asked.fits_in(taken))
+        if asked.fits_in(room) and enough and settled and not _is_exclusive(view, name):
             return name
     return ""
 
@@ -322,15 +332,20 @@ def _is_exclusive(view: View, node: str) -> bool:
 
 
 def _may_be_taken(
-    view: View, queues: Mapping[str, desired.Queue], attempt: records.AttemptRecord
+    view: View, attempt: records.AttemptRecord, taker: str, covered: frozenset[str]
 ) -> bool:
+    """Whether a guarantee is due from this work: judged below where the two branches part."""
+    queues = view.structure.queues
     spec = view.job_records[attempt.job].spec
-    owed = any(
-        any(queue.guaranteed.as_vector()) or queue.min_runtime_s
-        for queue in _path(queues, spec.queue)
-    )
+    losing, taking = list(_path(queues, spec.queue)), list(_path(queues, taker))
+    owed = any(any(queue.guaranteed.as_vector()) for queue in losing if queue not in taking)
     protected = view.structure.settings.scheduling.min_runtime_s
-    return spec.preemptible and spec.queue in queues and not owed and not protected
+    if any(queue.min_runtime_s for queue in losing) or protected:
+        return False
+    if not spec.preemptible or spec.queue not in queues or owed:
+        return False
+    branch = [queue for queue in taking if queue not in losing]
+    return bool(branch) and all(queue.name in covered for queue in branch)
 
 
 # -- 4. A limit or quota is never exceeded by a new start

@@ -185,6 +185,26 @@ def test_guarantees() -> None:
     assert not invariants.guarantees(view(**off))  # type: ignore[arg-type]
 
 
+def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
+    """A parent at its guarantee by what one child borrows, and the other child asks for its own."""
+    amounts = desired.Amounts(cpu_milli=4000, gpu_milli=4000)
+    queues = {
+        "parent": desired.Queue(name="parent", guaranteed=amounts),
+        "owner": desired.Queue(name="owner", parent="parent", guaranteed=amounts),
+        "borrower": desired.Queue(name="borrower", parent="parent"),
+    }
+    structure = msgspec.structs.replace(STRUCTURE, queues=queues)
+    code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
+    for owner, told in (("owner", True), ("borrower", False)):
+        spec = job("mine", gpu=1, queue=owner)
+        given = waiting(spec, code)
+        hog = job("hog", gpu=2, queue="borrower" if told else "owner")
+        given["specs"] = (hog, spec)
+        given["job_records"]["hog"] = record(hog, JobState.RUNNING)  # type: ignore[index]
+        found = invariants.guarantees(view(**given, structure=structure))  # type: ignore[arg-type]
+        assert bool(found) == told, found
+
+
 CAPPED = job("capped", cpu=2, queue="capped")
 FIRM = job("firm", cpu=3, queue="owner", preemptible=False)
 ANNS = job("anns", cpu=2, owner="ann")

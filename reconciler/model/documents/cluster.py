@@ -84,8 +84,9 @@ class SchedulingSpec(Part, frozen=True):
         float,
         doc(
             "A job that has waited so many times as long as it runs at the most (its time limit, "
-            "or what was learned) goes before the others of its queue and priority, and may evict "
-            "for its queue's share of what is left over; 0: age alone counts, and it may at once.",
+            "or what was learned), or three days, goes before the others of its queue and "
+            "priority, and may evict work with a time limit for its queue's share of what is left "
+            "over; 0: age alone counts, and it may at once.",
             example=4,
             ge=0,
             le=1_000_000,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.scheduling import lines, order
+from reconciler.model import desired
+from reconciler.scheduling import lines, order, snapshot
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 
@@ -32,8 +33,9 @@ def cluster(waited_s: float, *, overdue: float = 4.0) -> Situation:
         (2399.0, 4.0, "long"),
         (2400.0, 4.0, "short"),
         (2400.0, 0.0, "long"),
-        # Both are overdue; by its own measure the short one waited longer.
-        (5 * DAY, 4.0, "short"),
+        # Neither has waited for so long that age alone decides.
+        (order.WAIT_MAX_S - 2, 4.0, "short"),
+        (order.WAIT_MAX_S, 4.0, "long"),
     ],
 )
 def test_short_work_that_waited_long_goes_first(
@@ -43,10 +45,39 @@ def test_short_work_that_waited_long_goes_first(
 
 
 def test_long_work_is_overdue_in_its_turn() -> None:
-    s = cluster(6 * DAY)
-    s.job("fresh", gpu=1, time_limit_s=600, submitted_at=s.now - 2500)
+    s = cluster(2.5 * DAY, overdue=2.0)
+    s.job("fresh", gpu=1, time_limit_s=600, submitted_at=s.now - 1250)
     s.jobs.pop("short")
-    assert situations.started(s.decide()) == ["long"]  # 6 times its day; fresh: 4.2 times
+    assert situations.started(s.decide()) == ["long"]  # 2.5 times its day; fresh: 2.1 times
+
+
+@pytest.mark.parametrize("limit_s", [7 * DAY, 300 * DAY, math.inf])
+@pytest.mark.parametrize("overdue", [0.0, 2.0, 1e6])
+def test_steady_short_work_holds_nothing_back_for_longer_than_the_bound(
+    limit_s: float, overdue: float
+) -> None:
+    s = Situation().node("n", gpu=1).queue("main")
+    s.policy = dataclasses.replace(s.policy, overdue=overdue)
+    s.now = DAY
+    s.job("long", gpu=1, time_limit_s=limit_s, submitted_at=s.now)
+    # All of the short work came later, and has waited for many times its length.
+    for number, ago_s in enumerate((3 * HOUR, 2 * DAY, order.WAIT_MAX_S - 1)):
+        submitted_at = s.now + order.WAIT_MAX_S - ago_s
+        s.job(f"s{number}", gpu=1, time_limit_s=600, submitted_at=submitted_at)
+    s.now += order.WAIT_MAX_S
+    assert situations.started(s.decide()) == ["long"]
+
+
+def test_of_what_waited_beyond_the_bound_the_oldest_goes_first() -> None:
+    s = Situation().node("n", gpu=1).queue("main")
+    s.policy = dataclasses.replace(s.policy, overdue=2.0)
+    s.now = 400 * DAY
+    s.job("short", gpu=1, time_limit_s=600, submitted_at=s.now - 10 * DAY)
+    s.job("week", gpu=1, time_limit_s=7 * DAY, submitted_at=s.now - 30 * DAY)
+    s.job("endless", gpu=1, submitted_at=s.now - 300 * DAY)
+    for expected in ("endless", "week", "short"):
+        assert situations.started(s.decide()) == [expected]
+        s.jobs.pop(expected)
 
 
 def test_priority_goes_before_what_is_overdue() -> None:
@@ -55,8 +86,8 @@ def test_priority_goes_before_what_is_overdue() -> None:
     assert situations.started(s.decide()) == ["long"]
 
 
-def test_work_without_a_limit_is_never_overdue() -> None:
-    s = cluster(HOUR)
+def test_work_without_a_limit_counts_as_endless() -> None:
+    s = cluster(order.WAIT_MAX_S - 2)
     s.jobs["short"].time_limit_s = math.inf
     assert situations.started(s.decide()) == ["long"]
 
@@ -78,6 +109,11 @@ claims = st.lists(
 )
 
 
+def test_tests_measure_waits_as_the_documents_do() -> None:
+    assert Situation().policy.overdue == desired.Scheduling().overdue_after
+    assert snapshot.Policy().overdue == desired.Scheduling().overdue_after
+
+
 @given(claims)
 def test_columns_tell_the_same_as_claims(drawn: list[tuple[float, float, int]]) -> None:
     s = Situation().node("n", gpu=1).queue("main")
@@ -97,14 +133,17 @@ def test_columns_tell_the_same_as_claims(drawn: list[tuple[float, float, int]]) 
     np.testing.assert_array_equal(told, np.array(wanted))
 
 
-def lent(waited_s: float, *, limit_s: float, guaranteed: int = 0) -> Situation:
+def lent(
+    waited_s: float, *, limit_s: float, guaranteed: int = 0, borrows_s: float = 30 * DAY
+) -> Situation:
     """Two queues share two GPUs; one of them has had both for an hour."""
     s = Situation().node("n", gpu=2)
     s.queue("mine", guaranteed=guaranteed).queue("yours")
     s.now = 10 * DAY
     s.policy = dataclasses.replace(s.policy, overdue=4.0)
     for number in range(2):
-        s.job(f"r{number}", "yours", gpu=1, on=("n",), cost_s=-s.now + HOUR)
+        cost_s = -s.now + HOUR
+        s.job(f"r{number}", "yours", gpu=1, on=("n",), cost_s=cost_s, time_limit_s=borrows_s)
     s.job("w", "mine", gpu=1, time_limit_s=limit_s, submitted_at=s.now - waited_s)
     return s
 
@@ -114,8 +153,13 @@ def lent(waited_s: float, *, limit_s: float, guaranteed: int = 0) -> Situation:
     [
         (2399.0, 600.0, 0, False),
         (2400.0, 600.0, 0, True),
-        (0.0, math.inf, 0, True),  # as for all who don't say how long they run
+        (0.0, math.inf, 0, False),  # who states no limit waits longest, not shortest
+        (order.WAIT_MAX_S - 1, math.inf, 0, False),
+        (order.WAIT_MAX_S, math.inf, 0, True),
+        (order.WAIT_MAX_S - 1, 7 * DAY, 0, False),
+        (order.WAIT_MAX_S, 7 * DAY, 0, True),
         (0.0, 600.0, 1, True),  # a guarantee is due at once
+        (0.0, math.inf, 1, True),
     ],
 )
 def test_surplus_is_taken_back_by_force_only_once_a_claim_is_overdue(
@@ -125,6 +169,39 @@ def test_surplus_is_taken_back_by_force_only_once_a_claim_is_overdue(
     found = s.decide()
     assert bool(found.evictions) == evicts
     if not evicts:
-        assert found.wake_at == s.now - waited_s + 4 * limit_s
+        assert found.wake_at == s.now - waited_s + min(4 * limit_s, order.WAIT_MAX_S)
         s.now = found.wake_at
         assert s.decide().evictions
+
+
+@pytest.mark.parametrize("limit_s", [600.0, math.inf])
+def test_what_might_borrow_forever_is_not_waited_for(limit_s: float) -> None:
+    assert lent(0.0, limit_s=limit_s, borrows_s=math.inf).decide().evictions
+
+
+def borrowed(*, own: int, parent: int, by: str) -> Situation:
+    """A tree whose leaf ``a`` asks for the 4 GPUs that another queue has in use."""
+    s = Situation().node("n", gpu=4)
+    s.queue("p", guaranteed=parent).queue("a", parent="p", guaranteed=own)
+    s.queue("b", parent="p").queue("q")
+    s.now = 10 * DAY
+    s.policy = dataclasses.replace(s.policy, overdue=2.0)
+    for number in range(4):
+        s.job(f"r{number}", by, gpu=1, on=("n",), cost_s=-s.now, time_limit_s=30 * DAY)
+    s.job("w", "a", gpu=4, time_limit_s=7 * DAY, submitted_at=s.now - 60)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("own", "parent", "by", "evicts"),
+    [
+        (4, 4, "b", True),  # the parent is at its guarantee already, by what the sibling borrows
+        (4, 4, "q", True),
+        (2, 4, "b", False),  # beyond its own guarantee, against its sibling
+        (0, 4, "q", True),  # against the rest of the tree the parent's guarantee counts
+    ],
+)
+def test_a_guarantee_is_due_at_once_below_where_the_branches_part(
+    own: int, parent: int, by: str, *, evicts: bool
+) -> None:
+    assert bool(borrowed(own=own, parent=parent, by=by).decide().evictions) == evicts
