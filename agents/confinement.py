@@ -76,8 +76,7 @@ class Confinement:
         if not self.tree.bases:
             return self._spawn(order, standard, None)
         try:
-            # a container is looked for by the attempt's name
-            group = self._pool.take(name, limits, keep=not order.get("cleanup"))
+            group = self._pool.take(name, limits, keep=may_keep(order))
         except OSError as problem:
             raise spawning.refused(problem, "control group of the task") from None
         try:
@@ -180,6 +179,18 @@ class Confinement:
             self._pool.forget()
             self.tree.leave()
             remember(self._root, [])
+
+
+def may_keep(order: dict[str, Any]) -> bool:
+    """Whether an attempt's groups may be another's next.
+
+    Not those of a container, which is looked for by the attempt's name. Nor those of a task that
+    can write to their files: whatever it set there would hold for the next one.
+    """
+    user = order.get("user")
+    if order.get("cleanup") or user is None or os.geteuid() != 0:
+        return False
+    return user["uid"] != 0 and user["gid"] != 0 and 0 not in user["groups"]
 
 
 def _come_back(group: groups.Group) -> None:

@@ -4,9 +4,10 @@ To make such groups and to remove them costs a supervisor, and the kernel's work
 several times what it costs to go there and back. So in version 1 groups that an attempt has left
 as it found them are kept, with their files open, and are another's next: a ``Group`` comes from
 the ``Pool`` and goes back there. One in which anything was killed, that holds a process or a group,
-or to which more than a little memory is still charged is removed. So are those of containers, which
-others find by the attempt's name, and those that nobody has needed for a while. Standard library
-only: the supervisor imports it.
+or to which more than a little memory is still charged is removed. So are those of tasks that could
+write to their files, as root or as the agent's own user, those of containers, which others find by
+the attempt's name, and those that nobody has needed for a while. What can't be read is not taken
+for empty. Standard library only: the supervisor imports it.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -34,6 +35,10 @@ _OPEN_MAX = 14
 IDLE_S = 60.0
 #: Where groups lie by what they are for: which files are set, and what can't be taken back.
 Shape = tuple[Any, ...]
+#: What says that there is no such group any more: nobody can be in there.
+_GONE = frozenset({errno.ENOENT, errno.ENODEV})
+#: A file is missing, or the kernel does not support it; anything else may be otherwise next time.
+_UNSUPPORTED = frozenset({errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL})
 #: (file, what it is to say), in their order; a ``?`` before a file: it may be missing.
 Files = list[tuple[str, str]]
 
@@ -141,9 +146,20 @@ class Group:
         if not self.kept:
             return cgroups.read(path)
         try:
-            return os.pread(self._open(path), 4096, 0).decode()
-        except OSError:
+            return self._read_surely(path)
+        except OSError as problem:
+            self.doubtful |= problem.errno not in _GONE
             return ""
+
+    def _read_surely(self, path: str) -> str:
+        """Raises: OSError: it can't be read."""
+        if self.kept:
+            return os.pread(self._open(path), 4096, 0).decode()
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(handle, 4096).decode()
+        finally:
+            os.close(handle)
 
     def _set(self, hierarchy: str, files: Files) -> None:
         folder = self.folders[hierarchy]
@@ -153,10 +169,13 @@ class Group:
                 continue
             try:
                 self._write(path, text)
-            except OSError:
+            except OSError as problem:
                 if not file.startswith("?"):
                     raise
-                self._missing.add(path)
+                if problem.errno in _UNSUPPORTED:
+                    self._missing.add(path)
+                else:
+                    self.doubtful = True
 
     # One attempt -----------------------------------------------------------------------------
 
@@ -199,10 +218,31 @@ class Group:
         return self.folders[self._tree.tracks]
 
     def is_empty(self) -> bool:
-        """Whether no process is left, in groups of its own making neither."""
-        if self._tree.tracks == cgroups.UNIFIED:
-            return not cgroups.value(self._read(f"{self._followed}/cgroup.events"), "populated")
-        return not cgroups.members(self._followed)
+        """Whether no process is left, in groups of its own making neither; not where nobody can
+        tell."""
+        try:
+            if self._tree.tracks == cgroups.UNIFIED:
+                text = self._read_surely(f"{self._followed}/cgroup.events")
+                return not cgroups.value(text, "populated")
+            return not self._has_members(self._followed)
+        except OSError as problem:
+            if problem.errno in _GONE:
+                return True
+            self.doubtful = True
+            return False
+
+    def _has_members(self, folder: str) -> bool:
+        """Raises: OSError: nobody can tell."""
+        try:
+            if self._read_surely(f"{folder}/cgroup.procs").strip():
+                return True
+            with os.scandir(folder) as entries:
+                below = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+        except OSError as problem:
+            if problem.errno in _GONE:
+                return False
+            raise
+        return any(self._has_members(one) for one in below)
 
     def kill(self) -> None:
         """Kill all that is in there at once."""
@@ -245,10 +285,10 @@ class Group:
         """Nobody stayed, and nothing was made in there: a folder has a link for each in it."""
         unified, pids = self.folders.get(cgroups.UNIFIED), self.folders.get("pids")
         if unified is not None:
-            text = self._read(f"{unified}/cgroup.events")
+            text = self._read_surely(f"{unified}/cgroup.events")
             if cgroups.value(text, "populated") or cgroups.value(text, "frozen"):
                 return False
-        if pids is not None and self._read(f"{pids}/pids.current").strip() != "0":
+        if pids is not None and self._read_surely(f"{pids}/pids.current").strip() != "0":
             return False
         return all(os.stat(folder).st_nlink == 2 for folder in self.folders.values())
 
@@ -264,7 +304,7 @@ class Group:
                 return False
         lifted = [("?memory.memsw.limit_in_bytes", "-1"), ("memory.limit_in_bytes", "-1")]
         self._set("memory", [*lifted, ("memory.max_usage_in_bytes", "0")])
-        return True
+        return not self.doubtful
 
     def close(self) -> None:
         """Close its files."""

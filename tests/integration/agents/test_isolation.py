@@ -238,16 +238,18 @@ def test_groups_are_used_again_and_hold_the_next_task_as_the_first(bed: Bed) -> 
     small, large = {"memory_bytes": 48 * 2**20}, {"memory_bytes": 512 * 2**20}
     fills = "exec python3 -c 'x = bytearray(200 * 2**20)'"
     assert bed.run("true", limits=small).exit_code == 0
+    assert not bed.kept()  # as root it could have written to the files of its group
+    assert bed.run("true", limits=small, user="nobody").exit_code == 0
     first = bed.kept()
     assert len(first) == 1
-    assert bed.run(fills, limits=large).exit_code == 0  # the smaller limit is gone
+    assert bed.run(fills, limits=large, user="nobody").exit_code == 0  # the smaller limit is gone
     assert bed.kept() == first
-    assert bed.run("true", limits=large).exit_code == 0
-    report = bed.run(fills, limits=small)  # and the larger one too
+    assert bed.run("true", limits=large, user="nobody").exit_code == 0
+    report = bed.run(fills, limits=small, user="nobody")  # and the larger one too
     assert report.end_reason is EndReason.OUT_OF_MEMORY
     assert not bed.kept()  # nobody else has a group in which something was killed
-    assert bed.run("true", limits=small).exit_code == 0
-    escaped = bed.run(ESCAPES["session"], limits=small)
+    assert bed.run("true", limits=small, user="nobody").exit_code == 0
+    escaped = bed.run(ESCAPES["session"], limits=small, user="nobody")
     pid = int((bed.root / f"attempts/{escaped.id}/work/pid").read_text())
     assert not alive(pid)
     assert not bed.groups()
@@ -257,9 +259,9 @@ def test_groups_are_used_again_and_hold_the_next_task_as_the_first(bed: Bed) -> 
 @controller("memory")
 def test_a_peak_is_the_tasks_own(bed: Bed) -> None:
     limits = {"memory_bytes": 512 * 2**20}
-    much = bed.run("exec python3 -c 'x = bytearray(200 * 2**20)'", limits=limits)
+    much = bed.run("exec python3 -c 'x = bytearray(200 * 2**20)'", limits=limits, user="nobody")
     kept = bed.kept()
-    little = bed.run("true", limits=limits)
+    little = bed.run("true", limits=limits, user="nobody")
     assert bed.kept() == kept
     assert much.max_memory_bytes > 200 * 2**20
     assert little.max_memory_bytes < 20 * 2**20

@@ -1,11 +1,12 @@
 """What is asked of control groups, on trees of plain files; the kernel's part is in integration."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from agents import cgroups, groups, keeper
+from agents import cgroups, confinement, groups, keeper
 from tests.unit.agents.test_hosts import tree
 
 SCOPE = "/muster.slice/muster-1.scope"
@@ -286,3 +287,79 @@ def test_what_is_kept_has_limits_in_number_and_time(hybrid: cgroups.Tree) -> Non
     again = pool.take("a.4", PLAIN, keep=True)
     assert again.kept
     assert again not in taken
+
+
+def user(uid: int, gid: int, *groups_of: int) -> dict[str, object]:
+    return {"user": {"name": "u", "uid": uid, "gid": gid, "groups": list(groups_of)}}
+
+
+@pytest.mark.parametrize(
+    ("order", "euid", "kept"),
+    [
+        (user(1000, 1000, 1000), 0, True),
+        ({}, 0, False),  # the agent's own user: root
+        (user(0, 0), 0, False),
+        (user(1000, 0), 0, False),
+        (user(1000, 1000, 0), 0, False),
+        (user(1000, 1000), 1000, False),
+        ({}, 1000, False),
+        ({**user(1000, 1000), "cleanup": ["podman", "rm"]}, 0, False),
+    ],
+)
+def test_only_groups_that_their_task_could_not_change_are_kept(
+    order: dict[str, object], euid: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    assert confinement.may_keep({"id": "a.1", **order}) is kept
+
+
+@pytest.mark.usefixtures("files_appear")
+@pytest.mark.parametrize("file", ["cgroup.events", "pids.current"])
+def test_what_cannot_be_read_is_not_taken_for_empty(
+    hybrid: cgroups.Tree, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = groups.Pool(hybrid, 1024)
+    limits = PLAIN if file == "pids.current" else {"cpu_milli": 1000}  # without a group for pids
+    first = pool.take("a.1", limits, keep=True)
+    kernel(first)
+    real = os.open
+
+    def full(path: str, *rest: int) -> int:
+        if path.endswith(file):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        if file == "cgroup.events":
+            assert not first.is_empty()
+        pool.give_back(first, 10.0)
+    assert pool.take("a.2", limits, keep=True) is not first
+
+
+@pytest.mark.usefixtures("files_appear")
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [(errno.EBUSY, False), (errno.EIO, False), (errno.EOPNOTSUPP, True), (errno.EINVAL, True)],
+)
+def test_a_limit_that_could_not_be_set_once_is_not_missing_for_ever(
+    hybrid: cgroups.Tree, why: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = groups.Pool(hybrid, 1024)
+    first = pool.take("a.1", PLAIN, keep=True)
+    kernel(first)
+    real = groups.Group._write
+
+    def write(group: groups.Group, path: str, text: str) -> None:
+        if path.endswith("memsw.limit_in_bytes"):
+            raise OSError(why, os.strerror(why))
+        real(group, path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.Group, "_write", write)
+        assert first.bound(PLAIN)
+    assert first.bound(PLAIN)
+    swap = Path(first.folders["memory"]) / "memory.memsw.limit_in_bytes"
+    assert bool(swap.read_text()) is not kept
+    pool.give_back(first, 10.0)
+    assert (pool.take("a.2", PLAIN, keep=True) is first) is kept
