@@ -61,8 +61,6 @@ def plan(
         horizon_s: how far is looked ahead.
         forecast: whether to look ahead at all.
     """
-    pools = {pool.name: pool for pool in snapshot.live.pools} if snapshot else {}
-    base, head = _as_run(found.base, pools), _as_run(found.head, pools)
     observed = snapshot.live.observed if snapshot else records.Observed()
     at = snapshot.live.at if snapshot else now
     ahead: planviews.ForecastView | None = None
@@ -72,6 +70,8 @@ def plan(
     elif not forecast:
         reason = reason or "it was not asked for"
     elif snapshot is not None:
+        pools = {pool.name: pool for pool in snapshot.live.pools}
+        base, head = _as_run(found.base, pools), _as_run(found.head, pools)
         try:
             ahead = _forecast_view(
                 futures.forecast(base, head, observed, at, horizon_s), observed, at
@@ -79,6 +79,8 @@ def plan(
         except SimulationError as error:
             reason = f"the simulation found no end: {error}"
     findings = _findings(found)
+    # as git has them: so the controller judges, and so its digests come out
+    base, head = found.base, found.head
     held = _held(found, base, head, observed, at)
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
     verdict: planviews.Verdict = "changes" if found.changes else "none"

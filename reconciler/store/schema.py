@@ -159,8 +159,8 @@ REMEDIES = sa.Table("remedies", METADATA, _integer("position", key=True), _body(
 #: What is known of the instances of each pool whose nodes come and go.
 PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
 #: How ``core.journal`` writes. Rows of format 1 lack the desired state, and those of format 2 have
-#: other checksums: nothing replays them.
-JOURNAL_FORMAT = 3
+#: other checksums, those of format 3 other keys of reasons: nothing replays them.
+JOURNAL_FORMAT = 4
 #: The inputs of each cycle, as ``core.journal`` packs them; ``at`` is the time of the last.
 JOURNAL = sa.Table(
     "journal",

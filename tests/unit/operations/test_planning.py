@@ -112,6 +112,34 @@ def test_only_errors_that_are_new_refuse(
     assert again.verdict == verdict, "a problem that has only moved is not new"
 
 
+def test_what_approves_does_not_depend_on_options_of_the_controller() -> None:
+    """`muster up` lets tasks run as root in every pool, and judges changes as git has them."""
+    snapshot = live()
+
+    def state(count: int) -> desired.Desired:
+        pools = {
+            name: msgspec.structs.replace(pool, nodes=pool.nodes[:count], allow_root=False)
+            for name, pool in BASE.structure.pools.items()
+        }
+        structure = msgspec.structs.replace(BASE.structure, pools=pools)
+        return msgspec.structs.replace(BASE, structure=structure)
+
+    rooted = tuple(
+        msgspec.structs.replace(pool, allow_root=True) for pool in state(9).structure.pools.values()
+    )
+    behind = msgspec.structs.replace(
+        snapshot, live=msgspec.structs.replace(snapshot.live, pools=rooted)
+    )
+    found = comparison(state(9), state(1))
+    plans = [planning.plan(found, one, snapshot.live.at) for one in (snapshot, behind)]
+    approvals = [plan.impact.approval for plan in plans]
+    assert approvals[0]
+    assert approvals[0] == approvals[1]
+    assert [[held.digest for held in plan.held] for plan in plans] == [
+        [held.digest for held in plans[0].held]
+    ] * 2
+
+
 def test_the_digest_is_of_revisions_snapshot_and_changes() -> None:
     snapshot = live()
     found = comparison(BASE, HEAD)
