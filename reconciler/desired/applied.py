@@ -333,24 +333,29 @@ class Applied:
             if label not in present and path in self._files and self._files[path].file.opaque
         ]
 
-    def _keep_queues_in_use(self, earlier: "_Earlier") -> None:
+    def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
         """Refuse the new structure where jobs in force would be left without their queue.
 
         By the structure before, to which that goes back, jobs may be as they are written now, and
         in other queues: it is judged by them once more. Whoever comes back to this revision finds
-        them so, and has to decide alike.
+        them so, and has to decide alike. ``judged``: safety has said which jobs stay although they
+        are written nowhere any more; they are in their queues as the others are.
         """
         taken_away = self._queues_taken_away(earlier)
         if not taken_away:
             return
         new, fine = (self.basis, self.structure_revision, self._origins), self._structure_problems
         self._revert_structure(earlier, taken_away)
+        if judged:
+            self._restore(earlier)
         if self.jobs == earlier.jobs:
             return
         reverted = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
         self.basis, self.structure_revision, self._origins = new
         self.structure_refused, self._structure_problems = False, fine
         self._judge_by_structure()
+        if judged:
+            self._restore(earlier)
         taken_away = self._queues_taken_away(reverted)
         if taken_away:
             self._revert_structure(reverted, taken_away)
@@ -428,7 +433,7 @@ class Applied:
             self._revert_structure(earlier, self._holds.structure_problems)
         self._restore(earlier)
         if not found.holds("structure") and not same_structure:
-            self._keep_queues_in_use(earlier)
+            self._keep_queues_in_use(earlier, judged=True)
             self._restore(earlier)
 
     def _removed(self, earlier: "_Earlier") -> list[str]:
