@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import context, lazily, overriding, terminal
+from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
     from reconciler.operations import authoring
     from reconciler.operations import changing as operations
+    from reconciler.operations import client as clients
 else:
+    clients = lazily.module("reconciler.operations.client")
     authoring = lazily.module("reconciler.operations.authoring")
     operations = lazily.module("reconciler.operations.changing")
 
@@ -272,6 +275,24 @@ def approve(
     Example: muster approve s4f1c09d2ab3477e0j2h15 --reason "racks 3 and 4 are returned"
     """
     change_all("approve", [digest], reason, (clone, server, token_file), dry_run=dry_run)
+    _tell_what_is_held(digest, server, token_file)
+
+
+def _tell_what_is_held(digest: str, server: str | None, token_file: str | None) -> None:
+    """Where nothing that is held now has the digest: say so, and what is held."""
+    try:
+        with clients.Client(endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0) as api:
+            held = [one["digest"] for one in api.get("/v1/sync")["sync"]["held"]]
+    except (clients.ApiError, endpoints.EndpointError):
+        return  # in a clone one can approve before the change is anywhere else
+    if _change_of(digest) not in map(_change_of, held):
+        others = f"; held now: {', '.join(held)}" if held else "; nothing is held now"
+        terminal.note(f"no change that is held now has the digest {digest}{others}")
+
+
+def _change_of(digest: str) -> str:
+    """What of a digest names the change; behind it stands how much it may end."""
+    return digest.rpartition("j")[0]
 
 
 def undrain(

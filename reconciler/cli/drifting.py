@@ -117,7 +117,7 @@ def _table(items: list[Json], *, wide: bool) -> None:
         if wide:
             row += [item["wanted"] or "-", item["found"] or "-", item["remedy"] or "-"]
         rows.append([*row, item["message"]])
-    terminal.table(headings, rows)
+    terminal.table(headings, rows, cut=not wide)
     for item in items:
         if item["givenUp"] and not wide:
             terminal.note(f"{item['kind']} {item['subject']}: {item['remedy']}")

@@ -51,7 +51,8 @@ def plot(
         terminal.fail(f"--over {over}: step and time are possible", terminal.USAGE)
     if png is not None and importlib.util.find_spec("matplotlib") is None:
         terminal.fail(
-            "pictures need matplotlib, which is not installed: pip install 'muster-cluster[plots]'"
+            "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
+            "by `pip install 'muster-cluster[plots]'`, or `pip install matplotlib`"
         )
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):

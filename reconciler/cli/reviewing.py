@@ -98,8 +98,15 @@ def validate(
     if found.status.sync == "Unknown":
         terminal.fail(found.status.message)
     terminal.note(
-        f"{len(structure.pools)} pools, {len(structure.queues)} queues, {len(found.jobs)} jobs: "
-        f"{errors} errors, {warnings} warnings"
+        ", ".join(
+            terminal.counted(number, what)
+            for number, what in (
+                (len(structure.pools), "pool"),
+                (len(structure.queues), "queue"),
+                (len(found.jobs), "job"),
+            )
+        )
+        + f": {terminal.counted(errors, 'error')}, {terminal.counted(warnings, 'warning')}"
     )
     raise typer.Exit(terminal.ERROR if errors else terminal.DONE)
 

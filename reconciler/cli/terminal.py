@@ -142,6 +142,11 @@ def table(
         out.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
+def counted(number: int, what: str) -> str:
+    """``1 pool``, ``2 pools``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def fit(widths: list[int], total: int) -> list[int]:
     """Column widths that, with two spaces between them, take ``total``: the widest give way."""
     widths = list(widths)

@@ -171,11 +171,11 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         saved=_saved(work, attempt, told),
     )
     _count_failure(work, work.attempts[attempt.id])
-    how = f"signal {signal}" if signal else f"status {code}"
+    how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
     detail = f": {message}" if message else ""
     work.event(
         "AttemptEnded",
-        f"{reason.value} with {how}{detail}",
+        f"{reason.value}{how}{detail}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,

@@ -311,13 +311,14 @@ def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
 
 
 def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
-    how = f"signal {attempt.signal}" if attempt.signal else f"status {attempt.exit_code}"
+    how = "ended"
+    if attempt.signal:
+        how = f"ended with signal {attempt.signal}"
+    elif attempt.exit_code is not None:
+        how = f"ended with status {attempt.exit_code}"
     detail = f": {attempt.message}" if attempt.message else ""
     of_element = "" if spec.array_count is None else f" of element {attempt.element}"
-    return (
-        f"task {attempt.group}-{attempt.index}{of_element} ended with {how} "
-        f"on {attempt.node}{detail}"
-    )
+    return f"task {attempt.group}-{attempt.index}{of_element} {how} on {attempt.node}{detail}"
 
 
 def _wait_again(

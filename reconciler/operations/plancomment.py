@@ -132,7 +132,7 @@ def _findings(plan: Plan) -> Iterator[str]:
         yield ""
     if old:
         rows = ["| | rule | where | what |", "| --- | --- | --- | --- |", *map(_row, old), ""]
-        yield from _folded(f"{len(old)} findings as before", iter(rows))
+        yield from _folded(f"{len(old)} finding{'s' if len(old) > 1 else ''} as before", iter(rows))
 
 
 def _row(one: planviews.FindingView) -> str:

@@ -349,9 +349,10 @@ def caveats(found: planviews.ForecastView) -> Iterator[str]:
             "what comes later is the scheduler's estimate."
         )
     if found.endless:
+        one = found.endless == 1
         yield (
-            f"{found.endless} running jobs have no time limit and no earlier runs to go by: "
-            "they are taken never to end."
+            f"{found.endless} running {'job has' if one else 'jobs have'} no time limit and no "
+            f"earlier runs to go by: {'it is' if one else 'they are'} taken never to end."
         )
 
 

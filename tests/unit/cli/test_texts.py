@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from reconciler.cli import drifting, explaining, joblist, running, terminal
+from reconciler.cli import changing, drifting, explaining, joblist, running, terminal
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,3 +212,16 @@ def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
     assert running._hopeless(job) == expected
+
+
+@pytest.mark.parametrize(
+    ("digest", "change"),
+    [("s4f1c09d2ab3477e0j2h15", "s4f1c09d2ab3477e0"), ("r8e1cj0h0", "r8e1c"), ("", "")],
+)
+def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
+    assert changing._change_of(digest) == change
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 pools"), (1, "1 pool"), (2, "2 pools")])
+def test_counts_are_in_grammar(number: int, text: str) -> None:
+    assert terminal.counted(number, "pool") == text
