@@ -17,7 +17,7 @@ from reconciler.core import journal
 from reconciler.core import memory as memories
 from reconciler.model import outcome, records, times
 from reconciler.model.states import AttemptState, JobState
-from reconciler.operations import replaying, views
+from reconciler.operations import replaying, views, viewtypes
 from reconciler.store import Reader, StoreError
 
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
@@ -54,15 +54,15 @@ class Borrower(msgspec.Struct, frozen=True, rename="camel"):
     """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
 
     name: str
-    over: views.AmountsView
+    over: viewtypes.AmountsView
 
 
 class Explained(msgspec.Struct, frozen=True, rename="camel"):
     """A job at a moment, with its queue then and what had happened until then."""
 
-    job: views.JobView
-    queue: views.QueueView | None
-    events: list[views.EventView]
+    job: viewtypes.JobView
+    queue: viewtypes.QueueView | None
+    events: list[viewtypes.EventView]
     replayed: Replayed
     borrowers: list[Borrower] = []
 
@@ -132,7 +132,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 
 def _job(
     reader: Reader, name: str, then: memories.Memory, call: journal.Cycle
-) -> views.JobView | None:
+) -> viewtypes.JobView | None:
     """The job as the records have it, as git had it where it could never run, or as it ended."""
     wanted, now = call.wanted, call.now
     record = then.jobs.get(name)

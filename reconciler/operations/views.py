@@ -30,7 +30,7 @@ from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.model.times import format_time
-from reconciler.operations import gpuviews
+from reconciler.operations import gpuviews, viewtypes
 from reconciler.store.errors import DamagedError
 
 _T = TypeVar("_T")
@@ -121,304 +121,19 @@ def stored_refused(body: bytes | None) -> dict[str, str]:
     return _stored(REFUSED, body, dict[str, str], {})
 
 
-class _View(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names in camel case, as JSON has them."""
-
-
-class AmountsView(_View, frozen=True):
-    """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
-
-    cpu: float | None
-    memory: int | None
-    gpu: float | None
-
-
-class MetricView(_View, frozen=True):
-    """The newest value of a series that a task writes; null where it is infinite or no number."""
-
-    name: str
-    value: float | None
-    step: float | None
-    at: str
-
-
-class MetricsView(_View, frozen=True):
-    """What a task has written; ``problem`` is the newest line that was not understood."""
-
-    series: list[MetricView]
-    lines: int
-    bad_lines: int
-    problem: str
-    skipped_bytes: int
-
-
-class CheckpointView(_View, frozen=True):
-    """The newest whole checkpoint, by its path below the job's folder of checkpoints."""
-
-    path: str
-    at: str
-    step: float | None
-    bytes: int
-
-
-class AttemptView(_View, frozen=True):
-    """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
-
-    ``metrics`` is null where nothing was written, or nothing is known of it any more.
-    """
-
-    id: str
-    task: str
-    element: int | None
-    attempt: int
-    node: str
-    devices: list[int]
-    state: str
-    exit_code: int | None
-    signal: int | None
-    started: str | None
-    ended: str | None
-    assigned: str
-    end_reason: str | None
-    message: str
-    checkpoint: CheckpointView | None
-    metrics: MetricsView | None
-
-
-class FunnelView(_View, frozen=True):
-    """So many nodes drop out for this."""
-
-    count: int
-    why: str
-
-
-class ReasonView(_View, frozen=True):
-    """Why a job waits."""
-
-    code: str
-    message: str
-    funnel: list[FunnelView]
-    unblocks: str
-
-
-class JobView(_View, frozen=True):
-    """A job's run. ``place`` counts from 1 among those that wait in its queue.
-
-    ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
-    ``dependsOn`` names the jobs that it waits for, or waited for.
-    """
-
-    name: str
-    run: int
-    queue: str
-    owner: str
-    state: str
-    reasons: list[ReasonView]
-    place: int | None
-    estimated_start: str | None
-    attempts: list[AttemptView]
-    priority: int
-    labels: dict[str, str]
-    submitted: str
-    started: str | None
-    ended: str | None
-    message: str
-    array: bool
-    elements: dict[str, int]
-    resources: AmountsView
-    removed: bool
-    path: str
-    depends_on: list[str]
-
-
-class NodeUsageView(_View, frozen=True):
-    """What a node said it uses."""
-
-    at: str
-    cpu_percent: float
-    memory: int
-    disk: int
-    disk_total: int
-    load1m: float
-
-
-class DrainView(_View, frozen=True):
-    """Who took a node out of service, and why; until when, where it is an override."""
-
-    reason: str
-    owner: str
-    until: str | None = None
-
-
-class NodeView(_View, frozen=True):
-    """A node: what it has, what is given away, what it does."""
-
-    name: str
-    pool: str
-    state: str
-    message: str
-    capacity: AmountsView
-    allocated: AmountsView
-    gpus: list[gpuviews.GpuView]
-    gpu_driver: gpuviews.GpuDriverView | None
-    foreign_gpu_processes: list[gpuviews.GpuProcessView]
-    labels: dict[str, str]
-    attempts: int
-    usage: NodeUsageView | None
-    drain: DrainView | None
-    address: str
-    agent_version: str
-    virtual: bool
-    boot_id: str
-    first_seen: str | None
-    last_report: str | None
-
-
-class QueueView(_View, frozen=True):
-    """A queue's arithmetic. ``parent`` is null for a root.
-
-    ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
-    ``suspended``: since when nothing new starts, by git's word on it or on the whole cluster.
-    """
-
-    name: str
-    parent: str | None
-    allocated: AmountsView
-    guaranteed: AmountsView
-    limit: AmountsView
-    fair_share: AmountsView
-    demand: AmountsView
-    weight: float
-    priority: int
-    pending: int
-    running: int
-    suspended: str | None = None
-
-
-class PoolView(_View, frozen=True):
-    """A pool: its nodes, and nodes by state.
-
-    Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
-    and ``max`` how many there may be, and ``instances`` counts what is behind them by state.
-    """
-
-    name: str
-    nodes: int
-    hosts: str
-    states: dict[str, int]
-    provisioner: str
-    gpu_model: str
-    gpu_memory: int | None
-    observe_only: bool
-    node_resources: AmountsView
-    capacity: AmountsView
-    drains: dict[str, DrainView]
-    min: int | None = None
-    max: int | None = None
-    instances: dict[str, int] | None = None
-
-
-class DriftView(_View, frozen=True):
-    """One difference between git and what is.
-
-    ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
-    ``tries`` tries; ``given_up``: Muster does nothing more about it. What it is of is named where
-    it is of one pool, node, job or attempt.
-    """
-
-    kind: str
-    subject: str
-    message: str
-    severity: str
-    action: str
-    first_seen: str
-    wanted: str
-    found: str
-    remedy: str
-    tries: int
-    given_up: bool
-    pool: str
-    node: str
-    job: str
-    attempt: str
-
-
-class OverrideView(_View, frozen=True):
-    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it."""
-
-    verb: str
-    subject: str
-    reason: str
-    owner: str
-    made: str
-    expires: str
-    commit: str
-
-
-class EventView(_View, frozen=True):
-    """Something that happened. ``sequence`` is where to go on from."""
-
-    sequence: int
-    at: str
-    kind: str
-    message: str
-    job: str
-    node: str
-    attempt: str
-
-
-class ProblemView(_View, frozen=True):
-    """Something wrong with what is written."""
-
-    rule: str
-    severity: str
-    path: str
-    line: int
-    column: int
-    object: str
-    field: str
-    message: str
-    found: str
-    expected: str
-
-
-class HeldView(_View, frozen=True):
-    """A part of a change that waits: why, what approves it, and for how long."""
-
-    part: str
-    message: str
-    digest: str
-    jobs: list[str]
-    until: str | None
-
-
-class SyncView(_View, frozen=True):
-    """How the repository stands."""
-
-    sync: str
-    attempted_revision: str | None
-    structure_revision: str | None
-    jobs_revision: str | None
-    message: str
-    checked: str | None
-    problems: list[ProblemView]
-    held: list[HeldView]
-    suspended: dict[str, str]
-
-
 def _time(at: float | None) -> str | None:
     return None if not at else format_time(at)
 
 
-def amounts(of: Resources) -> AmountsView:
+def amounts(of: Resources) -> viewtypes.AmountsView:
     """What something has or takes."""
-    return AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
+    return viewtypes.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
 
 
-def vector(of: Sequence[int | None]) -> AmountsView:
+def vector(of: Sequence[int | None]) -> viewtypes.AmountsView:
     """Amounts in the order of ``resources.RESOURCE_NAMES``."""
     cpu, memory, gpu = of
-    return AmountsView(
+    return viewtypes.AmountsView(
         None if cpu is None else cpu / 1000, memory, None if gpu is None else gpu / 1000
     )
 
@@ -427,13 +142,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def metrics_view(of: taskwords.TaskMetrics) -> MetricsView:
+def metrics_view(of: taskwords.TaskMetrics) -> viewtypes.MetricsView:
     """What a task has written of its work."""
     series = [
-        MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
+        viewtypes.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
         for one in of.metrics
     ]
-    return MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
+    return viewtypes.MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
 
 
 def _moment(at: float) -> str:
@@ -443,10 +158,10 @@ def _moment(at: float) -> str:
 
 def attempt_view(
     of: records.AttemptRecord, *, array: bool, metrics: taskwords.TaskMetrics | None = None
-) -> AttemptView:
+) -> viewtypes.AttemptView:
     """One try."""
     saved = of.saved
-    return AttemptView(
+    return viewtypes.AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
         element=of.element if array else None,
@@ -463,15 +178,15 @@ def attempt_view(
         message=of.message,
         checkpoint=None
         if saved is None
-        else CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
+        else viewtypes.CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
         metrics=None if metrics is None else metrics_view(metrics),
     )
 
 
-def reason_view(of: Reason) -> ReasonView:
+def reason_view(of: Reason) -> viewtypes.ReasonView:
     """Why something waits."""
-    funnel = [FunnelView(step.count, step.why) for step in of.funnel]
-    return ReasonView(of.code.value, of.message, funnel, of.unblocks)
+    funnel = [viewtypes.FunnelView(step.count, step.why) for step in of.funnel]
+    return viewtypes.ReasonView(of.code.value, of.message, funnel, of.unblocks)
 
 
 def job_view(
@@ -482,7 +197,7 @@ def job_view(
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
     metrics: Mapping[str, taskwords.TaskMetrics] = {},
-) -> JobView:
+) -> viewtypes.JobView:
     """A job's run with what belongs to it."""
     spec = of.spec
     array = spec.array_count is not None
@@ -490,7 +205,7 @@ def job_view(
         (group.resources.times(group.count) for group in spec.groups), start=Resources()
     ).times(spec.element_count)
     waits = of.state in {JobState.PENDING, JobState.HELD}
-    return JobView(
+    return viewtypes.JobView(
         name=spec.name,
         run=spec.run,
         queue=spec.queue,
@@ -518,15 +233,15 @@ def job_view(
     )
 
 
-def _drain_view(of: desired.Drain) -> DrainView:
-    return DrainView(of.reason, of.owner, _time(of.until))
+def _drain_view(of: desired.Drain) -> viewtypes.DrainView:
+    return viewtypes.DrainView(of.reason, of.owner, _time(of.until))
 
 
 def node_view(
     of: records.NodeRecord,
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
-) -> NodeView:
+) -> viewtypes.NodeView:
     """A node with the attempts on it that have not ended."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     holder = {device: attempt.id for attempt in alive for device in attempt.devices}
@@ -536,7 +251,7 @@ def node_view(
         gpuviews.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
     ]
     driver = inventory.gpu_driver
-    return NodeView(
+    return viewtypes.NodeView(
         name=of.name,
         pool=of.pool,
         state=of.state.value,
@@ -561,13 +276,15 @@ def node_view(
     )
 
 
-def refused_view(name: str, problem: str, seen_at: float) -> JobView:
+def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
-    why = ReasonView(ReasonCode.INVALID.value, problem, [], "correct its document and push")
+    why = viewtypes.ReasonView(
+        ReasonCode.INVALID.value, problem, [], "correct its document and push"
+    )
     if held:
-        why = ReasonView(ReasonCode.HELD.value, problem, [], f"`muster adopt {name}`")
-    return JobView(
+        why = viewtypes.ReasonView(ReasonCode.HELD.value, problem, [], f"`muster adopt {name}`")
+    return viewtypes.JobView(
         name=name,
         run=0,
         queue="",
@@ -592,9 +309,9 @@ def refused_view(name: str, problem: str, seen_at: float) -> JobView:
     )
 
 
-def usage_view(of: records.NodeUsage) -> NodeUsageView:
+def usage_view(of: records.NodeUsage) -> viewtypes.NodeUsageView:
     """What a node uses."""
-    return NodeUsageView(
+    return viewtypes.NodeUsageView(
         at=format_time(of.at),
         cpu_percent=of.cpu_percent,
         memory=of.memory_used_bytes,
@@ -607,10 +324,12 @@ def usage_view(of: records.NodeUsage) -> NodeUsageView:
 _NOBODY: Mapping[str, float] = MappingProxyType({})
 
 
-def queue_view(of: outcome.QueueUsage, suspended: Mapping[str, float] = _NOBODY) -> QueueView:
+def queue_view(
+    of: outcome.QueueUsage, suspended: Mapping[str, float] = _NOBODY
+) -> viewtypes.QueueView:
     """A queue; ``suspended`` as ``SyncStatus`` has it."""
     since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
-    return QueueView(
+    return viewtypes.QueueView(
         name=of.name,
         parent=of.parent,
         allocated=vector(of.allocated),
@@ -630,7 +349,7 @@ def pool_view(
     of: desired.Pool,
     nodes: Mapping[str, records.NodeRecord],
     provision: provisioning.Provision | None = None,
-) -> PoolView:
+) -> viewtypes.PoolView:
     """A pool with what is known of its nodes; those never seen count as ``Missing``.
 
     ``provision``: what is known of its instances, where they come and go.
@@ -645,7 +364,7 @@ def pool_view(
     capacity = sum(
         (nodes[name].inventory.capacity for name in hosts if name in nodes), start=Resources()
     )
-    return PoolView(
+    return viewtypes.PoolView(
         name=of.name,
         nodes=len(hosts),
         hosts=hostlists.fold(hosts),
@@ -663,9 +382,9 @@ def pool_view(
     )
 
 
-def drift_view(of: drift.Drift) -> DriftView:
+def drift_view(of: drift.Drift) -> viewtypes.DriftView:
     """A difference."""
-    return DriftView(
+    return viewtypes.DriftView(
         kind=of.kind,
         subject=of.subject,
         message=of.message,
@@ -684,9 +403,9 @@ def drift_view(of: drift.Drift) -> DriftView:
     )
 
 
-def override_view(of: records.Override) -> OverrideView:
+def override_view(of: records.Override) -> viewtypes.OverrideView:
     """A cancel or drain that is not committed."""
-    return OverrideView(
+    return viewtypes.OverrideView(
         of.verb,
         of.subject,
         of.reason,
@@ -697,21 +416,23 @@ def override_view(of: records.Override) -> OverrideView:
     )
 
 
-def event_view(of: events.Event) -> EventView:
+def event_view(of: events.Event) -> viewtypes.EventView:
     """Something that happened."""
-    return EventView(
+    return viewtypes.EventView(
         of.sequence, format_time(of.at), of.kind, of.message, of.job, of.node, of.attempt
     )
 
 
-def problem_view(of: desired.Problem) -> ProblemView:
+def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
     """Something wrong with what is written."""
-    return ProblemView(**{name: getattr(of, name) for name in ProblemView.__struct_fields__})
+    return viewtypes.ProblemView(
+        **{name: getattr(of, name) for name in viewtypes.ProblemView.__struct_fields__}
+    )
 
 
-def sync_view(of: desired.SyncStatus) -> SyncView:
+def sync_view(of: desired.SyncStatus) -> viewtypes.SyncView:
     """How the repository stands."""
-    return SyncView(
+    return viewtypes.SyncView(
         sync=of.sync,
         attempted_revision=of.attempted_revision,
         structure_revision=of.structure_revision,
@@ -720,7 +441,7 @@ def sync_view(of: desired.SyncStatus) -> SyncView:
         checked=_time(of.checked_at),
         problems=[problem_view(problem) for problem in of.problems],
         held=[
-            HeldView(one.part, one.message, one.digest, list(one.jobs), _time(one.until))
+            viewtypes.HeldView(one.part, one.message, one.digest, list(one.jobs), _time(one.until))
             for one in of.held
         ],
         suspended={label: format_time(since) for label, since in of.suspended.items()},

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, Parameter, QueryParameter
 
 from reconciler.model import link, nearest, records
 from reconciler.model.states import JobState
-from reconciler.operations import views
+from reconciler.operations import views, viewtypes
 from reconciler.server import access, failures, lists, services
 from reconciler.server.link_client import LinkDownError
 from reconciler.store.reader import cursor, parse_cursor
@@ -34,7 +34,7 @@ FAILS = failures.responses(400, 401, 403, 503)
 
 def show_jobs(
     service: services.Services, jobs: Sequence[records.JobRecord], attempts_max: int
-) -> list[views.JobView]:
+) -> list[viewtypes.JobView]:
     """Jobs with their reasons, places and attempts."""
     reader = service.reader
     reasons = reader.reasons([job.reason_key for job in jobs])
@@ -65,7 +65,7 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     return found
 
 
-def show_refused(service: services.Services, prefix: str) -> list[views.JobView]:
+def show_refused(service: services.Services, prefix: str) -> list[viewtypes.JobView]:
     """Jobs that are written but so that they can't run, and never could."""
     refused = views.stored_refused(service.reader.view(views.REFUSED))
     names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
@@ -82,7 +82,7 @@ def is_structure_refused(service: services.Services) -> bool:
 
 def refused_or_none(
     service: services.Services, name: str, run: int | None = None
-) -> views.JobView | None:
+) -> viewtypes.JobView | None:
     """A job that is written and never could run, where that is what is known of it."""
     if run is not None or service.reader.job(name) is not None:
         return None
@@ -179,7 +179,7 @@ def job(
     return lists.Job(job=shown, **lists.head(service))
 
 
-def show_nodes(service: services.Services) -> list[views.NodeView]:
+def show_nodes(service: services.Services) -> list[viewtypes.NodeView]:
     """All nodes with what runs there."""
     by_node: dict[str, list[records.AttemptRecord]] = {}
     for attempt in service.reader.attempts_alive():
@@ -190,14 +190,14 @@ def show_nodes(service: services.Services) -> list[views.NodeView]:
     ]
 
 
-def show_queues(service: services.Services) -> list[views.QueueView]:
+def show_queues(service: services.Services) -> list[viewtypes.QueueView]:
     """All queues, parents first."""
     usages = views.stored_queues(service.reader.view(views.QUEUES))
     suspended = views.stored_sync(service.reader.view(views.SYNC)).suspended
     return [views.queue_view(usage, suspended) for usage in usages]
 
 
-def show_pools(service: services.Services) -> list[views.PoolView]:
+def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
     """All pools."""
     declared = views.stored_pools(service.reader.view(views.POOLS))
     known = {node.name: node for node in service.reader.nodes()}

@@ -10,7 +10,7 @@ from litestar.openapi import ResponseSpec
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from reconciler.model import desired
-from reconciler.operations import views
+from reconciler.operations import views, viewtypes
 from reconciler.store import StoreError
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     code: str
     message: str
-    problems: list[views.ProblemView] = []
+    problems: list[viewtypes.ProblemView] = []
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
         status: int,
         message: str,
         *,
-        problems: list[views.ProblemView] | None = None,
+        problems: list[viewtypes.ProblemView] | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ def responses(*statuses: int) -> dict[int, ResponseSpec]:
 def answer(
     status: int,
     message: str,
-    problems: list[views.ProblemView] | None = None,
+    problems: list[viewtypes.ProblemView] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response[ErrorAnswer]:
     """An error as it is sent."""
@@ -95,14 +95,14 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
     if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
         _LOG.error("unexpected: %s", error, exc_info=error)
         return answer(error.status_code, "an unexpected error; the controller's log has it")
-    problems: list[views.ProblemView] = []
+    problems: list[viewtypes.ProblemView] = []
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         problems += [_parameter_problem(found) for found in error.extra if isinstance(found, dict)]
     headers = dict(error.headers) if error.headers else None
     return answer(error.status_code, error.detail or "refused", problems, headers)
 
 
-def _parameter_problem(found: dict[Any, Any]) -> views.ProblemView:
+def _parameter_problem(found: dict[Any, Any]) -> viewtypes.ProblemView:
     """What the framework says of one parameter."""
     problem = desired.Problem(
         rule="parameter",

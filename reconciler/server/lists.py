@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model.times import format_time
-from reconciler.operations import explaining, reports, views
+from reconciler.operations import explaining, reports, views, viewtypes
 from reconciler.server import services
 
 
@@ -21,57 +21,57 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Jobs(Envelope, frozen=True, kw_only=True):
     """Jobs; ``next`` is what to give as ``after`` for the next page, null on the last."""
 
-    items: list[views.JobView]
+    items: list[viewtypes.JobView]
     next: str | None = None
 
 
 class Nodes(Envelope, frozen=True, kw_only=True):
     """Nodes."""
 
-    items: list[views.NodeView]
+    items: list[viewtypes.NodeView]
 
 
 class Queues(Envelope, frozen=True, kw_only=True):
     """Queues, parents first."""
 
-    items: list[views.QueueView]
+    items: list[viewtypes.QueueView]
 
 
 class Pools(Envelope, frozen=True, kw_only=True):
     """Pools."""
 
-    items: list[views.PoolView]
+    items: list[viewtypes.PoolView]
 
 
 class Drifts(Envelope, frozen=True, kw_only=True):
     """Differences between git and what is."""
 
-    items: list[views.DriftView]
+    items: list[viewtypes.DriftView]
 
 
 class Overrides(Envelope, frozen=True, kw_only=True):
     """Overrides in force, oldest first."""
 
-    items: list[views.OverrideView]
+    items: list[viewtypes.OverrideView]
 
 
 class Events(Envelope, frozen=True, kw_only=True):
     """Events in order; ``next`` is what to give as ``after`` to go on."""
 
-    items: list[views.EventView]
+    items: list[viewtypes.EventView]
     next: int
 
 
 class Sync(Envelope, frozen=True, kw_only=True):
     """How the repository stands."""
 
-    sync: views.SyncView
+    sync: viewtypes.SyncView
 
 
 class Job(Envelope, frozen=True, kw_only=True):
     """One job."""
 
-    job: views.JobView
+    job: viewtypes.JobView
 
 
 class Explanation(Envelope, frozen=True, kw_only=True):
@@ -82,10 +82,10 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     ``revision`` are that cycle's then. It is null in an answer about now.
     """
 
-    job: views.JobView
-    reasons: list[views.ReasonView]
-    queue: views.QueueView | None
-    events: list[views.EventView]
+    job: viewtypes.JobView
+    reasons: list[viewtypes.ReasonView]
+    queue: viewtypes.QueueView | None
+    events: list[viewtypes.EventView]
     borrowers: list[explaining.Borrower] = []
     replayed: explaining.Replayed | None = None
 
@@ -93,12 +93,12 @@ class Explanation(Envelope, frozen=True, kw_only=True):
 class Snapshot(Envelope, frozen=True, kw_only=True):
     """All at once; of jobs those submitted last."""
 
-    jobs: list[views.JobView]
-    nodes: list[views.NodeView]
-    queues: list[views.QueueView]
-    pools: list[views.PoolView]
-    drift: list[views.DriftView]
-    sync: views.SyncView
+    jobs: list[viewtypes.JobView]
+    nodes: list[viewtypes.NodeView]
+    queues: list[viewtypes.QueueView]
+    pools: list[viewtypes.PoolView]
+    drift: list[viewtypes.DriftView]
+    sync: viewtypes.SyncView
 
 
 class Report(Envelope, frozen=True, kw_only=True):

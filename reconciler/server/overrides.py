@@ -16,7 +16,7 @@ from litestar.params import JSONBody, Parameter
 
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model import records
-from reconciler.operations import submission, views
+from reconciler.operations import submission, views, viewtypes
 from reconciler.server import access, api, failures, lists, permissions, services
 
 #: How long an override lasts where nothing is said, and at the most.
@@ -44,7 +44,7 @@ class OverrideResult(msgspec.Struct, frozen=True):
 
     name: str
     commit: str | None
-    override: views.OverrideView | None
+    override: viewtypes.OverrideView | None
 
 
 class OverrideResults(msgspec.Struct, frozen=True, rename="camel"):

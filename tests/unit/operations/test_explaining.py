@@ -7,13 +7,13 @@ import pytest
 
 from reconciler.core import journal
 from reconciler.model import desired
-from reconciler.operations import explaining, replaying, views
+from reconciler.operations import explaining, replaying, views, viewtypes
 from reconciler.store import Reader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
 
-def _live(reader: Reader, name: str) -> views.JobView | None:
+def _live(reader: Reader, name: str) -> viewtypes.JobView | None:
     """What the API would show of a job now."""
     record = reader.job(name)
     if record is None:
@@ -41,7 +41,7 @@ def test_every_moment_is_told_as_it_was_shown(
     ]
     leader = Leader(tmp_path, world.now)
     jobs: dict[str, desired.Job] = {}
-    shown: list[tuple[float, dict[str, views.JobView | None], list[views.QueueView]]] = []
+    shown: list[tuple[float, dict[str, viewtypes.JobView | None], list[viewtypes.QueueView]]] = []
     for step in range(24):
         if step % 5 == 0 and specs:
             spec = specs.pop(0)

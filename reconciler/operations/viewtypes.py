@@ -1,0 +1,294 @@
+"""The JSON shapes of the API and of ``-o json``: structs whose field names are the JSON names.
+
+Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durations are in seconds
+with ``_s``. ``views`` makes them out of the model's values.
+"""
+
+import msgspec
+
+from reconciler.operations import gpuviews
+
+
+class _View(msgspec.Struct, frozen=True, rename="camel"):
+    """Field names in camel case, as JSON has them."""
+
+
+class AmountsView(_View, frozen=True):
+    """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
+
+    cpu: float | None
+    memory: int | None
+    gpu: float | None
+
+
+class MetricView(_View, frozen=True):
+    """The newest value of a series that a task writes; null where it is infinite or no number."""
+
+    name: str
+    value: float | None
+    step: float | None
+    at: str
+
+
+class MetricsView(_View, frozen=True):
+    """What a task has written; ``problem`` is the newest line that was not understood."""
+
+    series: list[MetricView]
+    lines: int
+    bad_lines: int
+    problem: str
+    skipped_bytes: int
+
+
+class CheckpointView(_View, frozen=True):
+    """The newest whole checkpoint, by its path below the job's folder of checkpoints."""
+
+    path: str
+    at: str
+    step: float | None
+    bytes: int
+
+
+class AttemptView(_View, frozen=True):
+    """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
+
+    ``metrics`` is null where nothing was written, or nothing is known of it any more.
+    """
+
+    id: str
+    task: str
+    element: int | None
+    attempt: int
+    node: str
+    devices: list[int]
+    state: str
+    exit_code: int | None
+    signal: int | None
+    started: str | None
+    ended: str | None
+    assigned: str
+    end_reason: str | None
+    message: str
+    checkpoint: CheckpointView | None
+    metrics: MetricsView | None
+
+
+class FunnelView(_View, frozen=True):
+    """So many nodes drop out for this."""
+
+    count: int
+    why: str
+
+
+class ReasonView(_View, frozen=True):
+    """Why a job waits."""
+
+    code: str
+    message: str
+    funnel: list[FunnelView]
+    unblocks: str
+
+
+class JobView(_View, frozen=True):
+    """A job's run. ``place`` counts from 1 among those that wait in its queue.
+
+    ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
+    ``dependsOn`` names the jobs that it waits for, or waited for.
+    """
+
+    name: str
+    run: int
+    queue: str
+    owner: str
+    state: str
+    reasons: list[ReasonView]
+    place: int | None
+    estimated_start: str | None
+    attempts: list[AttemptView]
+    priority: int
+    labels: dict[str, str]
+    submitted: str
+    started: str | None
+    ended: str | None
+    message: str
+    array: bool
+    elements: dict[str, int]
+    resources: AmountsView
+    removed: bool
+    path: str
+    depends_on: list[str]
+
+
+class NodeUsageView(_View, frozen=True):
+    """What a node said it uses."""
+
+    at: str
+    cpu_percent: float
+    memory: int
+    disk: int
+    disk_total: int
+    load1m: float
+
+
+class DrainView(_View, frozen=True):
+    """Who took a node out of service, and why; until when, where it is an override."""
+
+    reason: str
+    owner: str
+    until: str | None = None
+
+
+class NodeView(_View, frozen=True):
+    """A node: what it has, what is given away, what it does."""
+
+    name: str
+    pool: str
+    state: str
+    message: str
+    capacity: AmountsView
+    allocated: AmountsView
+    gpus: list[gpuviews.GpuView]
+    gpu_driver: gpuviews.GpuDriverView | None
+    foreign_gpu_processes: list[gpuviews.GpuProcessView]
+    labels: dict[str, str]
+    attempts: int
+    usage: NodeUsageView | None
+    drain: DrainView | None
+    address: str
+    agent_version: str
+    virtual: bool
+    boot_id: str
+    first_seen: str | None
+    last_report: str | None
+
+
+class QueueView(_View, frozen=True):
+    """A queue's arithmetic. ``parent`` is null for a root.
+
+    ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
+    ``suspended``: since when nothing new starts, by git's word on it or on the whole cluster.
+    """
+
+    name: str
+    parent: str | None
+    allocated: AmountsView
+    guaranteed: AmountsView
+    limit: AmountsView
+    fair_share: AmountsView
+    demand: AmountsView
+    weight: float
+    priority: int
+    pending: int
+    running: int
+    suspended: str | None = None
+
+
+class PoolView(_View, frozen=True):
+    """A pool: its nodes, and nodes by state.
+
+    Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
+    and ``max`` how many there may be, and ``instances`` counts what is behind them by state.
+    """
+
+    name: str
+    nodes: int
+    hosts: str
+    states: dict[str, int]
+    provisioner: str
+    gpu_model: str
+    gpu_memory: int | None
+    observe_only: bool
+    node_resources: AmountsView
+    capacity: AmountsView
+    drains: dict[str, DrainView]
+    min: int | None = None
+    max: int | None = None
+    instances: dict[str, int] | None = None
+
+
+class DriftView(_View, frozen=True):
+    """One difference between git and what is.
+
+    ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
+    ``tries`` tries; ``given_up``: Muster does nothing more about it. What it is of is named where
+    it is of one pool, node, job or attempt.
+    """
+
+    kind: str
+    subject: str
+    message: str
+    severity: str
+    action: str
+    first_seen: str
+    wanted: str
+    found: str
+    remedy: str
+    tries: int
+    given_up: bool
+    pool: str
+    node: str
+    job: str
+    attempt: str
+
+
+class OverrideView(_View, frozen=True):
+    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it."""
+
+    verb: str
+    subject: str
+    reason: str
+    owner: str
+    made: str
+    expires: str
+    commit: str
+
+
+class EventView(_View, frozen=True):
+    """Something that happened. ``sequence`` is where to go on from."""
+
+    sequence: int
+    at: str
+    kind: str
+    message: str
+    job: str
+    node: str
+    attempt: str
+
+
+class ProblemView(_View, frozen=True):
+    """Something wrong with what is written."""
+
+    rule: str
+    severity: str
+    path: str
+    line: int
+    column: int
+    object: str
+    field: str
+    message: str
+    found: str
+    expected: str
+
+
+class HeldView(_View, frozen=True):
+    """A part of a change that waits: why, what approves it, and for how long."""
+
+    part: str
+    message: str
+    digest: str
+    jobs: list[str]
+    until: str | None
+
+
+class SyncView(_View, frozen=True):
+    """How the repository stands."""
+
+    sync: str
+    attempted_revision: str | None
+    structure_revision: str | None
+    jobs_revision: str | None
+    message: str
+    checked: str | None
+    problems: list[ProblemView]
+    held: list[HeldView]
+    suspended: dict[str, str]
