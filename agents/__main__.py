@@ -1,5 +1,6 @@
 """``muster-agent``: reads the command line and runs the agent of one node."""
 
+import faulthandler
 import sys
 
 from agents import settings, shell
@@ -15,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
+    faulthandler.enable()  # a crash in compiled code says where it was
     try:
         return shell.Agent(given).run()
     except (shell.OccupiedError, UnfitError, LinkError, OSError) as problem:

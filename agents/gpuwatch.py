@@ -51,6 +51,9 @@ class _Kept(msgspec.Struct, frozen=True):
     gpus: tuple[records.Gpu, ...]
 
 
+_DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
+
+
 class Watch:
     """One node's GPUs. Not for two threads at once."""
 
@@ -108,7 +111,7 @@ class Watch:
     def _load(self) -> tuple[records.Gpu, ...]:
         """The devices of this boot as an earlier agent of the node knew them."""
         try:
-            kept = msgspec.json.decode((self._root / "gpus.json").read_bytes(), type=_Kept)
+            kept = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return ()
         return gpus.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()

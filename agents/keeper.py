@@ -27,6 +27,7 @@ LOG_BYTES_MAX = 2**20
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
 LINE_BYTES_MAX = 64 * 2**20
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class KeeperError(Exception):
@@ -49,7 +50,6 @@ class Keeper:
         self._started: subprocess.Popen[bytes] | None = None
         self._inbox = b""
         self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(dict[str, Any])
 
     def connect(self, leaving: threading.Event) -> list[AttemptReport]:
         """Reach the supervisor, starting one where there is none; all it knows."""
@@ -94,7 +94,7 @@ class Keeper:
         if not data or len(self._inbox) > LINE_BYTES_MAX:
             return None
         *lines, self._inbox = (self._inbox + data).split(b"\n")
-        return [r for line in lines for r in self._reports(self._decoder.decode(line))]
+        return [r for line in lines for r in self._reports(_DECODER.decode(line))]
 
     def close(self) -> None:
         """Drop the link; the supervisor goes on."""
@@ -131,7 +131,7 @@ class Keeper:
             link.close()
             return None
         line, _, self._inbox = b"".join(parts).partition(b"\n")
-        message = self._decoder.decode(line)
+        message = _DECODER.decode(line)
         self.link, self.pid = link, int(message["hello"])
         self.hello = message
         return self._reports(message)

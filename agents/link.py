@@ -17,6 +17,8 @@ BODY_BYTES_MAX = 64 * 2**20
 HEAD_BYTES_MAX = 64 * 2**10
 CONNECT_TIMEOUT_S = 10.0
 
+_DECODE_ANSWER = msgspec.msgpack.Decoder(SyncResponse).decode
+
 
 class RejectedError(Exception):
     """The controller answered, but not with what was asked for."""
@@ -216,7 +218,7 @@ def understand(url: str, node: str, status: int, answer: bytes) -> SyncResponse:
     if status != 200:
         raise RejectedError(explain(url, node, status, answer))
     try:
-        return msgspec.msgpack.decode(answer, type=SyncResponse)
+        return _DECODE_ANSWER(answer)
     except msgspec.MsgspecError as problem:
         raise RejectedError(
             f"{url} answered something that this version can't read: {problem}"

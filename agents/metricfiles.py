@@ -58,6 +58,9 @@ class Place(msgspec.Struct):
     sorts: dict[str, tuple[int, int, int]] = {}
 
 
+_DECODE_PLACE = msgspec.json.Decoder(Place).decode
+
+
 class Listener:
     """Reads for one agent. Its methods may be called by different threads."""
 
@@ -155,7 +158,7 @@ class Listener:
         if place is None:
             place = Place()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                place = msgspec.json.decode((self._places / name).read_bytes(), type=Place)
+                place = _DECODE_PLACE((self._places / name).read_bytes())
             self._known[name] = place
         return place
 

@@ -35,6 +35,9 @@ class Wanted(msgspec.Struct, frozen=True):
         return f"{self.device}-{self.user['uid'] if self.user else os.geteuid()}"
 
 
+_DECODE_WANTED = msgspec.json.Decoder(Wanted).decode
+
+
 class MpsError(Exception):
     """A daemon that can't be had, and why."""
 
@@ -101,7 +104,7 @@ class Daemons:
             if folder is None:
                 return
             with contextlib.suppress(MpsError, OSError, msgspec.MsgspecError):
-                wanted = msgspec.json.decode((folder / "wanted.json").read_bytes(), type=Wanted)
+                wanted = _DECODE_WANTED((folder / "wanted.json").read_bytes())
                 self._run(folder, wanted, [], "quit\n")
 
     def _drop(self, attempt: str) -> Path | None:

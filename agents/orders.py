@@ -71,6 +71,9 @@ class _Kept(msgspec.Struct, frozen=True):
     ended: tuple[RemedyReport, ...] = ()
 
 
+_DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
+
+
 Handler = Callable[[Remedy, Node], str]
 
 
@@ -153,7 +156,7 @@ class Orders:
 
     def _load(self) -> None:
         try:
-            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            kept = _DECODE_KEPT(self._path.read_bytes())
         except (OSError, msgspec.MsgspecError):
             return
         self._ended = {one.id: one for one in kept.ended}

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agents import samples
-from reconciler.model import devices, records
+from reconciler.model import decoding, devices, records
 
 FILE_NAME = "devices.json"
 FILE_BYTES_MAX = 2**20
@@ -48,6 +48,10 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: dict[int, dict[str, Any] | None] = {}
     processes: tuple[Process, ...] = ()
     xids: tuple[Event, ...] = ()
+
+
+_DECODE_SCENE = msgspec.json.Decoder(Scene).decode
+_convert_reading = decoding.converter(samples.DeviceReading)
 
 
 class Source:
@@ -93,7 +97,7 @@ class Source:
                 text = stream.read(FILE_BYTES_MAX)
         except FileNotFoundError:
             return Scene()
-        return msgspec.json.decode(text, type=Scene)
+        return _DECODE_SCENE(text)
 
     def _readings(self, scene: Scene) -> "list[samples.DeviceReading]":
         found = []
@@ -115,7 +119,7 @@ class Source:
                 "simulated": True,
                 **changes,
             }
-            reading = msgspec.convert(values, samples.DeviceReading)
+            reading = _convert_reading(values)
             found.append(msgspec.structs.replace(reading, processes=on_it))
         return found
 

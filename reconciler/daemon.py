@@ -8,6 +8,7 @@ started again when it dies.
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 import random
@@ -493,6 +494,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
 def main() -> None:
     """Entry point of ``python -m reconciler.daemon``."""
     options = parser().parse_args()
+    faulthandler.enable()  # a crash in compiled code says where it was
     lines = logs.configure(options.log_format, options.log_level, "loop")
     try:
         sys.exit(run(options, lines))

@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler.desired import explain, yamlreader
 from reconciler.desired.faults import Fault
-from reconciler.model import desired
+from reconciler.model import decoding, desired
 from reconciler.model.documents import fields, kinds
 
 #: What a job executes: these fields as written, and no others, make the hash of a run.
@@ -116,14 +116,18 @@ def _document(index: int, raw: yamlreader.RawDocument) -> Document:
     value = raw.value
     try:
         kind = value["kind"]
-        part = msgspec.convert(value, _BUILT[kind])
+        part = _BUILT[kind](value)
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         return _refused(index, raw, str(error))
     digest = execution_hash(value["spec"]) if kind == "Job" else ""
     return Document(index, raw.line, kind, value["metadata"]["name"], part, digest)
 
 
-_BUILT = {kind: part for kind, part in kinds.KINDS.items() if kind not in kinds.KINDS_NOT_BUILT}
+_BUILT = {
+    kind: decoding.converter(part)
+    for kind, part in kinds.KINDS.items()
+    if kind not in kinds.KINDS_NOT_BUILT
+}
 
 
 def _refused(index: int, raw: yamlreader.RawDocument, refusal: str) -> Document:

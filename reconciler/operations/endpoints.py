@@ -32,6 +32,9 @@ class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
         return None if self.token_file is None else read_token(Path(self.token_file))
 
 
+_DECODE = msgspec.json.Decoder(Endpoint).decode
+
+
 def read_token(path: Path) -> str:
     """The only line of a token file that nobody but its owner may read."""
     try:
@@ -71,7 +74,7 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
         path = folder / ENDPOINT_FILE
         if path.is_file():
             try:
-                found = msgspec.json.decode(path.read_bytes(), type=Endpoint)
+                found = _DECODE(path.read_bytes())
             except (msgspec.MsgspecError, OSError) as error:
                 raise EndpointError(f"{path}: {error}; remove it or run `muster up`") from error
             return Endpoint(url=found.url, token_file=token_file or found.token_file)

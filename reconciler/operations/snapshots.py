@@ -53,6 +53,9 @@ class Live(msgspec.Struct, frozen=True):
     pools: tuple[desired.Pool, ...] = ()
 
 
+_DECODE_LIVE = msgspec.msgpack.Decoder(Live).decode
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """A snapshot with the digest of its bytes."""
 
@@ -99,7 +102,7 @@ def unpack(data: bytes, where: str) -> Snapshot:
         body = unpacker.decompress(packed, UNPACKED_BYTES_MAX)
         if unpacker.unconsumed_tail:
             raise SnapshotError(f"{where} unpacks to more than {UNPACKED_BYTES_MAX} bytes")
-        live = msgspec.msgpack.decode(body, type=Live)
+        live = _DECODE_LIVE(body)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise SnapshotError(
             f"{where} can't be read by this version of Muster, {__version__} ({error})"

@@ -48,6 +48,15 @@ STRUCTURE = "structure"
 SYNC = "sync"
 REFUSED = "refused"
 
+_QUEUES = msgspec.msgpack.Decoder(tuple[outcome.QueueUsage, ...])
+_EXPECTED = msgspec.msgpack.Decoder(dict[str, outcome.ExpectedStart])
+_POOLS = msgspec.msgpack.Decoder(tuple[desired.Pool, ...])
+_STRUCTURE: msgspec.msgpack.Decoder[desired.Structure | None] = msgspec.msgpack.Decoder(
+    desired.Structure
+)
+_SYNC = msgspec.msgpack.Decoder(desired.SyncStatus)
+_REFUSED = msgspec.msgpack.Decoder(dict[str, str])
+
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
     """What to store for showing after a cycle, where it may be other than before."""
@@ -69,7 +78,7 @@ def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
     }
 
 
-def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
+def _stored(name: str, body: bytes | None, decoder: msgspec.msgpack.Decoder[_T], empty: _T) -> _T:
     """What a stored view holds.
 
     Raises:
@@ -78,7 +87,7 @@ def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
     if not body:
         return empty
     try:
-        return msgspec.msgpack.decode(body, type=kind)
+        return decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise DamagedError(
             f"the stored view {name!r} can't be read ({error}); restart the controller, which "
@@ -88,17 +97,17 @@ def _stored(name: str, body: bytes | None, kind: type[_T], empty: _T) -> _T:
 
 def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
     """The queues' arithmetic from its stored view."""
-    return _stored(QUEUES, body, tuple[outcome.QueueUsage, ...], ())
+    return _stored(QUEUES, body, _QUEUES, ())
 
 
 def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
     """When jobs are expected to start, from its stored view."""
-    return _stored(EXPECTED, body, dict[str, outcome.ExpectedStart], {})
+    return _stored(EXPECTED, body, _EXPECTED, {})
 
 
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
     """The pools in force from their stored view."""
-    return _stored(POOLS, body, tuple[desired.Pool, ...], ())
+    return _stored(POOLS, body, _POOLS, ())
 
 
 def stored_structure(body: bytes | None) -> desired.Structure | None:
@@ -108,17 +117,17 @@ def stored_structure(body: bytes | None) -> desired.Structure | None:
 
 @functools.lru_cache(maxsize=2)  # it is asked for at every submission and seldom changes
 def _structure(body: bytes) -> desired.Structure | None:
-    return _stored(STRUCTURE, body, desired.Structure, None)
+    return _stored(STRUCTURE, body, _STRUCTURE, None)
 
 
 def stored_sync(body: bytes | None) -> desired.SyncStatus:
     """How the repository stands, from its stored view."""
-    return _stored(SYNC, body, desired.SyncStatus, desired.SyncStatus())
+    return _stored(SYNC, body, _SYNC, desired.SyncStatus())
 
 
 def stored_refused(body: bytes | None) -> dict[str, str]:
     """Jobs that are written but have no good version, with the problem."""
-    return _stored(REFUSED, body, dict[str, str], {})
+    return _stored(REFUSED, body, _REFUSED, {})
 
 
 def _time(at: float | None) -> str | None:

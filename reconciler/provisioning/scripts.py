@@ -47,6 +47,10 @@ class _List(msgspec.Struct, frozen=True):
     instances: tuple[provisioning.Listed, ...]
 
 
+_DECODE_CREATED = msgspec.json.Decoder(_Created).decode
+_DECODE_LIST = msgspec.json.Decoder(_List).decode
+
+
 def find(folder: Path | None, name: str) -> Path:
     """The script of this name, if nobody else could have put it there.
 
@@ -199,9 +203,9 @@ def _answer(path: Path, order: provisioning.Order, printed: bytes) -> provisioni
         if order.verb == "destroy":
             return result
         if order.verb == "create":
-            created = msgspec.json.decode(printed, type=_Created) if printed.strip() else _Created()
+            created = _DECODE_CREATED(printed) if printed.strip() else _Created()
             return msgspec.structs.replace(result, id=_checked(created.id))
-        listed = msgspec.json.decode(printed, type=_List).instances
+        listed = _DECODE_LIST(printed).instances
     except (msgspec.DecodeError, ScriptError) as error:
         start = _UNPRINTABLE.sub(" ", printed[:100].decode(errors="replace")).strip()
         expected = '{"instances": [{"id": …}]}' if order.verb == "list" else '{"id": …}'

@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import faulthandler
 import ipaddress
 import os
 import pathlib
@@ -99,6 +100,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str]) -> int:
     """Serve until told to stop."""
     options = parse(arguments)
+    faulthandler.enable()  # a crash in compiled code says where it was
     if options.parent is not None:
         die_with_parent(options.parent)
     logs.configure(options.log_format, options.log_level, "server")

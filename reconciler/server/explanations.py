@@ -22,6 +22,7 @@ from reconciler.server import api, children, failures, lists, services
 REPLAY_S_MAX = 75.0
 #: A clock that is ahead by less is not told off.
 AHEAD_S = 5.0
+_DECODE_EXPLAINED = msgspec.json.Decoder(explaining.Explained).decode
 
 
 class Replays(children.Turns):
@@ -40,7 +41,7 @@ class Replays(children.Turns):
             explaining.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
         )
         if status == explaining.DONE:
-            return msgspec.json.decode(told, type=explaining.Explained)
+            return _DECODE_EXPLAINED(told)
         if status in (explaining.NOTHING_THERE, explaining.UNREADABLE):
             code = 404 if status == explaining.NOTHING_THERE else 503
             raise failures.Failure(code, told.decode(errors="replace"))

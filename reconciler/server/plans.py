@@ -19,6 +19,7 @@ from reconciler.server import access, children, failures, permissions, services
 #: The longest that one may take.
 RUN_S_MAX = 120.0
 SNAPSHOT = "application/vnd.muster.snapshot"
+_DECODE_PLAN = msgspec.json.Decoder(planviews.Plan).decode
 _STATUS = {planning.NOT_FOUND: 404, planning.NOTHING_IN_FORCE: 409, planning.UNREADABLE: 503}
 
 Revision = Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")]
@@ -83,7 +84,7 @@ async def plan(
         raise failures.Failure(_STATUS[status], told.decode(errors="replace"))
     if status:
         raise failures.Failure(500, "the plan failed; the server's log has it")
-    return msgspec.json.decode(told, type=planviews.Plan)
+    return _DECODE_PLAN(told)
 
 
 HANDLERS = [snapshot, plan]

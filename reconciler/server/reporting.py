@@ -8,12 +8,13 @@ from litestar import get
 from litestar.datastructures import State
 from litestar.params import FromPath, Parameter, QueryParameter
 
-from reconciler.model import times
+from reconciler.model import decoding, times
 from reconciler.operations import reports
 from reconciler.server import failures, lists, services
 
 #: What a report is over where nothing is said.
 SPAN_S = 30 * 86_400.0
+_convert_groups = decoding.converter(tuple[reports.By, ...])
 
 
 def _time(name: str, text: str | None, otherwise: float) -> float:
@@ -28,7 +29,7 @@ def _time(name: str, text: str | None, otherwise: float) -> float:
 def _groups(text: str) -> tuple[reports.By, ...]:
     """What stands between the commas, each once."""
     try:
-        return msgspec.convert(list(dict.fromkeys(text.split(","))), tuple[reports.By, ...])
+        return _convert_groups(list(dict.fromkeys(text.split(","))))
     except msgspec.ValidationError:
         known = ", ".join(get_args(reports.By))
         raise failures.Failure(400, f"by: found {text!r}, expected some of {known}") from None

@@ -170,6 +170,7 @@ class Served:
         self.address = line.split()[-1]
         self.client = httpx.Client(base_url=self.address, timeout=PATIENCE_S)
         self._cycle = 0
+        self._told_to_end = False
 
     @property
     def loop(self) -> Loop:
@@ -208,13 +209,21 @@ class Served:
         """One exchange as an agent."""
         return self.client.post(f"/v1/nodes/{node}/sync", content=request(node, **fields))
 
+    def end(self) -> None:
+        """Tell the process to end; it need not have ended when this returns."""
+        self._told_to_end = True
+        self.process.terminate()
+
     def close(self) -> None:
-        """Stop the process, and the rest."""
+        """Stop the process, and the rest; a process that ended without being told is a defect."""
         self.client.close()
         if self._loop is not None:
             self._loop.close()
-        stop(self.process)
+        ended = self.process.poll()
+        logged = stop(self.process)
         self.store.close()
+        surprise = ended is not None and not self._told_to_end
+        assert not surprise, f"the server had ended by itself with {ended}:\n{logged}"
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

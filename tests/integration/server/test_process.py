@@ -82,7 +82,7 @@ def test_without_a_loop_it_serves_health_and_the_store(tmp_path: pathlib.Path) -
 def test_it_ends_on_a_signal_without_a_word(tmp_path: pathlib.Path) -> None:
     served = parts.Served(tmp_path)
     try:
-        served.ready()
+        served.ready().end()
         assert parts.stop(served.process) == ""
     finally:
         served.close()

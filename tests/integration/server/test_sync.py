@@ -152,6 +152,6 @@ def test_a_stop_lets_waiting_agents_go(served: parts.Served) -> None:
     served.sync()
     with parts.in_background(lambda: served.sync(wait_s=50, usage=records.NodeUsage())) as told:
         served.loop.wait(lambda _: len(served.loop.reports("n1")) == 2)
-        served.process.terminate()
+        served.end()
         assert told().status_code in {200, 503}
     assert served.process.wait(parts.PATIENCE_S) is not None
