@@ -71,12 +71,14 @@ class VirtualNodes:
         token_file: Path | None = None,
         shared: Path | None = None,
         die_with_parent: bool = True,
+        isolation: str = "auto",
     ) -> None:
         self.server = server
         self.folder = folder
         self.token_file = token_file
         self.shared = shared
         self.die_with_parent = die_with_parent
+        self.isolation = isolation
         self._nodes: dict[str, _Running] = {}
         for node in nodes:
             self.add(node)
@@ -128,6 +130,7 @@ class VirtualNodes:
         node = self._nodes[name].node
         made = [sys.executable, "-m", "agents", "--virtual", "--stop-tasks-on-exit"]
         made += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
+        made += ["--isolation", self.isolation]
         token_file = node.token_file or self.token_file
         pairs = {
             "--token-file": str(token_file) if token_file else "",

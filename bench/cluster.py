@@ -73,7 +73,9 @@ def folder_of_its_own(prefix: str, within: Path | None = None) -> Iterator[Path]
 
 
 @contextmanager
-def running(*, nodes: int = 4, cpus: int = 32, within: Path | None = None) -> Iterator[Bed]:
+def running(
+    *, nodes: int = 4, cpus: int = 32, within: Path | None = None, isolation: str = "auto"
+) -> Iterator[Bed]:
     """A cluster for the length of a ``with`` block, all of its nodes ready."""
     with folder_of_its_own("bench-", within) as folder:
         git(folder, "init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
@@ -89,6 +91,7 @@ def running(*, nodes: int = 4, cpus: int = 32, within: Path | None = None) -> It
             repository=str(folder / "repository.git"),
             branch="main",
             listen=f"127.0.0.1:{localcluster.free_port()}",
+            isolation=isolation,
         )
         try:
             cluster.start()

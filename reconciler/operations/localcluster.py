@@ -69,6 +69,7 @@ class LocalCluster:
         nodes: int | None = None,
         signing_key: Path | None = None,
         provisioners: Path | None = None,
+        isolation: str = "auto",
     ) -> None:
         self.signing_key = signing_key
         self.folder = folder.resolve()
@@ -80,6 +81,7 @@ class LocalCluster:
         self.identity = identity
         self.node_count = nodes
         self.provisioners = provisioners
+        self.isolation = isolation
         self.nodes: virtual.VirtualNodes | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._api: clients.Client | None = None
@@ -113,6 +115,7 @@ class LocalCluster:
             self.state / "nodes",
             token_file=self.state / "node-token",
             shared=self.state / "shared",
+            isolation=self.isolation,
         )
         try:
             self.follow_pools()
