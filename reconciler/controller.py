@@ -27,6 +27,9 @@ log = logging.getLogger("muster.loop")
 
 #: Input that arrives within this time of the first is decided in one cycle.
 GATHER_S = 0.004
+#: Where cycles are dearer than that, input is gathered for as long as the last one took, so that
+#: each decides about more, but never for longer than this.
+GATHER_S_MAX = 0.02
 #: After so long without a cycle the first input is decided at once: a burst would have come before.
 QUIET_S = 0.05
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
@@ -110,6 +113,7 @@ class Loop:
         self._page = paging.Page()
         self._state_folder = socket_path.parent
         self._cycled_at = 0.0
+        self._cycle_s = 0.0
         self._stopping = False
         self._next_prune_at = clock() + PRUNE_EVERY_S
         self._clock_offset_s = clock() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -126,8 +130,10 @@ class Loop:
             while not self._stopping:
                 if self._wait():
                     self._gather()
+                    began = time.monotonic()
                     self.cycle()
                     self._cycled_at = time.monotonic()
+                    self._cycle_s = self._cycled_at - began
                 elif self._page.wait_s() <= 0:
                     self._publish()
                 self._prune()
@@ -147,7 +153,7 @@ class Loop:
         """Let input that comes together be decided together, unless there has been none."""
         if time.monotonic() - self._cycled_at > QUIET_S:
             return
-        ends_at = time.monotonic() + GATHER_S
+        ends_at = time.monotonic() + min(GATHER_S_MAX, max(GATHER_S, self._cycle_s))
         while (left_s := ends_at - time.monotonic()) > 0:
             self._take(self._selector.select(left_s))
 
