@@ -18,13 +18,14 @@ def admit(work: desk.Work) -> None:
         record = known.get(name)
         if record is None or record.spec is not spec:
             admit_job(work, spec)
-    for name in sorted(work.observed.active):
-        if name not in work.desired.jobs and name not in work.desired.refused:
-            draft = work.draft(name)
-            if draft is not None and not draft.removed:
-                draft.removed = True
-                draft.message = "its document left the repository"
-                work.event("JobRemoved", draft.message, job=name)
+    wanted, refused = work.desired.jobs, work.desired.refused
+    unwanted = [name for name in work.observed.active if name not in wanted]
+    for name in sorted(name for name in unwanted if name not in refused):
+        draft = work.draft(name)
+        if draft is not None and not draft.removed:
+            draft.removed = True
+            draft.message = "its document left the repository"
+            work.event("JobRemoved", draft.message, job=name)
 
 
 def admit_successors(work: desk.Work) -> None:

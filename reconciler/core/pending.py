@@ -99,6 +99,8 @@ class Pending(recalls.Part):
         self._sure = self._trusted = False
         self._promised: set[str] = set()
         self._groups: dict[Kind, Group] = {}
+        #: Number of groups of each form.
+        self._forms: dict[str, int] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -107,6 +109,7 @@ class Pending(recalls.Part):
         self.group_of.clear()
         self.counts.clear()
         self._groups.clear()
+        self._forms.clear()
         self._free: list[int] = []
         self._by_slot: list[Group] = []
         self._table = np.zeros((64, line_columns.WIDTH), dtype=np.int64)
@@ -222,6 +225,7 @@ class Pending(recalls.Part):
             if slot == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
         self._new.add(group)
+        self._forms[kind.form] = self._forms.get(kind.form, 0) + 1
         return group
 
     def _drop(self, name: str) -> None:
@@ -237,13 +241,17 @@ class Pending(recalls.Part):
     def forms(self) -> set[str]:
         """The forms of all plain jobs."""
         self._sweep()
-        return {kind.form for kind in self._groups}
+        return set(self._forms)
 
     def _sweep(self) -> None:
         """Let groups go that nobody is in."""
         for group in [group for group in self._stale if not group.claims]:
             self._stale.discard(group)
             del self._groups[group.kind]
+            form = group.kind.form
+            self._forms[form] -= 1
+            if not self._forms[form]:
+                del self._forms[form]
             self._free.append(group.slot)
             if group in self._new:
                 self._new.discard(group)
@@ -273,11 +281,20 @@ class Pending(recalls.Part):
         for group in self._stale:
             self._make(group)
         self._stale.clear()
+        slots = [slot for _, slot in self._keys]
+        groups: list[Group | None] = [self._by_slot[slot] for slot in slots]
+        made = [self._by_slot[slot].line for slot in slots]
         if more:
-            return self._with(more)
-        slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
-        groups = [self._by_slot[slot] for _, slot in self._keys]
-        return self._out([group.line for group in groups], groups, self._table[slots], slots)
+            self._mix(more, made, groups, slots)
+        lines = tuple([line for line in made if line is not None])
+        numbers_of = np.array(slots, dtype=np.int64)
+        table = self._table[numbers_of]
+        for at in np.flatnonzero(numbers_of < 0).tolist():
+            table[at] = line_columns.row_of(lines[at])
+        place = np.full(len(self._by_slot) + 1, -1, dtype=np.int64)
+        place[numbers_of] = np.arange(len(slots))
+        place[-1] = -1  # where those of no group have been put
+        return Lines(lines, line_columns.from_table(table), groups, place)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Bring the order of groups up to date."""
@@ -299,42 +316,29 @@ class Pending(recalls.Part):
         line = group.line = line_of(self._key(group), claims)
         self._table[group.slot] = line_columns.row_of(line)
 
-    def _with(self, more: Mapping[Key, list[columns.Claim]]) -> Lines:
-        """Lines of plain jobs among lines, or parts of lines, of others."""
-        made: dict[Key, tuple[columns.Line, Group | None]] = {}
-        for key, slot in self._keys:
-            group = self._by_slot[slot]
-            if group.line is not None:
-                made[key] = (group.line, group)
-        for key, claims in more.items():
-            known = made.get(key)
-            both = claims
-            if known is not None:
-                both = [*claims, *known[0].claims]
-                if known[1] is not None:
-                    known[1].told = None
-            made[key] = (line_of(key, sorted(both, key=_order)), None)
-        keys = sorted(made)
-        found = [made[key] for key in keys]
-        slots = np.array([-1 if owner is None else owner.slot for _, owner in found], np.int64)
-        table = self._table[slots]
-        for at, (line, owner) in enumerate(found):
-            if owner is None:
-                table[at] = line_columns.row_of(line)
-        return self._out([line for line, _ in found], [group for _, group in found], table, slots)
-
-    def _out(
+    def _mix(
         self,
-        made: Iterable[columns.Line | None],
-        groups: Sequence[Group | None],
-        table: NDArray[np.int64],
-        slots: NDArray[np.int64],
-    ) -> Lines:
-        place = np.full(len(self._by_slot) + 1, -1, dtype=np.int64)
-        place[slots] = np.arange(len(slots))
-        place[-1] = -1  # where those of no group have been put
-        lines = tuple([line for line in made if line is not None])
-        return Lines(lines, line_columns.from_table(table), groups, place)
+        more: Mapping[Key, list[columns.Claim]],
+        made: list[columns.Line | None],
+        groups: list[Group | None],
+        slots: list[int],
+    ) -> None:
+        """Put lines of others, or lines of both, among those of plain jobs."""
+        fresh: list[tuple[int, columns.Line]] = []
+        for key in sorted(more):
+            at = bisect.bisect_left(self._keys, (key, -1))
+            known = self._keys[at] if at < len(self._keys) else None
+            if known is None or known[0] != key:
+                fresh.append((at, line_of(key, sorted(more[key], key=_order))))
+                continue
+            group = self._by_slot[known[1]]
+            group.told = None
+            both = [*more[key], *group.claims.values()]
+            made[at], groups[at], slots[at] = line_of(key, sorted(both, key=_order)), None, -1
+        for at, line in reversed(fresh):
+            made.insert(at, line)
+            groups.insert(at, None)
+            slots.insert(at, -1)
 
 
 def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:

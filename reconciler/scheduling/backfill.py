@@ -61,6 +61,8 @@ class Calendar:
 
     def _reach(self, duration_s: float) -> int:
         """How many reservations begin before work that starts now has ended."""
+        if not self.reservations:
+            return 0
         ends_at = self.situation.now + duration_s
         return sum(reservation.starts_at < ends_at for reservation in self.reservations)
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import WHOLE
@@ -111,13 +112,13 @@ class Backlog:
         return self.situation.shapes[self.situation.lines[entry[0]].shape].least[2]
 
 
-def gather(situation: snapshots.Snapshot) -> Backlog:
-    """The claims that ``Policy.order`` lets share out their turns."""
+def gather(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Backlog:
+    """The claims that ``Policy.order`` lets share out their turns; ``columns`` of the lines."""
     if situation.policy.order != "fit":
         return Backlog(situation)
     ranks: dict[Entry, int] = {}
     queues: dict[int, list[Entry]] = {}
-    for together in _moments(situation):
+    for together in _moments(situation, columns):
         ordered = _ordered(situation, together)
         turns = (situation.lines[line].claims[at].order for line, at in together)
         ranks.update(zip(ordered, turns, strict=True))
@@ -125,42 +126,81 @@ def gather(situation: snapshots.Snapshot) -> Backlog:
     return Backlog(situation, ranks, tuple(map(tuple, queues.values())))
 
 
-def _moments(situation: snapshots.Snapshot) -> list[list[Entry]]:
+def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> list[list[Entry]]:
     """Claims of one queue and priority that follow each other by age and came at one moment.
 
     Only those of several lines: by whole columns, since most claims of a long queue are none of
     them. Queues come in turn, in each the higher priority first.
     """
     lines = situation.lines
-    waits = [i for i, line in enumerate(lines) if line.claims and not line.claims[0].missing]
-    if not waits:
+    waits = np.flatnonzero((columns.claims > 0) & ~columns.grows)
+    if not waits.size:
         return []
-    some = [lines[index] for index in waits]
-    counts = np.array([len(line.claims) for line in some])
-    of = np.repeat(np.arange(len(some)), counts)
-    queue = np.array([line.queue for line in some])[of]
-    priority = np.array([line.priority for line in some])[of]
+    some = [lines[index] for index in waits.tolist()]
+    counts = columns.claims[waits]
     age = np.fromiter(itertools.chain.from_iterable([line.orders for line in some]), np.int64)
     moment = np.fromiter(itertools.chain.from_iterable([line.moments for line in some]), float)
+    of = np.repeat(waits, counts)
     position = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = _together(age, moment)
+    of, age, moment, position = of[chosen], age[chosen], moment[chosen], position[chosen]
+    if not of.size:
+        return []
+    queue, priority = columns.queue[of], columns.priority[of]
     name = np.zeros(len(of), dtype=np.int64)
     if len(np.unique(age)) < len(age):  # jobs of one age go by their names
-        names = [claim.job for line in some for claim in line.claims]
+        names = [
+            lines[line].claims[at].job
+            for line, at in zip(of.tolist(), position.tolist(), strict=True)
+        ]
         name = np.unique(names, return_inverse=True)[1]
     ranked = np.lexsort((name, age, -priority, queue))
     queue, priority, moment, of = queue[ranked], priority[ranked], moment[ranked], of[ranked]
     other = (np.diff(queue) != 0) | (np.diff(priority) != 0)
-    peers = np.concatenate([[0], np.cumsum(other)])
     run = np.concatenate([[0], np.cumsum(other | (np.diff(moment) != 0))])
     begins = np.flatnonzero(np.concatenate([[True], np.diff(run) != 0]))
     several = np.minimum.reduceat(of, begins) < np.maximum.reduceat(of, begins)
-    few = np.bincount(peers)[peers[begins]] <= CLAIMS_MAX
+    peers = _peers(columns, waits)
+    few = np.array(
+        [
+            peers[key] <= CLAIMS_MAX
+            for key in zip(queue[begins].tolist(), priority[begins].tolist(), strict=True)
+        ],
+        dtype=np.bool_,
+    )
     ends = np.append(begins[1:], len(ranked))
-    chosen = np.flatnonzero(several & few & (moment[begins] != 0))
+    picked = np.flatnonzero(several & few & (moment[begins] != 0))
     return [
-        [(waits[of[at]], int(position[ranked[at]])) for at in range(begins[one], ends[one])]
-        for one in chosen.tolist()
+        [(int(of[at]), int(position[ranked[at]])) for at in range(begins[one], ends[one])]
+        for one in picked.tolist()
     ]
+
+
+def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Claims that may have come at one moment with others; all where ages and moments disagree."""
+    ranked = np.argsort(age, kind="stable")
+    steps = np.diff(moment[ranked])
+    if (steps < 0).any() or (steps[np.diff(age[ranked]) == 0] != 0).any():
+        return np.arange(len(age))
+    same = steps == 0
+    shared = np.zeros(len(age), dtype=np.bool_)
+    shared[1:] |= same
+    shared[:-1] |= same
+    found: NDArray[np.intp] = np.sort(ranked[shared])
+    return found
+
+
+def _peers(columns: snapshots.LineColumns, waits: NDArray[np.intp]) -> Counter[tuple[int, int]]:
+    """Claims of each queue and priority."""
+    found: Counter[tuple[int, int]] = Counter()
+    for queue, priority, claims in zip(
+        columns.queue[waits].tolist(),
+        columns.priority[waits].tolist(),
+        columns.claims[waits].tolist(),
+        strict=True,
+    ):
+        found[queue, priority] += claims
+    return found
 
 
 def _ordered(situation: snapshots.Snapshot, together: Sequence[Entry]) -> list[Entry]:

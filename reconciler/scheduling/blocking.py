@@ -6,12 +6,13 @@ evict somebody, get a reservation, or learn that a limit stands in their way bef
 The rest would find the same and need no turn of their own.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backfill, explain
+from reconciler.scheduling import backfill, explain, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Mask
@@ -105,6 +106,9 @@ class Prospects:
         self.calendar = calendar
         self.columns = columns
         queues = situation.queues
+        #: (s, 3) what one start of each shape is charged.
+        self.least = np.array([shape.least for shape in situation.shapes], dtype=np.int64)
+        self.least = self.least.reshape(-1, 3)
         depth = max((len(path) for path in ledger.paths), default=1)
         #: (q, depth) rows from each queue up to its root, the root repeated.
         self.paths = np.array(
@@ -138,50 +142,60 @@ class Prospects:
             self._over = (self.ledger.version, own < len(rows))
         return self._over[1]
 
-    def reclaiming(self, asked: snapshots.Vector) -> Mask:
-        """(q,) queues that might take back what others have above their shares for a start."""
-        may = self.losers()
-        if not may.any():
-            return may
-        amounts = self.ledger.columns()
-        used = amounts.charged - amounts.going
-        more = np.array(asked, dtype=np.int64)
-        beyond = (more > 0) & self.rationed & (used + more > self.fair)
-        return may & self.rationed.any(axis=1) & ~beyond.any(axis=1)
+    def reclaiming(self, asked: snapshots.Amounts) -> Mask:
+        """(s, q) queues that might take back what others have above their shares for a start.
 
-    def gated(self, asked: snapshots.Vector) -> Mask:
-        """(q,) queues in which a limit or a lender might forbid a start."""
+        ``asked``: (s, 3) amounts.
+        """
+        may = self.losers() & self.rationed.any(axis=1)
+        if not may.any():
+            return np.zeros((len(asked), len(may)), dtype=np.bool_)
+        amounts = self.ledger.columns()
+        used = (amounts.charged - amounts.going)[None]
+        more = asked[:, None]
+        beyond = (more > 0) & self.rationed & (used + more > self.fair)
+        found: Mask = may & ~beyond.any(axis=2)
+        return found
+
+    def gated(self, asked: snapshots.Amounts) -> Mask:
+        """(s, q) queues in which a limit or a lender might forbid a start of (s, 3) amounts."""
         if self.ledger.lends:
-            return np.ones(len(self.paths), dtype=np.bool_)
-        more = np.array(asked, dtype=np.int64)
+            return np.ones((len(asked), len(self.paths)), dtype=np.bool_)
         bounds = np.asarray(self.situation.queues.limit)
-        charged = self.ledger.columns().charged
+        if (bounds >= UNLIMITED).all():
+            return np.zeros((len(asked), len(self.paths)), dtype=np.bool_)
+        more, charged = asked[:, None], self.ledger.columns().charged
         beyond = (more > 0) & (bounds < UNLIMITED) & (charged + more > bounds)
-        queues: Mask = np.logical_or.reduce(beyond, axis=1)
-        found: Mask = np.logical_or.reduce(queues[self.paths], axis=1)
+        queues: Mask = np.logical_or.reduce(beyond, axis=2)
+        found: Mask = np.logical_or.reduce(queues[:, self.paths], axis=2)
         return found
 
     def gain(
-        self, lines: NDArray[np.intp], asked: snapshots.Vector, reserved_in: dict[int, int]
+        self,
+        lines: NDArray[np.intp],
+        shapes: NDArray[np.intp],
+        reserved_in: dict[int, int],
     ) -> Mask:
-        """Which of these lines, all of one shape, have to be tried themselves.
+        """Which of these lines have to be tried themselves.
 
         Args:
             lines: indexes.
-            asked: what one start of the shape is charged.
+            shapes: all shapes that these lines are of, ascending.
             reserved_in: queues that had their try at a reservation.
         """
         policy, columns = self.situation.policy, self.columns
-        queue = columns.queue[lines]
-        found: Mask = ~columns.preemptible[lines] | self.gated(asked)[queue]
+        queue, asked = columns.queue[lines], self.least[shapes]
+        place = np.searchsorted(shapes, columns.shape[lines])
+        found: Mask = ~columns.preemptible[lines] | self.gated(asked)[place, queue]
         found |= columns.special[lines]
         # Who has a reservation gives it up and asks for a better one.
         reserved = [r.ask.progress.line for r in self.calendar.reservations]
-        found |= np.isin(lines, reserved)
+        if reserved:
+            found |= np.isin(lines, reserved)
         if policy.preempt:
             found |= self.lowest[queue] < columns.priority[lines]
         if policy.reclaim:
-            found |= self.reclaiming(asked)[queue]
+            found |= self.reclaiming(asked)[place, queue]
         if policy.backfill != "none" and self.calendar.has_moments():
             if policy.backfill == "conservative":
                 found[:] = True
@@ -190,6 +204,103 @@ class Prospects:
                 tried[list(reserved_in)] = True
                 found |= ~tried[queue]
         return found
+
+
+class Peers:
+    """Lines that would find no room where one has found none, and are passed over with it.
+
+    These are the lines of its shape, and of shapes that take no less of the same nodes, which
+    could gain nothing by a turn of their own (``Prospects``). Of its own queue they are also those
+    that could evict somebody, where the search has failed for the one that takes no more.
+    """
+
+    def __init__(self, blocked: Blocked, prospects: Prospects) -> None:
+        self.blocked = blocked
+        self.prospects = prospects
+        self.columns = prospects.columns
+        situation = prospects.situation
+        self._waits = self.columns.claims > 0
+        #: What had been decided when lines of a shape were last passed over.
+        self._done: list[object] = [None] * len(situation.shapes)
+        self._takes_devices = np.array(
+            [any(group.devices for group in shape.groups) for shape in situation.shapes],
+            dtype=np.bool_,
+        )
+        self._by_shape: Grouping | None = None
+        self._by_queue: Grouping | None = None
+
+    def pass_over(
+        self,
+        no_less: Mask,
+        cause: explain.Cause,
+        *,
+        decided: object,
+        reserved_in: dict[int, int],
+    ) -> None:
+        """Block lines that could gain nothing by a turn.
+
+        Args:
+            no_less: (s,) the shape that found no room, and those that have none either.
+            cause: what it waits for.
+            decided: what has been decided so far; where it is the same as before for a shape,
+                its lines were looked at already.
+            reserved_in: as for ``Prospects.gain``.
+        """
+        done = self._done
+        fresh = [at for at in np.flatnonzero(no_less).tolist() if done[at] != decided]
+        if not fresh:
+            return
+        for at in fresh:
+            done[at] = decided
+        if self._by_shape is None:
+            self._by_shape = Grouping.of(self.columns.shape, len(done))
+        if len(fresh) == 1:
+            found = self._by_shape.members(fresh[0])
+            found = found[~self.blocked.mask[found] & self._waits[found]]
+        else:
+            chosen = np.zeros(len(done), dtype=np.bool_)
+            chosen[fresh] = True
+            found = np.flatnonzero(chosen[self.columns.shape] & ~self.blocked.mask & self._waits)
+        if found.size:
+            shapes = np.array(fresh, dtype=np.intp)
+            tried = self.prospects.gain(found, shapes, reserved_in)
+            self.blocked.put_all(found[~tried], cause)
+
+    def pass_over_own(
+        self, line: int, no_less: Mask, cause: explain.Cause, *, forced: bool
+    ) -> float:
+        """Block lines of the same queue for which a search for victims would fail as well.
+
+        ``forced``: whether the line that found nobody might take surplus by force.
+
+        Returns:
+            A moment before which none of them is overdue that could take something by force then;
+            infinity: there is none.
+        """
+        columns = self.columns
+        if self._by_queue is None:
+            self._by_queue = Grouping.of(columns.queue, len(self.prospects.paths))
+        queue = int(columns.queue[line])
+        found = self._by_queue.members(queue)
+        shape = columns.shape[found]
+        alike = no_less[shape] & ~self.blocked.mask[found] & self._waits[found]
+        alike &= columns.preemptible[found] & ~columns.special[found]
+        alike &= columns.priority[found] == columns.priority[line]
+        own = self._takes_devices[columns.shape[line]]
+        alike &= self._takes_devices[shape] == own
+        found = found[alike]
+        if not found.size:
+            return math.inf
+        asked = self.prospects.least[columns.shape[found]]
+        may = ~self.prospects.gated(asked)[:, queue]
+        later = math.inf
+        if not forced:
+            due = order.overdue_from(self.prospects.situation, columns, found)
+            may &= due > self.prospects.situation.now
+            due = due[may & self.prospects.reclaiming(asked)[:, queue]]
+            later = float(due.min()) if due.size else math.inf
+        self.blocked.put_all(found[may], cause)
+        return later
 
 
 def _lowest(situation: snapshots.Snapshot) -> NDArray[np.int64]:

@@ -70,6 +70,11 @@ class Mover:
             -h.element,
         )
 
+    def may_move(self) -> bool:
+        """Whether anything could be moved for anybody; ``False`` is certain."""
+        policy = self.situation.policy
+        return policy.consolidate and self.searches > 0 and bool(self._by_node())
+
     def may_find(self, ask: asking.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
         return self.searches > 0 and ask.shape not in self._failed and bool(self._by_node())

@@ -74,7 +74,7 @@ class Planner:
         self.network = network
         self.idle = idle
         self.cut = False
-        self._opened = np.array(stock.opened, dtype=np.bool_)
+        self._opened = stock.opened_mask
 
     def rules(self, shape: int) -> affinity.Rules:
         """What its affinities allow now."""
@@ -157,7 +157,7 @@ class Planner:
                     enough &= held >= each.least
                     room = np.minimum(room, held)
             ids = np.unique(domains[enough])
-            free = self.stock.columns().devices.clip(0).sum(axis=1)
+            free = self.stock.columns().gpu
             left = {int(d): int(free[domains == d].sum()) for d in ids[: 4 * DOMAINS_MAX]}
             ordered = sorted(left, key=lambda domain: (left[domain], domain))
             self.cut |= len(ids) > DOMAINS_MAX

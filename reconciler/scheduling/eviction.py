@@ -19,9 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from reconciler.scheduling import asking, blocking, order
+from reconciler.scheduling import asking, blocking, nodewise, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -92,23 +90,12 @@ class Evictor:
 
     def find(self, ask: asking.Ask) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
-        policy = self.situation.policy
         if self.ledger.over_limit(ask.queue, ask.amounts, settled=True) and not (
-            policy.preempt and self._has_lower(ask)
+            self.situation.policy.preempt and self._has_lower(ask)
         ):
             return None
-        grounds: list[tuple[Ground, bool, bool]] = []
-        reclaims = policy.reclaim and self._may_reclaim(ask)
-        preempts = policy.preempt and self._has_lower(ask)
-        if reclaims:
-            grounds.append(("reclaim", True, False))
-        if preempts:
-            grounds.append(("preempt", False, True))
-        if reclaims and preempts:
-            grounds.append(("reclaim", True, True))
-        for ground, foreign, own in grounds:
-            forced = self._forces_at(ask) <= self.situation.now
-            key = (foreign, own, ask.queue, ask.line.priority, ask.firm, forced, self._kind(ask))
+        for ground, foreign, own in self._grounds(ask):
+            key = self._key(ask, foreign=foreign, own=own)
             if self.budget <= 0 or self._failed_before(key, ask):
                 continue
             found = self._search(ask, ground, foreign=foreign, own=own)
@@ -119,6 +106,42 @@ class Evictor:
                 return found
             self._remember(key, ask)
         return None
+
+    def has_failed(self, ask: asking.Ask) -> bool:
+        """Whether all searches for an ask were made, for it or a smaller one, and found nobody."""
+        if not self.may_find(ask) or self.budget <= 0:
+            return True
+        return all(
+            self._failed_before(self._key(ask, foreign=foreign, own=own), ask)
+            for _, foreign, own in self._grounds(ask)
+        )
+
+    def note_overdue(self, at: float) -> None:
+        """A claim that was passed over is not overdue before then."""
+        self._overdue_at = min(self._overdue_at, at)
+
+    def is_forced(self, ask: asking.Ask) -> bool:
+        """Whether an ask has waited long enough for its length to take surplus by force."""
+        return self._forces_at(ask) <= self.situation.now
+
+    def _grounds(self, ask: asking.Ask) -> list[tuple[Ground, bool, bool]]:
+        """On which grounds to look for victims: (ground, in other queues, in its own)."""
+        policy = self.situation.policy
+        reclaims = policy.reclaim and self._may_reclaim(ask)
+        preempts = policy.preempt and self._has_lower(ask)
+        grounds: list[tuple[Ground, bool, bool]] = []
+        if reclaims:
+            grounds.append(("reclaim", True, False))
+        if preempts:
+            grounds.append(("preempt", False, True))
+        if reclaims and preempts:
+            grounds.append(("reclaim", True, True))
+        return grounds
+
+    def _key(self, ask: asking.Ask, *, foreign: bool, own: bool) -> object:
+        """What two asks have in common of which the larger fails where the smaller did."""
+        forced = self.is_forced(ask)
+        return (foreign, own, ask.queue, ask.line.priority, ask.firm, forced, self._kind(ask))
 
     # Who may take from whom
 
@@ -174,6 +197,22 @@ class Evictor:
             top, ledger.guaranteed[top]
         )
 
+    def _may_still_lose(self, ask: asking.Ask, loser: int) -> bool:
+        """Whether a queue that could lose something may do so still, or once others have.
+
+        What only other queues' losses could make possible again is possible.
+        """
+        ledger = self.ledger
+        own = ledger.paths[ask.queue]
+        if len(own) == 1:
+            return self._may_lose(ask, loser)
+        branch = [member for member in ledger.paths[loser] if member not in own]
+        return all(
+            ledger.is_over(member, ledger.guaranteed[member])
+            for member in branch
+            if member == branch[-1] or any(ledger.rationed[member])
+        )
+
     def _within_guarantee(self, queue: int, ask: asking.Ask) -> bool:
         ledger = self.ledger
         return all(
@@ -209,27 +248,53 @@ class Evictor:
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         for by_node in (False,) if simple else (True, False):
             attempt = _Attempt(self, ask)
-            units = self._candidates(ask, foreign=foreign, own=own)
-            if by_node:
-                units = _by_node(self.ledger, list(units), ask, self.later, shape)
-            if attempt.gather(units):
+            units = self._by_node if by_node else self._candidates
+            if attempt.gather(units(ask, foreign=foreign, own=own)):
                 return Found(ground, attempt.settled())
             attempt.undo()
         return None
+
+    def _by_node(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
+        """The same as ``_candidates`` node by node, the cheapest node first."""
+        shape, ledger = self.situation.shapes[ask.shape], self.ledger
+        queues: list[int] = []
+        if foreign:
+            losers = self._losers(ask)
+            queues = sorted(losers, key=lambda queue: (pools.standing(ledger, queue), -queue))
+        sources = [self.pool.ordered(ledger, queue) for queue in queues]
+        if own:
+            queues.append(ask.queue)
+            sources.append(pools.Ordered.of(list(self._own(ask))))
+        group = shape.groups[ask.missing[0][0] if ask.missing else 0]
+        wanted = nodewise.Wanted(
+            ask.queue,
+            group.amounts,
+            self.later.amounts,
+            shape.eligible,
+            shape.eligible & self.situation.nodes.accepts,
+        )
+        return nodewise.taken(ledger, queues, sources, wanted)
+
+    def _own(self, ask: asking.Ask) -> Iterator[pools.Unit]:
+        """Units of the ask's own queue that give way to it, cheapest first."""
+        for unit in self.pool.remaining(ask.queue):
+            if unit.holding.priority < ask.line.priority and unit.holding.job != ask.job:
+                yield unit
 
     def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
         """Units that free something the ask could use, cheapest first."""
         mask = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
         usable = mask.tolist()
         if foreign:
-            for unit in self.pool.by_saturation(self.ledger, self._losers(ask)):
+            losers = self._losers(ask)
+            for unit in self.pool.by_saturation(
+                self.ledger, losers, lambda queue: self._may_still_lose(ask, queue)
+            ):
                 if usable[unit.tasks[0].node] or any(usable[task.node] for task in unit.tasks):
                     yield unit
         if own:
-            for unit in self.pool.remaining(ask.queue):
-                lower = unit.holding.priority < ask.line.priority
-                others = lower and unit.holding.job != ask.job
-                if others and any(usable[task.node] for task in unit.tasks):
+            for unit in self._own(ask):
+                if any(usable[task.node] for task in unit.tasks):
                     yield unit
 
     def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
@@ -240,7 +305,7 @@ class Evictor:
 
     def _is_due(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether an ask need not wait any longer for another queue's unit to end by itself."""
-        if unit.holding.ends_at >= snapshots.ENDLESS or self._forces_at(ask) <= self.situation.now:
+        if unit.holding.ends_at >= snapshots.ENDLESS or self.is_forced(ask):
             return True
         paths = self.ledger.paths
         beside = paths[unit.holding.queue]
@@ -259,7 +324,7 @@ class Evictor:
     # Failures
 
     def _kind(self, ask: asking.Ask) -> object:
-        """What two asks have in common of which the larger fails where the smaller did."""
+        """What of their shapes they have in common."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         return (
@@ -379,8 +444,8 @@ class _Attempt:
         """Spare tasks of an element can't stay when the element leaves."""
         if not unit.spare:
             return True
-        return (unit.index, 0) not in self.chosen or not any(
-            other.index == unit.index and not other.spare for other in self.chosen.values()
+        return (unit.row, 0) not in self.chosen or not any(
+            other.row == unit.row and not other.spare for other in self.chosen.values()
         )
 
     def settled(self) -> list[pools.Unit]:
@@ -391,68 +456,3 @@ class _Attempt:
         """Let everyone go."""
         for unit in list(reversed(self.chosen.values())):
             self._drop(unit)
-
-
-def _by_node(
-    ledger: ledgers.Ledger,
-    units: list[pools.Unit],
-    ask: asking.Ask,
-    later: Room,
-    shape: snapshots.Shape,
-) -> Iterator[pools.Unit]:
-    """The same units node by node, the node that makes room for a task at the least cost first.
-
-    Before cost comes how far the losing queues would fall below their shares. Among equals it is
-    the node whose oldest victim is the newest.
-
-    On each node they are taken only as far as they make room for more tasks.
-    """
-    group = shape.groups[ask.missing[0][0] if ask.missing else 0]
-    gains: dict[int, list[pools.Unit]] = {}
-    for unit in units:
-        if len(unit.tasks) == 1:
-            gains.setdefault(unit.tasks[0].node, []).append(unit)
-            continue
-        for node in {task.node for task in unit.tasks}:
-            gains.setdefault(node, []).append(unit)
-    there = np.fromiter(gains, dtype=np.intp, count=len(gains))
-    lacking = (np.array(group.amounts, dtype=np.int64) - later.amounts[there]).tolist()
-    usable = shape.eligible[there].tolist()
-    ranked = []
-    for (node, members), lacks, eligible in zip(gains.items(), lacking, usable, strict=True):
-        if not eligible:
-            continue
-        lacks_cpu, lacks_memory, lacks_gpu = lacks
-        cost, amount, priority, used, oldest = 0.0, 0, -(10**9), 0, 0
-        losses: dict[int, snapshots.Vector] = {}
-        for unit in members:
-            if used and lacks_cpu <= 0 and lacks_memory <= 0 and lacks_gpu <= 0:
-                break
-            used += 1
-            cost += unit.rank[2]
-            queue = unit.holding.queue
-            losses[queue] = ledgers.plus(losses.get(queue, ledgers.NOTHING), unit.total)
-            amount += unit.total[ledgers.GPU]
-            priority = max(priority, unit.holding.priority)
-            oldest = unit.holding.order if used == 1 else min(oldest, unit.holding.order)
-            for task in unit.tasks:
-                if task.node == node:
-                    lacks_cpu -= task.amounts[0]
-                    lacks_memory -= task.amounts[1]
-                    lacks_gpu -= task.amounts[2]
-        short = lacks_cpu > 0 or lacks_memory > 0 or lacks_gpu > 0
-        below = sum(
-            pools.undercut(ledger, queue, total)
-            for queue, total in losses.items()
-            if queue != ask.queue
-        )
-        ranked.append((short, priority, below, cost, amount, used, -oldest, node))
-    ranked.sort()
-    seen: set[tuple[int, int]] = set()
-    for *_, node in ranked:
-        fresh = [unit for unit in gains[node] if unit.key not in seen]
-        seen.update(unit.key for unit in fresh)
-        yield from pools.furthest_first(
-            ledger, [unit for unit in fresh if unit.holding.queue != ask.queue]
-        )
-        yield from (unit for unit in fresh if unit.holding.queue == ask.queue)

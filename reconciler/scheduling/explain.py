@@ -130,17 +130,26 @@ class Explainer:
         situation: snapshots.Snapshot,
         ledger: ledgers.Ledger,
         now: Room,
-        later: Room,
         takers: list[tuple[str, tuple[int, ...]]],
+        first: Room,
     ) -> None:
-        """``takers`` are the claims that got room in this cycle and the nodes it is on."""
+        """Take note of how a cycle ended.
+
+        Args:
+            situation: the snapshot.
+            ledger: accounts at the end.
+            now: the room at the end.
+            takers: claims that got room in this cycle, and the nodes that it is on.
+            first: the room when the cycle began.
+        """
         self.situation = situation
         self.ledger = ledger
         self.now = now
-        self.later = later
         self.takers = takers
         self._empty: Room | None = None
-        self._first: Room | None = None
+        self._first = first
+        #: Amounts free in all on the nodes of a mask, by the mask's identity.
+        self._free: dict[int, Vector] = {}
         #: (k, 3) CPU, memory and devices of nodes, each combination once.
         self._kinds: snapshots.Amounts | None = None
         self._never: dict[int, reasons.Reason | None] = {}
@@ -396,8 +405,6 @@ class Explainer:
 
     def _behind(self, index: int) -> reasons.Reason | None:
         """It had room when the cycle began, and others took it."""
-        if self._first is None:
-            self._first = Room(self.situation, like=self.now)
         if not self._first.fits(index):
             return None
         shape = self.situation.shapes[index]
@@ -416,7 +423,9 @@ class Explainer:
     def _insufficient(self, index: int) -> reasons.Reason:
         shape = self.situation.shapes[index]
         funnel = self.now.funnel(index)
-        held, group = self._scarcest(index)
+        held, group = 0, shape.groups[0]
+        if len(shape.groups) > 1 or group.least != 1 or self._has_domains(shape):
+            held, group = self._scarcest(index)
         asked = shape_text(shape)
         count = len(self.situation.nodes.names)
         steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
@@ -441,12 +450,13 @@ class Explainer:
         )
 
     def _is_fragmented(self, shape: snapshots.Shape) -> bool:
-        usable = shape.eligible & self.situation.nodes.accepts
-        if not usable.any():
-            return False
-        free = self.now.amounts[usable].sum(axis=0)
-        asked = shape.least
-        return asked[ledgers.GPU] > 0 and all(int(free[r]) >= asked[r] for r in ledgers.RESOURCES)
+        asked, mask = shape.least, id(shape.eligible)
+        free = self._free.get(mask)
+        if free is None:
+            usable = shape.eligible & self.situation.nodes.accepts
+            cpu, memory, gpu = self.now.amounts[usable].sum(axis=0).tolist()
+            free = self._free[mask] = (cpu, memory, gpu)
+        return asked[ledgers.GPU] > 0 and all(free[r] >= asked[r] for r in ledgers.RESOURCES)
 
     def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
         """The group with the least room for its tasks, and the number that has room."""

@@ -1,5 +1,6 @@
 """Why nodes were not, and why nodes were chosen, in words."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from reconciler.model.reasons import FunnelStep
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.elements import Plan, Planner
-from reconciler.scheduling.inventory import Columns
+from reconciler.scheduling.inventory import Columns, Inventory
 from reconciler.scheduling.snapshot import WHOLE
+
+#: Rows of nodes.
+Rows = NDArray[np.intp]
 
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
@@ -70,74 +74,165 @@ def _scarcest(planner: Planner, shape: int) -> tuple[int, int]:
     return position, held
 
 
-class _Funnel:
-    """The steps for one group; each takes away nodes from those that are left."""
+class Ladder:
+    """The funnels of many shapes of one plain task: steps that shapes share are taken once.
 
-    def __init__(self, planner: Planner, shape: int, group: int) -> None:
-        self.planner = planner
-        self.shape = shape
-        self.group = group
-        self.asked = planner.situation.shapes[shape]
-        self.each = self.asked.groups[group]
-        self.ask: Ask = planner.asks[shape][group]
-        self.columns: Columns = planner.stock.columns()
-        self.state = "there" if planner.idle else "free"
-        self.left: snapshots.Mask = self.asked.eligible.copy()
-        self.found: list[FunnelStep] = list(self.asked.filtered)
+    For shapes that only whole devices, CPU and memory, and which nodes they may use, tell apart;
+    made of an inventory as it is now.
+    """
 
-    def steps(self, held: int) -> tuple[FunnelStep, ...]:
-        """All of them; ``held`` tasks of the group have room."""
+    def __init__(self, situation: snapshots.Snapshot, stock: Inventory, *, idle: bool) -> None:
+        self.situation = situation
+        self.stock = stock
+        self.idle = idle
+        #: Steps so far and the nodes that are left, by what was asked so far.
+        self._known: dict[tuple[object, ...], tuple[tuple[FunnelStep, ...], Rows]] = {}
+
+    def steps(self, shape: int) -> tuple[FunnelStep, ...]:
+        """All steps of one shape; the same as ``funnel`` says."""
+        asked, columns = self.situation.shapes[shape], self.stock.columns()
+        group = asked.groups[0]
+        key: tuple[object, ...] = (id(asked.eligible), asked.filtered)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._first(asked)
+        for noun, amount, column, form in (
+            ("GPUs", group.devices, columns.idle, str),
+            ("CPUs", group.amounts[0], columns.cpu, quantities.format_cpu),
+            ("memory", group.amounts[1], columns.memory, quantities.format_memory),
+        ):
+            if amount:
+                key = (*key, noun, amount)
+                known = self._known.get(key)
+                if known is None:
+                    known = self._known[key] = self._lack(found, noun, amount, column, form)
+                found = known
+        steps, left = found
+        if left.size:
+            words = f"{'has' if left.size == 1 else 'have'} room for 1 of 1 tasks"
+            steps = (*steps, FunnelStep(int(left.size), words))
+        return steps
+
+    def _first(self, asked: snapshots.Shape) -> tuple[tuple[FunnelStep, ...], Rows]:
+        """What has nothing to do with amounts."""
+        begun = _Steps(asked)
+        begun.closed(self.situation, self.stock, idle=self.idle)
+        return tuple(begun.found), np.flatnonzero(begun.left)
+
+    def _lack(
+        self,
+        found: tuple[tuple[FunnelStep, ...], Rows],
+        noun: str,
+        amount: int,
+        column: NDArray[np.int64],
+        form: Callable[[int], str],
+    ) -> tuple[tuple[FunnelStep, ...], Rows]:
+        """One more step: nodes that have less than is asked."""
+        steps, left = found
+        there = column[left]
+        short = there < amount
+        count = int(np.count_nonzero(short))
+        if not count:
+            return found
+        words = _lacking(noun, form, amount, int(there[short].max()), idle=self.idle)
+        return (*steps, FunnelStep(count, words)), left[~short]
+
+
+def _lacking(
+    noun: str, form: Callable[[int], str], asked: int, most: int, *, idle: bool = False
+) -> str:
+    state = "there" if idle else "free"
+    return f"lack {noun} ({form(asked)} asked, at most {form(max(most, 0))} {state})"
+
+
+class _Steps:
+    """A funnel under way: each step takes away nodes from those that are left."""
+
+    def __init__(self, asked: snapshots.Shape) -> None:
+        self.left: snapshots.Mask = asked.eligible.copy()
+        self.found: list[FunnelStep] = list(asked.filtered)
         others = int((~self.left).sum()) - sum(step.count for step in self.found)
         if others > 0:
             self.found.append(FunnelStep(others, "not eligible"))
-        self._closed()
-        self._devices()
-        for name, amount, column in (
-            ("CPUs", self.ask.cpu, self.columns.cpu),
-            ("memory", self.ask.memory, self.columns.memory),
-        ):
-            form = quantities.format_cpu if name == "CPUs" else quantities.format_memory
-            if amount:
-                self._lack(
-                    column < amount,
-                    column,
-                    lambda most, n=name, a=amount, f=form: (
-                        f"lack {n} ({f(a)} asked, at most {f(max(most, 0))} {self.state})"
-                    ),
-                )
-        rest = int(self.left.sum())
-        if rest:
-            self.found.append(FunnelStep(rest, self._rest(rest, held)))
-        return tuple(self.found)
 
-    def _drop(self, mask: snapshots.Mask, words: str) -> None:
+    def closed(self, situation: snapshots.Snapshot, stock: Inventory, *, idle: bool) -> None:
+        """Nodes that give nothing to anybody."""
+        if not idle:
+            self.drop(~situation.nodes.accepts, "not accepting work")
+        self.drop(~stock.opened_mask, "set aside for others")
+        self.drop(stock.columns().exclusive > 0, "taken exclusively by other work")
+
+    def drop(self, mask: snapshots.Mask, words: str) -> None:
+        """Take away nodes for one reason."""
         dropped = self.left & mask
         count = int(dropped.sum())
         if count:
             self.found.append(FunnelStep(count, words))
             self.left &= ~mask
 
-    def _lack(self, mask: snapshots.Mask, column: NDArray[Any], words: Any) -> None:
+    def lack(self, mask: snapshots.Mask, column: NDArray[Any], words: Callable[[int], str]) -> None:
+        """Take away nodes that have less than is asked; ``words`` of the most that one has."""
         dropped = self.left & mask
         if dropped.any():
-            self._drop(mask, words(int(column[dropped].max())))
+            self.drop(mask, words(int(column[dropped].max())))
+
+
+class _Funnel(_Steps):
+    """The steps for one group."""
+
+    def __init__(self, planner: Planner, shape: int, group: int) -> None:
+        asked = planner.situation.shapes[shape]
+        super().__init__(asked)
+        self.planner = planner
+        self.shape = shape
+        self.group = group
+        self.asked = asked
+        self.each = asked.groups[group]
+        self.ask: Ask = planner.asks[shape][group]
+        self.columns: Columns = planner.stock.columns()
+        self.state = "there" if planner.idle else "free"
+
+    def steps(self, held: int) -> tuple[FunnelStep, ...]:
+        """All of them; ``held`` tasks of the group have room."""
+        self._closed()
+        self._devices()
+        for noun, amount, column, form in (
+            ("CPUs", self.ask.cpu, self.columns.cpu, quantities.format_cpu),
+            ("memory", self.ask.memory, self.columns.memory, quantities.format_memory),
+        ):
+            if amount:
+                self._short(column < amount, column, noun, amount, form)
+        rest = int(self.left.sum())
+        if rest:
+            self.found.append(FunnelStep(rest, self._rest(rest, held)))
+        return tuple(self.found)
+
+    def _short(
+        self,
+        mask: snapshots.Mask,
+        column: NDArray[Any],
+        noun: str,
+        amount: int,
+        form: Callable[[int], str],
+    ) -> None:
+        self.lack(
+            mask,
+            column,
+            lambda most: _lacking(noun, form, amount, most, idle=self.planner.idle),
+        )
 
     def _closed(self) -> None:
-        nodes, planner = self.planner.situation.nodes, self.planner
-        opened = np.array(planner.stock.opened, dtype=np.bool_)
-        if not planner.idle:
-            self._drop(~nodes.accepts, "not accepting work")
-        self._drop(~opened, "set aside for others")
-        self._drop(self.columns.exclusive > 0, "taken exclusively by other work")
+        planner = self.planner
+        self.closed(planner.situation, planner.stock, idle=planner.idle)
         if self.asked.exclusive:
-            self._drop(self.columns.occupied > 0, "in use (whole nodes asked)")
+            self.drop(self.columns.occupied > 0, "in use (whole nodes asked)")
         rules = planner.rules(self.shape)
         if rules.allowed is not None:
-            self._drop(~rules.allowed, "ruled out by affinity to other jobs")
+            self.drop(~rules.allowed, "ruled out by affinity to other jobs")
         level = max(self.each.required_level, self.asked.required_level)
         if level >= 0:
             domains = planner.network.domains[:, level]
-            self._drop(domains < 0, f"in no {_level(planner, level)}")
+            self.drop(domains < 0, f"in no {_level(planner, level)}")
 
     def _devices(self) -> None:
         ask, columns = self.ask, self.columns
@@ -145,7 +240,7 @@ class _Funnel:
         if ask.instances:
             name = self.planner.situation.profiles[ask.profile]
             idle = columns.instances[:, ask.profile]
-            self._lack(
+            self.lack(
                 idle < ask.instances,
                 idle,
                 lambda most: (
@@ -156,24 +251,18 @@ class _Funnel:
             return
         if self.each.share_bytes:
             asked = quantities.format_memory(self.each.share_bytes)
-            self._drop(
+            self.drop(
                 (nodes.device_memory > 0) & (nodes.device_memory < self.each.share_bytes),
                 f"have GPUs with less than {asked} of memory",
             )
             has = (nodes.devices >= 0).any(axis=1)
-            self._drop(has & (nodes.device_memory <= 0), "have GPUs of unknown memory")
+            self.drop(has & (nodes.device_memory <= 0), "have GPUs of unknown memory")
         if ask.shares is not None or ask.share < WHOLE:
             shares = ask.shares if ask.shares is not None else np.full(len(self.left), ask.share)
-            self._drop((shares < WHOLE) & ~nodes.shareable, "do not share GPUs")
+            self.drop((shares < WHOLE) & ~nodes.shareable, "do not share GPUs")
             self._shares(shares)
             return
-        idle = (columns.devices == WHOLE).sum(axis=1)
-        asked = quantities.format_gpu(ask.devices * WHOLE)
-        self._lack(
-            idle < ask.devices,
-            idle,
-            lambda most: f"lack GPUs ({asked} asked, at most {most} {self.state})",
-        )
+        self._short(columns.idle < ask.devices, columns.idle, "GPUs", ask.devices, str)
 
     def _shares(self, shares: NDArray[np.int64]) -> None:
         ask, free = self.ask, self.columns.devices
@@ -188,7 +277,7 @@ class _Funnel:
         else:
             what = quantities.format_memory(self.each.share_bytes) + " of memory"
         number = "one GPU" if ask.devices == 1 else f"{ask.devices} GPUs each"
-        self._lack(
+        self.lack(
             enough < ask.devices,
             best,
             lambda most: (

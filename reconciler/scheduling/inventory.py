@@ -41,7 +41,11 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The rows as columns, for looking at all nodes at once."""
+    """The rows as columns, for looking at all nodes at once.
+
+    Attributes:
+        idle, gpu: devices that nobody has anything of, and milli-GPUs free in all.
+    """
 
     cpu: NDArray[np.int64]
     memory: NDArray[np.int64]
@@ -49,6 +53,8 @@ class Columns(NamedTuple):
     instances: snapshots.Amounts
     occupied: NDArray[np.int64]
     exclusive: NDArray[np.int64]
+    idle: NDArray[np.int64]
+    gpu: NDArray[np.int64]
 
 
 class Inventory:
@@ -67,19 +73,34 @@ class Inventory:
         rows: list[Row],
         opened: list[bool],
         presence: snapshots.Amounts | None,
+        columns: Columns | None = None,
     ) -> None:
+        """``columns``: the rows as columns, where they are there already."""
         self.rows = rows
         self.opened = opened
         self.presence = presence
         self.log: list[tuple[int, Any]] = []
         self.changed: set[int] = set()
         self._stale: set[int] = set()
-        self._columns: Columns | None = None
+        self._columns = columns
+        self._opened: snapshots.Mask | None = None
+
+    @property
+    def opened_mask(self) -> snapshots.Mask:
+        """(n,) ``opened``; not to be changed."""
+        if self._opened is None:
+            self._opened = np.array(self.opened, dtype=np.bool_)
+        return self._opened
 
     def copy(self) -> "Inventory":
         """An inventory of its own, with an empty log."""
         presence = None if self.presence is None else self.presence.copy()
-        return Inventory(self.rows.copy(), self.opened, presence)
+        columns = self._columns
+        if columns is not None:
+            columns = Columns._make([column.copy() for column in columns])
+        twin = Inventory(self.rows.copy(), self.opened, presence, columns)
+        twin._stale, twin._opened = self._stale.copy(), self._opened
+        return twin
 
     def put(self, node: int, row: Row) -> None:
         """Replace a row and log what it was."""
@@ -114,24 +135,12 @@ class Inventory:
     def columns(self) -> Columns:
         """All rows as columns, up to date; not to be changed by the caller."""
         if self._columns is None:
-            cpu, memory, devices, instances, occupied, exclusive = (
-                zip(*self.rows, strict=True) if self.rows else ((),) * 6
-            )
-            count = len(self.rows)
-            self._columns = Columns(
-                np.array(cpu, dtype=np.int64),
-                np.array(memory, dtype=np.int64),
-                np.array(devices, dtype=np.int64).reshape(count, -1 if count else 0),
-                np.array(instances, dtype=np.int64).reshape(count, -1 if count else 0),
-                np.array(occupied, dtype=np.int64),
-                np.array(exclusive, dtype=np.int64),
-            )
+            self._columns = _columns_of(self.rows)
         elif self._stale:
             nodes = list(self._stale)
-            fresh = zip(*(self.rows[node] for node in nodes), strict=True)
+            fresh = _columns_of([self.rows[node] for node in nodes])
             for column, values in zip(self._columns, fresh, strict=True):
-                if column.ndim == 1 or column.shape[1]:
-                    column[nodes] = values
+                column[nodes] = values
         self._stale.clear()
         return self._columns
 
@@ -158,7 +167,7 @@ class Inventory:
             held = columns.instances[:, ask.profile] // ask.instances
             np.minimum(found, held, out=found)
         if ask.devices:
-            np.minimum(found, _device_counts(columns.devices, ask), out=found)
+            np.minimum(found, _device_counts(columns, ask), out=found)
         return np.maximum(found, 0)
 
     def charge(
@@ -269,15 +278,14 @@ def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None
     """What is free on nodes that accept work, only ``usable`` ones where given."""
     nodes = situation.nodes
     opened = nodes.accepts if usable is None else nodes.accepts & usable
-    rows = _rows(
-        nodes.free, nodes.devices, nodes.instances, nodes.occupied, nodes.exclusive.astype(np.int64)
-    )
-    for node in np.flatnonzero(~opened).tolist():
-        row = rows[node]
-        nothing = tuple(min(amount, 0) for amount in row.devices)
-        rows[node] = Row(0, 0, nothing, (0,) * len(row.instances), row.occupied, row.exclusive)
+    free, devices, instances = nodes.free, nodes.devices, nodes.instances
+    if not opened.all():
+        free, devices, instances = free.copy(), devices.copy(), instances.copy()
+        free[~opened], instances[~opened] = 0, 0
+        devices[~opened] = np.minimum(devices[~opened], 0)
+    columns = _table(free, devices, instances, nodes.occupied, nodes.exclusive.astype(np.int64))
     presence = None if situation.presence is None else situation.presence.copy()
-    return Inventory(rows, opened.tolist(), presence)
+    return Inventory(_rows(columns), opened.tolist(), presence, columns)
 
 
 def all_idle(situation: snapshots.Snapshot) -> Inventory:
@@ -290,37 +298,71 @@ def all_idle(situation: snapshots.Snapshot) -> Inventory:
                 instances[task.node, task.profile] += task.instances
     devices = np.where(nodes.devices >= 0, WHOLE, nodes.devices)
     nobody = np.zeros_like(nodes.occupied)
-    rows = _rows(nodes.capacity, devices, instances, nobody, nobody)
+    columns = _table(nodes.capacity, devices, instances, nobody, nobody)
     presence = None if situation.presence is None else np.zeros_like(situation.presence)
-    return Inventory(rows, [True] * len(rows), presence)
+    return Inventory(_rows(columns), [True] * len(nodes.names), presence, columns)
 
 
-def _rows(
+def _columns_of(rows: Sequence[Row]) -> Columns:
+    """Rows as columns of their own."""
+    cpu, memory, devices, instances, occupied, exclusive = (
+        zip(*rows, strict=True) if rows else ((),) * 6
+    )
+    count = len(rows)
+    free = np.array(devices, dtype=np.int64).reshape(count, -1 if count else 0)
+    return Columns(
+        np.array(cpu, dtype=np.int64),
+        np.array(memory, dtype=np.int64),
+        free,
+        np.array(instances, dtype=np.int64).reshape(count, -1 if count else 0),
+        np.array(occupied, dtype=np.int64),
+        np.array(exclusive, dtype=np.int64),
+        (free == WHOLE).sum(axis=1),
+        np.maximum(free, 0).sum(axis=1),
+    )
+
+
+def _table(
     amounts: snapshots.Amounts,
     devices: snapshots.Amounts,
     instances: snapshots.Amounts,
     occupied: Counts,
     exclusive: Counts,
-) -> list[Row]:
-    columns = (
-        amounts[:, 0].tolist(),
-        amounts[:, 1].tolist(),
-        map(tuple, devices.tolist()),
-        map(tuple, instances.tolist()),
-        occupied.tolist(),
-        exclusive.tolist(),
+) -> Columns:
+    """Columns of their own, from those of a snapshot."""
+    return Columns(
+        amounts[:, 0].copy(),
+        amounts[:, 1].copy(),
+        devices.copy(),
+        instances.copy(),
+        occupied.copy(),
+        exclusive.copy(),
+        (devices == WHOLE).sum(axis=1),
+        np.maximum(devices, 0).sum(axis=1),
     )
-    return list(map(Row._make, zip(*columns, strict=True)))
+
+
+def _rows(columns: Columns) -> list[Row]:
+    """The same row by row."""
+    amounts = (
+        columns.cpu.tolist(),
+        columns.memory.tolist(),
+        map(tuple, columns.devices.tolist()),
+        map(tuple, columns.instances.tolist()),
+        columns.occupied.tolist(),
+        columns.exclusive.tolist(),
+    )
+    return list(map(Row._make, zip(*amounts, strict=True)))
 
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
     return (*values[:index], values[index] + amount, *values[index + 1 :])
 
 
-def _device_counts(free: snapshots.Amounts, ask: Ask) -> Counts:
+def _device_counts(columns: Columns, ask: Ask) -> Counts:
     """(n,) tasks that the devices alone have room for."""
     shares: NDArray[np.int64] | int = ask.share if ask.shares is None else ask.shares[:, None]
-    whole: Counts = (free == WHOLE).sum(axis=1) // ask.devices
+    free, whole = columns.devices, columns.idle // ask.devices
     if ask.shares is None and ask.share >= WHOLE:
         return whole
     holds = np.maximum(free, 0) // shares

@@ -77,6 +77,11 @@ class Ledger:
         self.paths = _paths(self.parents)
         self.guaranteed = fairshare.guarantees(queues)
         self.limit = _vectors(queues.limit)
+        #: Of each path the queues that have a limit at all.
+        self._limited = [
+            tuple([member for member in path if min(self.limit[member]) < UNLIMITED])
+            for path in self.paths
+        ]
         self.firm_limit = _vectors(queues.firm_limit)
         self.rationed = [(r[0], r[1], r[2]) for r in queues.rationed.tolist()]
         self.charged = [list(row) for row in _vectors(queues.allocated)]
@@ -178,7 +183,7 @@ class Ledger:
 
         ``settled``: once all that is leaving has left.
         """
-        for member in self.paths[queue]:
+        for member in self._limited[queue]:
             bounds, row = self.limit[member], self.charged[member]
             for resource in RESOURCES:
                 if not asked[resource] or bounds[resource] >= UNLIMITED:

@@ -15,8 +15,9 @@ a time.
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,7 +197,7 @@ def lines_of(
             if not position:
                 arrival[index] = turn
     urgent = pressing(situation, columns)
-    ranked = np.lexsort((arrival, urgent, -columns.priority, columns.grows, columns.queue))
+    ranked = _lexsort((arrival, urgent, -columns.priority, columns.grows, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
@@ -207,6 +208,12 @@ def lines_of(
         else:
             line.fresh = members
     return found
+
+
+def _lexsort(keys: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
+    """``numpy.lexsort``, without the keys that are the same for all."""
+    kept = [key for key in keys if len(key) and bool((key != key[0]).any())]
+    return np.lexsort(kept) if kept else np.arange(len(keys[0]))
 
 
 def overdue_at(
@@ -222,6 +229,19 @@ def overdue_at(
         return 0.0
     wait_s = policy.overdue * max(line.duration_s, SHORTEST_S)
     return claim.submitted_at + min(wait_s, WAIT_MAX_S)
+
+
+def overdue_from(
+    situation: snapshots.Snapshot, columns: snapshots.LineColumns, lines: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Moments before which the first claims of lines are not overdue; 0 where they may be now."""
+    policy, since = situation.policy, columns.since[lines]
+    found = np.zeros(len(lines))
+    if not policy.overdue:
+        return found
+    least_s = np.maximum(columns.duration[lines] - 1, SHORTEST_S)
+    np.add(since, np.minimum(policy.overdue * least_s, WAIT_MAX_S), out=found, where=since > 0)
+    return found
 
 
 def pressing_of(

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.fragmentation import Outlook
-from reconciler.scheduling.inventory import Inventory, Row
+from reconciler.scheduling.inventory import Columns, Inventory, Row
+from reconciler.scheduling.snapshot import WHOLE
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
 UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
@@ -33,6 +34,7 @@ class Classes:
     Attributes:
         of: class of each node.
         first: a node of each class.
+        least: what every task takes: a node without it is of no use to anybody.
         outlook: a mix with what it makes of classes, as the rooms of the snapshot last had it.
     """
 
@@ -44,7 +46,8 @@ class Classes:
         masks += [entry.eligible for entry in situation.mix]
         scores = [shape.scores for shape in situation.shapes if shape.scores is not None]
         columns: dict[bytes, NDArray[Any]] = {}
-        for column in (*masks, *scores, nodes.shareable, nodes.device_memory):
+        every = (*masks, *scores, nodes.shareable, nodes.device_memory)
+        for column in {id(column): column for column in every}.values():
             columns.setdefault(column.tobytes(), column)
         width = 1  # codes are below it
         for column in columns.values():
@@ -67,6 +70,7 @@ class Classes:
         self.of: list[int] = codes.tolist()
         self.column = codes
         self.first = first
+        self.least = Least.of(situation)
 
 
 class Ranking:
@@ -78,9 +82,20 @@ class Ranking:
         costs: by state; ``UNKNOWN`` where not worked out. With a mix these are estimates.
         exact: by state, with a mix, the cost of those that were looked at closely.
         values: by state, which devices to take (``devices.Option.values``), for shares.
+        is_plain: whether without a mix nothing but a tight fit of whole devices is wanted.
     """
 
-    __slots__ = ("allowed", "ask", "costs", "exact", "scores", "share_of", "strategy", "values")
+    __slots__ = (
+        "allowed",
+        "ask",
+        "costs",
+        "exact",
+        "is_plain",
+        "scores",
+        "share_of",
+        "strategy",
+        "values",
+    )
 
     def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
         allowed = shape.eligible[classes.first]
@@ -90,6 +105,12 @@ class Ranking:
         self.allowed = allowed
         self.strategy = shape.strategy
         self.scores = None if shape.scores is None else shape.scores[classes.first]
+        self.is_plain = (
+            shape.strategy != "spread"
+            and shape.scores is None
+            and not ask.instances
+            and (not ask.devices or (ask.share >= WHOLE and ask.shares is None))
+        )
         self.share_of = None if ask.shares is None else ask.shares[classes.first]
         self.forget()
 
@@ -122,6 +143,49 @@ def is_singly(shape: snapshots.Shape) -> bool:
         and max(shape.required_level, group.required_level) < 0
         and not (group.slice_size > 0 and group.slice_level >= 0)
     )
+
+
+class Least(NamedTuple):
+    """What every task of a snapshot takes of a node: milli-CPUs, bytes, whole devices."""
+
+    cpu: int
+    memory: int
+    devices: int
+
+    @classmethod
+    def of(cls, situation: snapshots.Snapshot) -> "Least":
+        """The least of all shapes."""
+        groups = [group for shape in situation.shapes for group in shape.groups]
+        return cls(
+            min((group.amounts[0] for group in groups), default=0),
+            min((group.amounts[1] for group in groups), default=0),
+            min((_whole_devices(group) for group in groups), default=0),
+        )
+
+    def is_there(self, row: Row) -> bool:
+        """Whether any task at all could have room on a node with this row."""
+        return (
+            (not self.cpu or row.cpu >= self.cpu)
+            and (not self.memory or row.memory >= self.memory)
+            and (not self.devices or row.devices.count(WHOLE) >= self.devices)
+        )
+
+    def nodes(self, columns: Columns) -> snapshots.Mask:
+        """(n,) the same for all rows."""
+        found = np.ones(len(columns.cpu), dtype=np.bool_)
+        for least, column in (
+            (self.cpu, columns.cpu),
+            (self.memory, columns.memory),
+            (self.devices, columns.idle),
+        ):
+            if least:
+                found &= column >= least
+        return found
+
+
+def _whole_devices(group: snapshots.GroupShape) -> int:
+    is_whole = group.profile < 0 and not group.share_bytes and group.share >= WHOLE
+    return group.devices if is_whole else 0
 
 
 def has_room(row: Row, ask: Ask, share: int) -> bool:

@@ -23,29 +23,49 @@ from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
 __all__ = ["Part", "Plan", "Room"]
 
 
-#: Which nodes it may go to (the identity of the mask), milli-CPUs, bytes, whole devices.
+#: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
 Size = tuple[int, int, int, int]
 
 
-def _size_of(shape: snapshots.Shape, ask: Ask) -> Size | None:
+def _numbers(shapes: Sequence[snapshots.Shape]) -> list[int]:
+    """A number for the nodes that each shape may go to, the same for the same nodes."""
+    by_bytes: dict[bytes, int] = {}
+    by_mask: dict[int, int] = {}
+    for shape in shapes:
+        mask = shape.eligible
+        if id(mask) not in by_mask:
+            by_mask[id(mask)] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+    return [by_mask[id(shape.eligible)] for shape in shapes]
+
+
+def _size_of(nodes: int, ask: Ask) -> Size | None:
     """What one task takes, where nothing but amounts and whole devices decides where it fits."""
     if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
         return None
     if ask.shares is not None:
         return None
-    return (id(shape.eligible), ask.cpu, ask.memory, ask.devices)
+    return (nodes, ask.cpu, ask.memory, ask.devices)
+
+
+def _sizes(plain: Sequence[Size | None]) -> Amounts:
+    """Sizes of plain shapes as rows."""
+    rows = [(-1, 0, 0, 0) if size is None else size for size in plain]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
     """What follows from a snapshot and never changes with its room.
 
-    ``plain``: of shapes of one plain task, its size.
+    Attributes:
+        plain: of shapes of one plain task, its size.
+        sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
     """
 
     asks: tuple[tuple[Ask, ...], ...]
     singly: tuple[bool, ...]
     plain: tuple[Size | None, ...]
+    sizes: Amounts
     network: topology.Topology
     classes: rankings.Classes
 
@@ -56,13 +76,15 @@ class _Fixed:
             tuple(Ask(group, situation.nodes) for group in shape.groups) for shape in shapes
         )
         singly = tuple(rankings.is_singly(shape) for shape in shapes)
+        plain = tuple(
+            _size_of(nodes, ask[0]) if single else None
+            for nodes, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
+        )
         return cls(
             asks,
             singly,
-            tuple(
-                _size_of(shape, ask[0]) if single else None
-                for shape, ask, single in zip(shapes, asks, singly, strict=True)
-            ),
+            plain,
+            _sizes(plain),
             topology.Topology(situation.nodes.domains),
             rankings.Classes(situation),
         )
@@ -118,6 +140,7 @@ class Room:
         self._index_like: states.StateIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
+        self._ladder: tuple[int, funnels.Ladder] | None = None
 
     @classmethod
     def empty(cls, situation: Snapshot, like: "Room | None" = None) -> "Room":
@@ -223,6 +246,17 @@ class Room:
                 return True
         return False
 
+    def no_less(self, shape: int) -> Mask:
+        """(s,) shapes that have no room for certain where this one has none, itself included."""
+        sizes = self._fixed.sizes
+        own = sizes[shape]
+        if own[0] < 0:
+            found = np.zeros(len(sizes), dtype=np.bool_)
+            found[shape] = True
+            return found
+        asks_more: Mask = (sizes[:, 0] == own[0]) & (sizes[:, 1:] >= own[1:]).all(axis=1)
+        return asks_more
+
     def _has_none(self, shape: int) -> None:
         """Note that no node has room for a shape, until something is released."""
         at = self._unfit[shape] = len(self.stock.log)
@@ -260,13 +294,25 @@ class Room:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""
         if shape in self._unfit or self._is_too_much(shape):
             return False
-        stock, ask = self.stock, self._fixed.asks[shape][0]
-        eligible = self.situation.shapes[shape].eligible
+        stock = self.stock
         nodes: Iterable[int] = range(len(stock.rows))
+        since = self._none_before.get(shape)
         if within is not None:
             nodes = np.flatnonzero(within).tolist()
-        elif (since := self._none_before.get(shape)) is not None:
+        elif since is not None:
             nodes = dict.fromkeys(node for node, _ in stock.log[since:] if node >= 0)
+        elif (size := self._fixed.plain[shape]) is not None:
+            nodes = self._spacious(shape, size)
+        if self._is_among(nodes, shape):
+            return True
+        if within is None:
+            self._none_before[shape] = len(stock.log)
+        return False
+
+    def _is_among(self, nodes: Iterable[int], shape: int) -> bool:
+        """Whether one of these nodes has room for one task."""
+        stock, ask = self.stock, self._fixed.asks[shape][0]
+        eligible = self.situation.shapes[shape].eligible
         for node in nodes:
             row = stock.rows[node]
             if row.exclusive or not eligible[node] or not stock.opened[node]:
@@ -275,9 +321,22 @@ class Room:
                 continue
             if rankings.has_room(row, ask, ask.share_on(node) if ask.devices else WHOLE):
                 return True
-        if within is None:
-            self._none_before[shape] = len(stock.log)
         return False
+
+    def _spacious(self, shape: int, size: Size) -> list[int]:
+        """Nodes that have room for a task of this size, were nothing else in its way; a few."""
+        columns, (_, cpu, memory, devices) = self.stock.columns(), size
+        enough = self.situation.shapes[shape].eligible & (columns.exclusive == 0)
+        for column, asked in (
+            (columns.idle, devices),
+            (columns.cpu, cpu),
+            (columns.memory, memory),
+        ):
+            if asked:
+                enough &= column >= asked
+        enough &= self.stock.opened_mask
+        first = int(enough.argmax()) if len(enough) else 0
+        return [first] if len(enough) and enough[first] else []
 
     def is_certain(self, shape: int) -> bool:
         """Whether no element of a shape has room for certain, not as far as was searched."""
@@ -371,11 +430,8 @@ class Room:
     def amounts(self) -> Amounts:
         """(n, 3) CPU, memory and GPU that each node has left; changes do not show in it."""
         if self._amounts is None or self._amounts[0] != self.version:
-            rows = self.stock.rows
-            found = np.array(
-                [(row.cpu, row.memory, sum(d for d in row.devices if d > 0)) for row in rows],
-                dtype=np.int64,
-            ).reshape(-1, 3)
+            columns = self.stock.columns()
+            found = np.column_stack([columns.cpu, columns.memory, columns.gpu])
             self._amounts = (self.version, found)
         return self._amounts[1]
 
@@ -436,7 +492,12 @@ class Room:
 
     def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
         """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
-        return funnels.funnel(self._planner, shape)
+        if self._fixed.plain[shape] is None:
+            return funnels.funnel(self._planner, shape)
+        if self._ladder is None or self._ladder[0] != self.version:
+            ladder = funnels.Ladder(self.situation, self.stock, idle=self.idle)
+            self._ladder = (self.version, ladder)
+        return self._ladder[1].steps(shape)
 
     def why(self, shape: int, plan: Plan) -> str:
         """Why an element goes to the nodes of this plan, in words."""

@@ -65,6 +65,7 @@ class Cycle:
         self.columns = lines.columns_of(situation.lines) if columns is None else columns
         self.ledger = ledgers.Ledger(situation, self.columns)
         self.now = Room(situation)
+        self.first = self.now.copy()
         self.leaving = [holding for holding in situation.holdings if holding.leaving]
         self.later = self.now
         if self.leaving:
@@ -75,7 +76,7 @@ class Cycle:
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
         self.tree = order.Tree(situation, self.ledger)
-        self.backlog = backlog.gather(situation)
+        self.backlog = backlog.gather(situation, self.columns)
         self.blocked = blocking.Blocked(len(situation.lines))
         self.queues = order.lines_of(
             situation, self.columns, self.blocked.flags, self.backlog.ranks
@@ -86,6 +87,7 @@ class Cycle:
         self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.prospects = blocking.Prospects(situation, self.ledger, self.calendar, self.columns)
+        self.peers = blocking.Peers(self.blocked, self.prospects)
         self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
         self.mover = consolidation.Mover(situation, self.later)
         self.placements: list[Placement] = []
@@ -96,7 +98,6 @@ class Cycle:
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
-        self._alike: blocking.Grouping | None = None
         self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
         self._whys: dict[tuple[int, int, int, bool], str] = {}
@@ -221,7 +222,10 @@ class Cycle:
 
     def _turn(self, queue: int) -> None:
         ask = self.asks[queue]
-        if ask is None or ask.missing or self.blocked.flags[ask.progress.line]:
+        if ask is not None and not ask.missing and self.blocked.flags[ask.progress.line]:
+            self._put(queue)  # passed over since: what comes after it may have to wait for others
+            return
+        if ask is None or ask.missing:
             # Others' turns may have changed what it stands before.
             progress = self.queues[queue].head()
             if progress is None:
@@ -286,22 +290,36 @@ class Cycle:
         else:
             self._block(progress.line, cause)
             if cause.kind == "room":
-                self._block_alike(ask, cause)
+                self._pass_over(ask, cause)
 
-    def _block_alike(self, ask: asking.Ask, cause: explain.Cause) -> None:
-        """There is no room for this shape: nobody who asks for it can start either.
+    def _pass_over(self, ask: asking.Ask, cause: explain.Cause) -> None:
+        """There is no room for this shape, nor for larger ones: pass over all who need no turn.
 
-        Passed over are lines that could not evict nor reserve: their turn would find the same.
+        Larger ones only where nothing could be moved for them, and no reservation is in the way.
         """
         if self.one_by_one:
             return
-        if self._alike is None:
-            self._alike = blocking.Grouping.of(self.columns.shape, len(self.situation.shapes))
-        found = self._alike.members(ask.shape)
-        found = found[~self.blocked.mask[found] & (self.columns.claims[found] > 0)]
-        if found.size:
-            tried = self.prospects.gain(found, self.least[ask.shape], self.reserved_in)
-            self.blocked.put_all(found[~tried], cause)
+        calendar, index = self.calendar, ask.progress.line
+        plain = not calendar.reservations and not self.mover.may_move()
+        if plain:
+            no_less = self.now.no_less(ask.shape)
+        else:
+            no_less = np.zeros(len(self.least), dtype=np.bool_)
+            no_less[ask.shape] = True
+        reserved_in = self.reserved_in
+        decided = (
+            plain,
+            len(self.takers),
+            len(self.evictions),
+            len(calendar.reservations),
+            len(reserved_in),
+        )
+        self.peers.pass_over(no_less, cause, decided=decided, reserved_in=reserved_in)
+        waits = self.situation.policy.backfill != "none" and calendar.has_moments()
+        if plain and not waits and not ask.firm and self.evictor.has_failed(ask):
+            forced = self.evictor.is_forced(ask)
+            due = self.peers.pass_over_own(index, no_less, cause, forced=forced)
+            self.evictor.note_overdue(due)
 
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.blocked.put(index, cause)
@@ -468,9 +486,9 @@ class Cycle:
         tasks = ask.place(self.later)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")
-        whole = {unit.index for unit in found.units if not unit.spare}
+        whole = {unit.row for unit in found.units if not unit.spare}
         for unit in found.units:
-            if unit.spare and unit.index in whole:
+            if unit.spare and unit.row in whole:
                 continue
             ground = "shrink" if unit.spare else found.ground
             leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling import devices as device_choice
-from reconciler.scheduling import fragmentation, rankings
+from reconciler.scheduling import fragmentation, rankings, tightest
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import IMPOSSIBLE, Ask
 from reconciler.scheduling.inventory import Inventory, Row
@@ -59,7 +59,7 @@ class StateIndex:
         members: nodes of each state, ascending. Where CPU is rounded they are ordered by free CPU
             first: (milli-CPUs << ``NODE_BITS``) + node.
         rough: whether it is.
-        of_node: state of each node, -1 where it takes nothing.
+        of_node: state of each node, -1 where it takes nothing, or nothing fits for certain.
         mix: what costs are by.
         vacant: by state, 0 where it has members, else ``EMPTY``.
     """
@@ -131,6 +131,7 @@ class StateIndex:
             "_vectors": self._vectors.copy(),
             "_buffer": np.empty(len(self.vacant)),
             "_after_whole": {},
+            "_shelf": None,
             "_rankings": {key: known.copy() for key, known in self._rankings.items()},
             **{name: getattr(self, name).copy() for name in (*_COLUMNS, "vacant")},
         }
@@ -160,23 +161,25 @@ class StateIndex:
         self._row = np.zeros(size, dtype=np.intp)
         self.vacant = np.full(size, EMPTY)
         self._buffer = np.empty(size)
+        self._shelf: tightest.Shelf | None = None
         self._after_whole: dict[int, NDArray[np.intp]] = {}
         for ranking in self._rankings.values():
             ranking.forget()
         of_node, members, numbers = self.of_node, self.members, self._numbers
-        for node, (row, node_class, opened) in enumerate(
-            zip(self.stock.rows, self.classes.of, self.stock.opened, strict=True)
-        ):
-            if not row.exclusive and opened:
-                key = self._key(row, node_class)
-                state = numbers.get(key)
-                if state is None:
-                    state = self._new(key)
-                    self.vacant[state] = 0.0
-                code = (row.cpu << NODE_BITS) + node if self.rough else node
-                members[state].append(code)
-                of_node[node] = state
-                self._code_of[node] = code
+        stock, classes = self.stock, self.classes.of
+        columns = stock.columns()
+        useful = stock.opened_mask & (columns.exclusive == 0) & self.classes.least.nodes(columns)
+        for node in np.flatnonzero(useful).tolist():
+            row = stock.rows[node]
+            key = self._key(row, classes[node])
+            state = numbers.get(key)
+            if state is None:
+                state = self._new(key)
+                self.vacant[state] = 0.0
+            code = (row.cpu << NODE_BITS) + node if self.rough else node
+            members[state].append(code)
+            of_node[node] = state
+            self._code_of[node] = code
         if self.rough:
             for there in members:
                 there.sort()
@@ -203,10 +206,11 @@ class StateIndex:
 
     def _place(self, nodes: "set[int] | list[int]") -> None:
         rows, of_node, members = self.stock.rows, self.of_node, self.members
+        is_there = self.classes.least.is_there
         for node in nodes:
             row = rows[node]
             state = -1
-            if not row.exclusive and self.stock.opened[node]:
+            if not row.exclusive and self.stock.opened[node] and is_there(row):
                 key = self._key(row, self.classes.of[node])
                 found = self._numbers.get(key)
                 state = self._new(key) if found is None else found
@@ -219,13 +223,35 @@ class StateIndex:
                 del there[bisect_left(there, was)]
                 if not there:
                     self.vacant[before] = EMPTY
+                    if self._shelf is not None:
+                        self._shelf.drop(before, int(self._left[before]))
             if state >= 0:
                 there = members[state]
                 if not there:
                     self.vacant[state] = 0.0
+                    if self._shelf is not None:
+                        self._put_on(self._shelf, state)
                 insort(there, code)
             of_node[node] = state
             self._code_of[node] = code
+
+    def _put_on(self, shelf: tightest.Shelf, state: int) -> None:
+        left = tightest.Left(
+            int(self._class[state]),
+            int(self._cpu[state]),
+            int(self._memory[state]),
+            int(self._idle[state]),
+        )
+        shelf.put(state, int(self._left[state]), left)
+
+    def _shelved(self) -> tightest.Shelf:
+        """States that have nodes, by tightness."""
+        if self._shelf is None:
+            self._shelf = tightest.Shelf(self._scale, (self.cpu_step, self.memory_step))
+            for state, there in enumerate(self.members):
+                if there:
+                    self._put_on(self._shelf, state)
+        return self._shelf
 
     def _new(self, key: Key) -> int:
         node_class, cpu, memory, vector, instances = key
@@ -265,8 +291,21 @@ class StateIndex:
 
         ``at`` turns the choice among nodes of one state.
         """
-        costs = self._totals(ranking)
         plain = not self.rough and within is None
+        if ranking.is_plain and (ranking.strategy == "pack" or not self.mixed):
+            ask = ranking.ask
+            for state in self._shelved().fitting(ask, ranking.allowed, ask.devices * WHOLE):
+                if state < 0:
+                    break
+                members = self.members[state]
+                node = members[at % len(members)] if plain else -1
+                if node < 0:
+                    node = self._member(members, at, ranking, within)
+                if node >= 0:
+                    return node
+            else:
+                return -1
+        costs = self._totals(ranking)
         while True:
             state = int(costs.argmin())
             if costs[state] >= NONE:

@@ -26,7 +26,7 @@ class Finished(Protocol):
     situation: snapshots.Snapshot
     ledger: ledgers.Ledger
     now: Room
-    later: Room
+    first: Room
     calendar: backfill.Calendar
     evictor: eviction.Evictor
     queues: list[order.Line]
@@ -42,7 +42,7 @@ class Finished(Protocol):
 def decisions(cycle: Finished) -> Decisions:
     """The result of a cycle."""
     explainer = explain.Explainer(
-        cycle.situation, cycle.ledger, cycle.now, cycle.later, cycle.takers
+        cycle.situation, cycle.ledger, cycle.now, cycle.takers, cycle.first
     )
     reasons = _reasons(cycle, explainer)
     return Decisions(

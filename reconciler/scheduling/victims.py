@@ -8,8 +8,11 @@ below, because what falls below takes back from others, and so on round the queu
 """
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -21,14 +24,13 @@ LOOK_MAX = 64
 Rank = tuple[bool, int, float, int, str, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Tasks that leave together: one spare task of an elastic gang, or all the others.
 
-    ``index`` is the holding's row in ``Snapshot.holdings``.
+    ``row`` is that of the holding in ``Snapshot.holdings``.
     """
 
-    index: int
+    row: int
     holding: snapshots.Holding
     tasks: tuple[snapshots.HeldTask, ...]
     total: Vector
@@ -38,7 +40,7 @@ class Unit:
     @property
     def key(self) -> tuple[int, int]:
         """What tells it from all other units."""
-        return (self.index, self.rank[6])
+        return (self.row, self.rank[6])
 
     @property
     def name(self) -> str:
@@ -48,38 +50,41 @@ class Unit:
 
 def cost_s(holding: snapshots.Holding, now: float) -> float:
     """GPU-seconds of work (CPU-seconds where there is no GPU) lost by an eviction now."""
-    total = ledgers.total_of(holding.tasks)
+    return _lost_s(holding, ledgers.total_of(holding.tasks), now)
+
+
+def _lost_s(holding: snapshots.Holding, total: Vector, now: float) -> float:
     weight = total[ledgers.GPU] / WHOLE if total[ledgers.GPU] else total[0] / 1000
     return round(max(0.0, now - holding.since) * weight, 3)
 
 
 def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
     """The units of one holding, in the order in which they leave."""
-    spare = [task for task in holding.tasks if task.spare]
-    core = tuple(task for task in holding.tasks if not task.spare)
-    units = [
-        Unit(
-            index,
-            holding,
-            (task,),
-            ledgers.total_of((task,)),
-            True,
-            (False, holding.priority, 0.0, -holding.order, holding.job, -holding.element, -number),
-        )
-        for number, task in enumerate(spare, start=1)  # 0 is what stays together
-    ]
-    units.reverse()
+    tasks = holding.tasks
+    units: list[Unit] = []
+    core = tasks
+    if len(tasks) != 1 or tasks[0].spare:
+        spare = [task for task in tasks if task.spare]
+        core = tuple(task for task in tasks if not task.spare)
+        order, job, element = -holding.order, holding.job, -holding.element
+        units = [
+            Unit(
+                index,
+                holding,
+                (task,),
+                task.amounts,
+                True,
+                (False, holding.priority, 0.0, order, job, element, -number),
+            )
+            for number, task in enumerate(spare, start=1)  # 0 is what stays together
+        ]
+        units.reverse()
     if core:
-        rank = (
-            True,
-            holding.priority,
-            cost_s(holding, now),
-            -holding.order,
-            holding.job,
-            -holding.element,
-            0,
-        )
-        units.append(Unit(index, holding, core, ledgers.total_of(core), False, rank))
+        total = tasks[0].amounts if len(tasks) == 1 else ledgers.total_of(tasks)
+        cost = _lost_s(holding, total, now)
+        rank = (True, holding.priority, cost, -holding.order, holding.job, -holding.element, 0)
+        whole = total if len(core) == len(tasks) else ledgers.total_of(core)
+        units.append(Unit(index, holding, core, whole, False, rank))
     return units
 
 
@@ -131,6 +136,9 @@ class Pool:
         self.situation = situation
         self._shelves: dict[int, tuple[_Shelf, _Shelf]] = {}
         self._rows: dict[int, list[int]] = {}
+        #: Units of a queue in their order, and of what that was made.
+        self._ordered: dict[int, tuple[object, Ordered]] = {}
+        self._taken: dict[int, int] = {}
         now = situation.now
         for index, holding in enumerate(situation.holdings):
             if holding.leaving or holding.doubtful or holding.queue < 0:
@@ -163,6 +171,8 @@ class Pool:
 
     def take(self, unit: Unit) -> None:
         """A unit was told to leave."""
+        queue = unit.holding.queue
+        self._taken[queue] = self._taken.get(queue, 0) + 1
         spare, whole = self._of(unit.holding.queue)
         (spare if unit.spare else whole).take(unit)
 
@@ -175,10 +185,23 @@ class Pool:
         """Whether a queue has nothing that could leave."""
         return next(self.remaining(queue), None) is None
 
-    def by_saturation(self, ledger: ledgers.Ledger, queues: list[int]) -> Iterator[Unit]:
+    def ordered(self, ledger: ledgers.Ledger, queue: int) -> "Ordered":
+        """A queue's units as ``by_saturation`` takes them while nothing else changes."""
+        used = tuple([ledger.used(queue, resource) for resource in ledgers.RESOURCES])
+        made_of = (used, self._taken.get(queue, 0))
+        known = self._ordered.get(queue)
+        if known is None or known[0] != made_of:
+            units = list(_fitting(ledger, queue, self.remaining(queue)))
+            known = self._ordered[queue] = (made_of, Ordered.of(units))
+        return known[1]
+
+    def by_saturation(
+        self, ledger: ledgers.Ledger, queues: list[int], may: Callable[[int], bool]
+    ) -> Iterator[Unit]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
-        The order follows the ledger as it changes between two units.
+        The order follows the ledger as it changes between two units. A queue that ``may`` not
+        lose anything any more is left out from then on.
         """
         sources = {queue: _fitting(ledger, queue, self.remaining(queue)) for queue in queues}
         version = ledger.version
@@ -186,23 +209,72 @@ class Pool:
         for queue, units in sources.items():
             first = next(units, None)
             if first is not None:
-                heap.append((_standing(ledger, queue), -queue, first))
+                heap.append((standing(ledger, queue), -queue, first))
         heapq.heapify(heap)
         while heap:
-            standing, negated, unit = heap[0]
+            place, negated, unit = heap[0]
             if ledger.version != version:
                 version = ledger.version
-                now = _standing(ledger, -negated)
-                if now != standing:
+                now = standing(ledger, -negated)
+                if now != place:
                     heapq.heapreplace(heap, (now, negated, unit))
                     version = -1
                     continue
+            if not may(-negated):
+                heapq.heappop(heap)
+                continue
             yield unit
             following = next(sources[-negated], None)
             if following is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (standing, negated, following))
+                heapq.heapreplace(heap, (place, negated, following))
+
+
+class Ordered(NamedTuple):
+    """Units in order, with what they hold on each node; (e,) entries, several for a gang.
+
+    Attributes:
+        unit: position of each entry's unit. node: its row.
+        amounts: (e, 3) what it frees there. total: (u, 3) what each unit frees in all.
+        cost, priority, order: (u,) as ``Rank`` and ``Holding`` have them.
+    """
+
+    units: list[Unit]
+    unit: NDArray[np.int64]
+    node: NDArray[np.int64]
+    amounts: snapshots.Amounts
+    total: snapshots.Amounts
+    cost: NDArray[np.float64]
+    priority: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, units: list[Unit]) -> "Ordered":
+        """What units hold, node by node."""
+        entries: list[tuple[int, int, int, int, int]] = []
+        for position, one in enumerate(units):
+            if len(one.tasks) == 1:
+                entries.append((position, one.tasks[0].node, *one.total))
+                continue
+            freed: dict[int, Vector] = {}
+            for task in one.tasks:
+                known = freed.get(task.node, ledgers.NOTHING)
+                freed[task.node] = ledgers.plus(known, task.amounts)
+            entries += [(position, node, *amounts) for node, amounts in sorted(freed.items())]
+        table = np.array(entries, dtype=np.int64).reshape(len(entries), 5)
+        facts = [(*one.total, one.holding.priority, one.holding.order) for one in units]
+        each = np.array(facts, dtype=np.int64).reshape(len(facts), 5)
+        return cls(
+            units,
+            table[:, 0],
+            table[:, 1],
+            table[:, 2:],
+            each[:, :3],
+            np.array([one.rank[2] for one in units], dtype=np.float64),
+            each[:, 3],
+            each[:, 4],
+        )
 
 
 def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
@@ -221,20 +293,30 @@ def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Itera
     What is undercut follows the ledger as it changes between two units.
     """
     ahead: list[Unit] = []
+    shorts: list[int] = []
+    known: dict[Vector, int] = {}
+    version = ledger.version
+
+    def short_of(unit: Unit) -> int:
+        found = known.get(unit.total)
+        if found is None:
+            found = known[unit.total] = undercut(ledger, queue, unit.total)
+        return found
+
     following = next(units, None)
     while ahead or following is not None:
+        if ledger.version != version:
+            version = ledger.version
+            known.clear()
+            shorts = [short_of(unit) for unit in ahead]
         while following is not None and len(ahead) < LOOK_MAX:
             if ahead and ahead[0].rank[:2] != following.rank[:2]:
                 break
             ahead.append(following)
+            shorts.append(short_of(following))
             following = next(units, None)
-        best, least = 0, undercut(ledger, queue, ahead[0].total)
-        for position in range(1, len(ahead)):
-            if not least:
-                break
-            short = undercut(ledger, queue, ahead[position].total)
-            if short < least:
-                best, least = position, short
+        best = shorts.index(min(shorts))
+        del shorts[best]
         yield ahead.pop(best)
 
 
@@ -244,7 +326,7 @@ def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
     for unit in reversed(units):
         queues.setdefault(unit.holding.queue, []).append(unit)
     while len(queues) > 1:
-        queue = min(queues, key=lambda q: (_standing(ledger, q), -q))
+        queue = min(queues, key=lambda q: (standing(ledger, q), -q))
         yield queues[queue].pop()
         if not queues[queue]:
             del queues[queue]
@@ -252,7 +334,7 @@ def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
         yield from reversed(rest)
 
 
-def _standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:
+def standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []
     for member in reversed(ledger.paths[queue]):

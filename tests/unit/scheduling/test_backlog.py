@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.scheduling import backlog, schedule
+from reconciler.scheduling import backlog, lines, schedule
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.backlog import Backlog
 from reconciler.scheduling.snapshot import Claim, Line, Policy, Snapshot
@@ -133,7 +133,8 @@ def test_the_order_of_lines_does_not_matter(order: list[int]) -> None:
 
 def test_growing_claims_and_single_lines_are_left_alone() -> None:
     s = Situation().node("n", gpu=8).queue("main").job("only", gpu=1, array=3)
-    assert backlog.gather(at_once(s.snapshot())).ranks == {}
+    situation = at_once(s.snapshot())
+    assert backlog.gather(situation, lines.columns_of(situation.lines)).ranks == {}
 
 
 def waiting(*counts: int) -> Backlog:
@@ -227,10 +228,10 @@ def obvious(situation: Snapshot) -> list[list[str]]:
 def test_moments_are_those_that_single_looks_find(
     jobs: list[tuple[int, int, int, int, float]],
 ) -> None:
-    lines: dict[tuple[int, int, int], list[Claim]] = {}
+    members: dict[tuple[int, int, int], list[Claim]] = {}
     for number, (queue, kind, priority, order, moment) in enumerate(jobs):
         claim = Claim(f"j{number:02d}", order, (0,), 1, submitted_at=moment)
-        lines.setdefault((queue, kind, priority), []).append(claim)
+        members.setdefault((queue, kind, priority), []).append(claim)
     situation = dataclasses.replace(
         cluster().snapshot(),
         lines=tuple(
@@ -241,11 +242,11 @@ def test_moments_are_those_that_single_looks_find(
                 preemptible=True,
                 claims=tuple(sorted(claims, key=lambda claim: (claim.order, claim.job))),
             )
-            for (queue, kind, priority), claims in lines.items()
+            for (queue, kind, priority), claims in members.items()
         ),
     )
     found = [
         [situation.lines[line].claims[at].job for line, at in run]
-        for run in backlog._moments(situation)
+        for run in backlog._moments(situation, lines.columns_of(situation.lines))
     ]
     assert found == obvious(situation)

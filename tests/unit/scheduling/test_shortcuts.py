@@ -1,0 +1,179 @@
+"""Short ways to an answer come to the same as the long ones, on small random clusters."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reconciler.scheduling import backlog, funnels, lines, rankings, states, tightest
+from reconciler.scheduling.room import Room
+from reconciler.scheduling.snapshot import Claim, Line, Snapshot
+from tests.unit.scheduling.rooms import Node, group, mix, shape, snapshot
+
+EXAMPLES = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn, most: int = 6) -> Snapshot:
+    """Nodes of a few kinds, and tasks that take whole devices, CPU and memory."""
+    nodes = [
+        Node(
+            cpu=draw(st.integers(0, 6)),
+            memory=draw(st.integers(0, 6)),
+            devices=tuple(draw(st.lists(st.sampled_from([-1, 0, 500, 1000, 1000]), max_size=3))),
+            accepts=draw(st.integers(0, 5)) > 0,
+            occupied=draw(st.integers(0, 1)),
+            exclusive=draw(st.integers(0, 5)) == 0,
+        )
+        for _ in range(draw(st.integers(1, most)))
+    ]
+    count = len(nodes)
+    masks = [None, [at for at in range(count) if draw(st.booleans())]]
+    shapes = [
+        shape(
+            group(
+                draw(st.integers(0, 2)),
+                cpu=draw(st.integers(0, 4)),
+                memory=draw(st.integers(0, 4)),
+            ),
+            nodes=count,
+            eligible=draw(st.sampled_from(masks)),
+            strategy=draw(st.sampled_from(["least-fragmentation", "pack", "spread"])),
+        )
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+    return snapshot(nodes, shapes, turn=draw(st.integers(0, 3)))
+
+
+def fill(room: Room, draw: st.DataObject) -> None:
+    """Take room for some tasks."""
+    for index in draw.draw(st.lists(st.integers(0, len(room.situation.shapes) - 1), max_size=6)):
+        plan = room.plan(index)
+        if plan is not None:
+            room.take(index, plan)
+
+
+@EXAMPLES
+@given(clusters(), st.data())
+def test_funnels_that_share_steps_say_what_each_says_alone(
+    situation: Snapshot, data: st.DataObject
+) -> None:
+    for room in (Room(situation), Room.empty(situation)):
+        fill(room, data)
+        for index in range(len(situation.shapes)):
+            assert room.funnel(index) == funnels.funnel(room._planner, index)
+
+
+@EXAMPLES
+@given(clusters(), st.data())
+def test_columns_follow_the_rows(situation: Snapshot, data: st.DataObject) -> None:
+    room = Room(situation)
+    room.stock.columns()
+    fill(room, data)
+    twin = room.copy()
+    fill(twin, data)
+    for stock in (room.stock, twin.stock):
+        kept = stock.columns()
+        stock._columns = None
+        for left, right in zip(kept, stock.columns(), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@EXAMPLES
+@given(clusters(), st.data())
+def test_there_is_room_where_a_node_has_it(situation: Snapshot, data: st.DataObject) -> None:
+    room = Room(situation)
+    for _ in range(2):
+        for index in range(len(situation.shapes)):
+            nodes = range(len(situation.nodes.names))
+            assert room.copy().fits(index) is room._is_among(nodes, index)
+            if room.fits(index):
+                continue
+            for other in np.flatnonzero(room.no_less(index)).tolist():
+                assert not room._is_among(nodes, other)
+        fill(room, data)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 96])
+@pytest.mark.parametrize("rough", [False, True])
+@EXAMPLES
+@given(clusters(), st.data())
+def test_the_tightest_fit_is_the_one_of_least_cost(
+    looks: int, rough: bool, situation: Snapshot, data: st.DataObject
+) -> None:
+    wanted = data.draw(st.lists(st.integers(0, len(situation.shapes) - 1), min_size=1, max_size=12))
+    exact = 0 if rough else states.EXACT_NODES_MAX
+    found = []
+    for short in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(states, "EXACT_NODES_MAX", exact)
+            patch.setattr(tightest, "LOOKS_MAX", looks)
+            room = Room(situation)
+            taken = []
+            for index in wanted:
+                room.plan(index)
+                if not short and index in room._rankings:
+                    room._rankings[index].is_plain = False
+                plan = room.plan(index)
+                taken.append(None if plan is None else room.take(index, plan))
+            found.append(taken)
+    assert found[0] == found[1]
+
+
+def test_nodes_that_hold_no_task_at_all_are_of_no_state() -> None:
+    nodes = [Node(devices=(0, 1000)), Node(devices=(1000, 1000)), Node(cpu=1)]
+    situation = snapshot(
+        nodes, [shape(group(2, cpu=2), nodes=3)], mix=mix(group(2, cpu=2), nodes=3)
+    )
+    room = Room(situation)
+    assert room.plan(0) is not None
+    assert [state >= 0 for state in room._index.of_node] == [False, True, False]
+    assert rankings.Least.of(situation).devices == 2
+
+
+def line(queue: int, claims: list[tuple[int, float]], priority: int = 50) -> Line:
+    made = tuple(Claim(f"j{at}", at, (0,), 1, submitted_at=moment) for at, moment in claims)
+    return Line(queue, 0, priority, preemptible=True, claims=made)
+
+
+@EXAMPLES
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.0]), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=12, max_size=12),
+    st.booleans(),
+)
+def test_claims_of_one_moment_are_found(
+    moments: list[float], places: list[tuple[int, int]], ordered: bool
+) -> None:
+    if ordered:
+        moments.sort()
+    members: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for at, moment in enumerate(moments):
+        members.setdefault(places[at], []).append((at, moment))
+    made = [line(queue, claims) for (queue, _), claims in members.items()]
+    base = snapshot([Node()], [shape(group(1), nodes=1)])
+    situation = dataclasses.replace(base, lines=tuple(made))
+    found = backlog._moments(situation, lines.columns_of(situation.lines))
+    assert [set(together) for together in found] == _slowly(situation)
+
+
+def _slowly(situation: Snapshot) -> list[set[tuple[int, int]]]:
+    """Runs of one moment in each queue by age, of more than one line."""
+    found = []
+    for queue in (0, 1):
+        claims = sorted(
+            (claim.order, claim.submitted_at, (index, position))
+            for index, one in enumerate(situation.lines)
+            for position, claim in enumerate(one.claims)
+            if one.queue == queue
+        )
+        for moment, run in itertools.groupby(claims, key=lambda claim: claim[1]):
+            entries = {entry for _, _, entry in run}
+            if moment and len({index for index, _ in entries}) > 1:
+                found.append(entries)
+    return found
