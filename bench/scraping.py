@@ -25,7 +25,14 @@ from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
 
 _GPUS, _GI = 8, 2**30
+#: Nodes that report at the same time while they are filled: a cycle answers all that wait for it.
+_AT_ONCE = 100
 _POOL = """\
+apiVersion: muster/v1
+kind: Cluster
+metadata: {{name: main}}
+spec: {{nodeSilence: 30m, lease: 1h}}
+---
 apiVersion: muster/v1
 kind: NodePool
 metadata: {{name: gpus}}
@@ -127,11 +134,11 @@ def _fill(bed: cluster.Bed, nodes: list[Node]) -> None:
     bed.commit({"gpus.yaml": _POOL.format(nodes=len(nodes))}, "many nodes")
     _each(nodes, Node.report)
     ready = "SELECT count(*) FROM nodes WHERE state = 'Ready' AND pool = 'gpus'"
-    cluster.wait_until(lambda: cluster.one(database, ready) == len(nodes), 120.0)
+    cluster.wait_until(lambda: cluster.one(database, ready) == len(nodes), 300.0)
     tasks = len(nodes) * _GPUS
     bed.commit({"fill.yaml": _FILL.format(tasks=tasks)}, "fill them")
     running = "SELECT count(*) FROM attempts WHERE state = 'Running'"
-    ends_at = time.monotonic() + 240.0
+    ends_at = time.monotonic() + 600.0
     while cluster.one(database, running) != tasks:
         if time.monotonic() > ends_at:
             raise RuntimeError(f"{cluster.one(database, running)} of {tasks} tasks run")
@@ -139,7 +146,7 @@ def _fill(bed: cluster.Bed, nodes: list[Node]) -> None:
 
 
 def _each(nodes: list[Node], do: Callable[[Node], None]) -> None:
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(do, nodes))
 
 

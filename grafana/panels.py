@@ -187,11 +187,23 @@ def states(
     return panel.with_target(_target("A", expr, legend)).mappings([models.ValueMap(shown)])
 
 
-def heat(title: str, description: str, series: str, selector: str = "", width: int = 12) -> Panel:
-    """Where the observations of a histogram of durations lie, over time."""
+def heat(
+    title: str,
+    description: str,
+    series: str,
+    selector: str = "",
+    *,
+    exemplars: bool = False,
+    width: int = 12,
+) -> Panel:
+    """Where the observations of a histogram of durations lie, over time.
+
+    ``exemplars``: with a point for each job that Prometheus kept of them.
+    """
     expr = f"sum by (le) (increase({series}_bucket{selector}[$__rate_interval]))"
     panel = _with(heatmap.Panel(), title, description, "short", width).height(HEIGHT)
     query = _target("A", expr, "{{le}}").format(prometheus_models.PromQueryFormat.HEATMAP)
+    query = query.exemplar(exemplars)
     colors = heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME)
     return (
         panel.with_target(query)
@@ -263,7 +275,10 @@ def board(
         made = made.with_row(boards.Row(row))
         for panel in members:
             made = made.with_panel(panel)
-    return made.build()
+    built = made.build()
+    for position, one in enumerate(built.panels or (), start=1):
+        one.id_val = position  # the library numbers panels, and gives every row a 0
+    return built
 
 
 COMMITS = "changes(muster_sync_commit_timestamp_seconds[$__rate_interval]) > 0"

@@ -188,9 +188,11 @@ def _since() -> list[panels.Panel]:
         ),
         panels.heat(
             "How long jobs waited",
-            "Of jobs that started: time from submission to first start.",
+            "Of jobs that started: time from submission to first start. A point is a job, and "
+            "leads to it.",
             "muster_job_wait_seconds",
             QUEUE,
+            exemplars=True,
         ),
     ]
 
@@ -296,8 +298,9 @@ def _all_jobs() -> list[panels.Panel]:
         ),
         panels.heat(
             "How long jobs ran",
-            "From first start to end.",
+            "From first start to end. A point is a job, and leads to it.",
             "muster_job_run_seconds",
+            exemplars=True,
         ),
         panels.lines(
             "Quick failures by node",

@@ -1,4 +1,4 @@
-"""Commands that look: jobs, nodes, queues, events, logs, reasons, and how git stands."""
+"""Commands that look: jobs, nodes, queues, events, reasons, and how git stands."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import context, jobwords, lazily, nodeview, terminal
-from reconciler.model import nearest, times
+from reconciler.model import nearest
 
 if TYPE_CHECKING:
     from reconciler.model import desired, judgement
@@ -28,7 +28,7 @@ FOLLOW_S = 30.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (job, nodes, node, queues, events, logs, status):
+    for command in (job, nodes, node, queues, events, status):
         app.command()(command)
 
 
@@ -284,64 +284,6 @@ def _print_event(item: Json, output: terminal.Output) -> None:
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
     at = terminal.clock(item["at"])
     terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {item['message']}")
-
-
-def logs(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
-    task: Annotated[
-        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
-    ] = None,
-    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
-    *,
-    attempt: Annotated[
-        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
-    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
-    every: Annotated[
-        bool, typer.Option("--all", "-a", help="All tries, each under a heading.")
-    ] = False,
-    since: Annotated[
-        str | None, typer.Option("--since", help="Tries that ran after 2h (ago), or a time.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Tries that ran before then, likewise.")
-    ] = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Print what a task wrote.
-
-    Without --task and --element it is the first task, of the first element of an array. With
-    --all, --since or --until it is every try that ran in that time, the oldest first; lines of a
-    task bear no times, so that a try is shown as a whole.
-
-    Example: muster logs train --task worker-0 -f
-
-    Example: muster logs train --all --since 12h
-    """
-    query = {"stream": "stderr" if stderr else "stdout", "follow": "true" if follow else "false"}
-    if task is not None:
-        query["task"] = task
-    if element is not None:
-        query["element"] = str(element)
-    if attempt is not None:
-        query["attempt"] = str(attempt)
-    if run is not None:
-        query["run"] = str(run)
-    if every:
-        query["every"] = "true"
-    for option, text in (("since", since), ("until", until)):
-        if text is not None:
-            query[option] = times.format_time(context.moment(f"--{option}", text, time.time()))
-    with context.controller(server, token_file) as api:
-        try:
-            for piece in api.stream(f"/v1/jobs/{name}/logs", query):
-                sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
 
 
 def status(

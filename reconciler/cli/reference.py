@@ -263,7 +263,7 @@ METRICS_INTRODUCTION = """\
 Every series that Muster exports, made from the one table in `reconciler/metrics/table.py`. How to
 scrape them is told in [Watch the cluster](../guides/watching.md). The page `cluster` is
 `/metrics`, rendered by the loop after each cycle; `server` stands behind it on the same page;
-`node` is `/metrics/nodes/NAME`, one page a node.
+`node` is `/metrics/nodes/NAME`, one page a node, made when it reports.
 """
 
 

@@ -1,7 +1,7 @@
 """``muster top``: queues, nodes, GPUs and what changes, live, in 80 columns.
 
-It asks for lists only when something has happened, and at the most every ``every`` seconds: the
-wait for news is one open request that costs the controller nothing.
+It asks for lists only when something has happened, at the most every ``every`` seconds, and less
+often where they take long: the wait for news is one open request that costs the controller nothing.
 """
 
 import sys
@@ -22,6 +22,9 @@ WIDTH_MIN, WIDTH_MAX = 80, 120
 #: The longest wait for news before the picture is drawn anew, so that times go on.
 NEWS_S = 10.0
 EVENTS_KEPT = 200
+#: A look that takes long, as of a large cluster, is made so seldom that looking takes at the most
+#: one part in so many of the time.
+PARTS = 20
 _BAR = 10
 
 
@@ -50,6 +53,7 @@ def top(
         try:
             while True:
                 after = _news(api, events, after, wait_s=NEWS_S if after is not None else None)
+                began = time.monotonic()
                 width, height = _size(live=live)
                 text = "\n".join(picture(look(api), events, width, height, time.time()))
                 # the screen is written over, not cleared, so that it does not flicker
@@ -57,7 +61,7 @@ def top(
                 sys.stdout.flush()
                 if not live:
                     return
-                time.sleep(every)
+                time.sleep(max(every, PARTS * (time.monotonic() - began)))
         except KeyboardInterrupt:
             return
 

@@ -40,18 +40,30 @@ ACTIONS: dict[type[outcome.Action], str] = {
 }
 
 
+class Exemplar(msgspec.Struct, frozen=True):
+    """One of the observations of a bucket: which job it was, how much, and when."""
+
+    job: str
+    value: float
+    at: float
+
+
 class Histogram:
-    """Counts observations into buckets."""
+    """Counts observations into buckets; of each bucket the newest that bears a name is kept."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
 
-    def observe(self, value: float) -> None:
-        """Count one."""
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+    def observe(self, value: float, *, job: str = "", at: float = 0.0) -> None:
+        """Count one; ``job`` is whose it is, seen ``at``."""
+        bucket = bisect.bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
         self.total += value
+        if job:
+            self.exemplars[bucket] = Exemplar(job, value, at)
 
 
 #: The phases of a cycle: those that ``core.reconcile`` tells of, the outcome that they come to,
@@ -216,13 +228,15 @@ class Counters:
         if job.finished and (before is None or before.state is not now.state):
             self.finished[job.state.value] += 1
             if job.started_at is not None and job.ended_at is not None:
-                self.job_run.observe(max(0.0, job.ended_at - job.started_at))
+                ran_s = max(0.0, job.ended_at - job.started_at)
+                self.job_run.observe(ran_s, job=job.name, at=job.ended_at)
         if job.started_at is not None and not (before is not None and before.started):
             queue = now.queue
             if queue not in self.job_wait and len(self.job_wait) >= QUEUES_MAX:
                 queue = OTHER
             waits = self.job_wait.setdefault(queue, Histogram(WAIT_BUCKETS))
-            waits.observe(max(0.0, job.started_at - job.submitted_at))
+            waited_s = max(0.0, job.started_at - job.submitted_at)
+            waits.observe(waited_s, job=job.name, at=job.started_at)
 
     def sums(self, memory: "ClusterState", now: float) -> sums.Sums:
         """The sums; ``memory`` is gone through the first time only."""

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from reconciler import __version__
-from reconciler.metrics import gpupages, taskpages
+from reconciler.metrics import gpupages, openmetrics, taskpages
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
@@ -28,6 +28,9 @@ SYNC_STATES = ("Synced", "OutOfSync", "Unknown")
 #: Ends of queues' series, in the order of ``resources.RESOURCE_NAMES``, and what to divide by.
 QUEUE_UNITS = (("cpus", 1000), ("memory_bytes", 1), ("gpus", 1000))
 
+#: The label of an exemplar, and how long its value may be.
+_JOB = "job_name"
+_JOB_MAX = openmetrics.LABELS_MAX - len(_JOB)
 
 HOUR_S = 3600.0
 
@@ -69,14 +72,21 @@ class Text:
         self._samples[name].append(f"{name}{shown} {_number(value)}")
 
     def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """A histogram's buckets, sum and count."""
+        """A histogram's buckets, sum and count, and one job of each bucket where jobs are known."""
         lines = self._samples[name]
         pairs = list(zip(TABLE[name].labels, labels, strict=True))
         seen = 0
-        for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
+        bounds = (*histogram.bounds, math.inf)
+        for bucket, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
             seen += count
-            shown = _labels([*pairs, ("le", _number(bound))])
+            # "1.0", not "1": OpenMetrics has one way to write a bound, and both forms say the same
+            shown = _labels([*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))])
             lines.append(f"{name}_bucket{shown} {seen}")
+            exemplar = histogram.exemplars.get(bucket)
+            if exemplar is not None and len(exemplar.job) <= _JOB_MAX:
+                whose = _labels([(_JOB, exemplar.job)])
+                value, at = _number(exemplar.value), _number(exemplar.at)
+                lines.append(f"{openmetrics.EXEMPLAR}{whose} {value} {at}")
         lines.append(f"{name}_sum{_labels(pairs)} {_number(histogram.total)}")
         lines.append(f"{name}_count{_labels(pairs)} {seen}")
 

@@ -36,7 +36,10 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
 
     @contextlib.asynccontextmanager
     async def linked(_app: Litestar) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(service.link.run())]
+        tasks = [
+            asyncio.create_task(service.link.run()),
+            asyncio.create_task(service.node_pages.run()),
+        ]
         if service.submitter is not None:
             tasks.append(asyncio.create_task(service.submitter.run()))
         try:

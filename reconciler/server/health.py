@@ -1,19 +1,22 @@
 """Health, readiness and metrics: for machines, without tokens where a prober has none."""
 
+import asyncio
+import gzip
 import time
 from typing import Any
 
 import msgspec
-from litestar import MediaType, Response, get
+from litestar import MediaType, Request, Response, get
 from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from reconciler import metrics
-from reconciler.server import access, failures, services
+from reconciler.metrics import openmetrics
+from reconciler.server import accepting, access, failures, nodepages, services
 
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = f"{openmetrics.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
 _OPEN: dict[str, Any] = {access.OPTION: None}
 
 
@@ -50,39 +53,50 @@ async def readyz(state: State) -> Health:
     responses=failures.responses(401, 403, 503),
     summary="The cluster's series, for Prometheus",
 )
-async def cluster_metrics(state: State) -> Response[bytes]:
-    """The page as the loop published it after its last cycle, and what the server counted."""
+async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Response[bytes]:
+    """The page as the loop published it after its last cycle, and what the server counted.
+
+    As OpenMetrics, with a job as the exemplar of each bucket of waiting times, where that is asked
+    for; else in Prometheus' text format.
+    """
     service: services.Services = state.services
     published = service.link.published
     if published is None:
         raise failures.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
     sessions_open, others = service.sessions.counts()
     own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
-    return Response((published.metrics or b"") + own, media_type=PROMETHEUS)
+    page = published.metrics or b""
+    headers = {"Vary": "Accept"}
+    takes = request.headers.get("accept", "")
+    if accepting.weight(takes, openmetrics.MEDIA_TYPE) <= accepting.weight(takes, "text/plain"):
+        return Response(page + own, media_type=TEXT, headers=headers)
+    page = service.converted.of(page) + openmetrics.of(own) + openmetrics.END
+    return Response(page, media_type=OPENMETRICS, headers=headers)
 
 
 @get(
     "/metrics/nodes/{node:str}",
     media_type=MediaType.TEXT,
-    sync_to_thread=True,
     responses=failures.responses(400, 401, 403, 404, 503),
     summary="One node's series, for Prometheus",
 )
-def node_metrics(node: FromPath[str], state: State) -> Response[bytes]:
-    """The page of one node."""
+async def node_metrics(
+    node: FromPath[str], request: Request[Any, Any, State], state: State
+) -> Response[bytes]:
+    """The page of one node, as it was made when the node last reported."""
     service: services.Services = state.services
-    record = service.reader.node(node)
-    if record is None:
+    try:
+        page = await service.node_pages.page(node)
+    except nodepages.BusyError as error:
+        raise failures.Failure(503, str(error), retry_after_s=5.0) from None
+    if page is None:
         raise failures.Failure(404, f"node {node} is not known")
-    alive = service.reader.attempts_alive(node)
-    session = service.sessions.get(node)
-    page = metrics.render_node(
-        record,
-        alive,
-        service.sessions.gpu_usage(node),
-        words=dict(session.task_metrics) if session is not None else {},
-    )
-    return Response(page, media_type=PROMETHEUS)
+    headers = {"Vary": "Accept-Encoding"}
+    if accepting.weight(request.headers.get("accept-encoding", ""), "gzip"):
+        headers["Content-Encoding"] = "gzip"
+    else:
+        page = gzip.decompress(page)
+    return Response(page, media_type=TEXT, headers=headers)
 
 
 def counted(app: ASGIApp) -> ASGIApp:
@@ -119,13 +133,14 @@ class Target(msgspec.Struct, frozen=True):
 
 @get(
     "/v1/prometheus/targets",
-    sync_to_thread=True,
     responses=failures.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
-def targets(state: State) -> list[Target]:
-    """The cluster page and one page a node."""
+async def targets(state: State) -> list[Target]:
+    """The cluster page and one page a node, which are kept up to date from then on."""
     service: services.Services = state.services
+    nodes = await asyncio.to_thread(service.reader.nodes)
+    service.node_pages.listed(node.name for node in nodes)
     found = [Target([state.address], {"__metrics_path__": "/metrics", "job": "muster"})]
     found += [
         Target(
@@ -137,7 +152,7 @@ def targets(state: State) -> list[Target]:
                 "pool": node.pool,
             },
         )
-        for node in service.reader.nodes()
+        for node in nodes
     ]
     return found
 

@@ -6,9 +6,10 @@ import pathlib
 import time
 
 from reconciler import metrics
+from reconciler.metrics import openmetrics
 from reconciler.model import link, records
 from reconciler.operations import auditing, submission
-from reconciler.server import access, failures, relay, sessions
+from reconciler.server import access, failures, nodepages, relay, sessions
 from reconciler.server.link_client import LinkClient, LinkDownError
 from reconciler.store import Reader
 
@@ -32,13 +33,15 @@ class Services:
         self.gate = gate
         self.submitter = submitter
         self.answers = metrics.Answers()
+        self.converted = openmetrics.Converted()
         self.sessions = sessions.Sessions()
         self.relay = relay.Relay(self.sessions)
+        self.node_pages = nodepages.NodePages(self._node_page)
         self.stopping = asyncio.Event()
         self.published_changed = asyncio.Event()
         self.link = LinkClient(
             link_path,
-            on_update=self.sessions.update,
+            on_update=self._updated,
             on_connect=self.sessions.forget_orders,
             on_published=self._published,
             on_answer=self._answered,
@@ -59,6 +62,25 @@ class Services:
         # whoever waits holds the old event; the next wait gets the new one
         self.published_changed.set()
         self.published_changed = asyncio.Event()
+
+    def _updated(self, message: link.NodeUpdate) -> None:
+        self.sessions.update(message)
+        self.node_pages.told(message.node)
+
+    def _node_page(self, node: str) -> bytes | None:
+        """A node's page, of its record and what it said since that was written."""
+        record = self.reader.node(node)
+        if record is None:
+            return None
+        session = self.sessions.get(node)
+        if session is None:
+            return metrics.render_node(record, self.reader.attempts_alive(node))
+        return metrics.render_node(
+            session.newest(record),
+            self.reader.attempts_alive(node),
+            session.gpu_usage,
+            words=dict(session.task_metrics),
+        )
 
     def _answered(self, message: link.OverrideAnswered) -> None:
         asked = self._asked.get(message.id)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model import devices, link, taskwords, wire
+from reconciler.model import devices, link, records, taskwords, wire
 
 #: The most nodes that are remembered; a report of a further one is refused.
 NODES_MAX = 50_000
@@ -53,6 +53,9 @@ class Session:
         self.released = False
         self.updates = 0
         self.answered_at: float | None = None
+        #: What the node used when it last said so; when it last said anything, by the wall clock.
+        self.usage: records.NodeUsage | None = None
+        self.reported_at = 0.0
         #: What the node's GPUs did when it last said so.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
@@ -65,6 +68,14 @@ class Session:
             self.task_metrics[one.attempt] = taskwords.bounded(one)
         while len(self.task_metrics) > METRICS_TASKS_MAX:
             del self.task_metrics[next(iter(self.task_metrics))]
+
+    def newest(self, record: records.NodeRecord) -> records.NodeRecord:
+        """A node's record with times and usage as they were told since; those are written late."""
+        reported_at = max(self.reported_at, record.last_report_at)
+        usage = record.usage
+        if self.usage is not None and self.usage.at >= usage.at:
+            usage = self.usage
+        return msgspec.structs.replace(record, last_report_at=reported_at, usage=usage)
 
     def update(self, message: link.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""

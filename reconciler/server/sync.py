@@ -185,12 +185,16 @@ async def sync(
     entered = session.enter(who, published.poll_s, service.sessions.clock())
     if isinstance(entered, sessions.Busy):
         raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+    session.reported_at = time.time()
+    if said.usage is not None:
+        session.usage = said.usage
     if said.gpu_usage is not None:
         session.gpu_usage = said.gpu_usage[:GPUS_MAX]
         said = msgspec.structs.replace(said, gpu_usage=None)
     if said.task_metrics is not None:
         session.hear(said.task_metrics)
         said = msgspec.structs.replace(said, task_metrics=None)
+    service.node_pages.told(node)
     closed = False
     talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
     cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None

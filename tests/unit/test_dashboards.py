@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import encoder
+from grafana_foundation_sdk.models import dashboard as models
 
 from grafana import build
 from reconciler import metrics
@@ -97,8 +99,76 @@ def test_a_dashboard_leads_to_the_others_and_shows_commits_and_evictions(name: s
     assert any(one["tags"] == ["muster"] and one["asDropdown"] for one in document["links"])
 
 
+def dropped(written: Json, read: Json, path: str = "") -> Iterator[str]:
+    """Where something was written that did not come back."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
+            if key not in read:
+                if value is not None:
+                    yield f"{path}.{key}"
+            else:
+                yield from dropped(value, read[key], f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(read, list):
+        if len(written) != len(read):
+            yield path
+        for position, (one, other) in enumerate(zip(written, read, strict=False)):
+            yield from dropped(one, other, f"{path}[{position}]")
+    elif written != read:
+        yield path
+
+
+@EACH
+def test_every_field_is_one_that_grafana_knows(name: str) -> None:
+    """The types of Grafana's own schema read all of it: a field that they lack would be dropped."""
+    document = json.loads(BUILT[name])
+    read = models.Dashboard.from_json(json.loads(BUILT[name]))
+    again = json.loads(json.dumps(read, cls=encoder.JSONEncoder))
+    assert list(dropped(document, again)) == []
+    assert document["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in document["panels"] if panel.get("id") is not None]
+    assert len(ids) == len(set(ids))
+
+
+#: What Grafana's documentation of provisioning names, of the parts that are used.
+SOURCE_FIELDS = {"name", "uid", "type", "access", "url", "isDefault", "jsonData"}
+PROVIDER_FIELDS = {
+    "name", "folder", "folderUid", "type", "allowUiUpdates", "options", "updateIntervalSeconds",
+    "disableDeletion", "orgId",
+}  # fmt: skip
+
+
+def test_what_is_provisioned_is_in_grafanas_form() -> None:
+    sources = yaml.safe_load((ROOT / "provisioning/datasources/prometheus.yaml").read_text())
+    assert sources["apiVersion"] == 1
+    (source,) = sources["datasources"]
+    assert set(source) <= SOURCE_FIELDS
+    assert (source["type"], source["access"]) == ("prometheus", "proxy")
+    (leads,) = source["jsonData"]["exemplarTraceIdDestinations"]
+    # one dollar sign begins a variable of Grafana's environment, two are one
+    assert leads["url"] == "/d/muster-jobs?var-job_name=$${__value.raw}"
+    assert "jobs.json" in BUILT
+    providers = yaml.safe_load((ROOT / "provisioning/dashboards/muster.yaml").read_text())
+    assert providers["apiVersion"] == 1
+    (provider,) = providers["providers"]
+    assert set(provider) <= PROVIDER_FIELDS
+    assert provider["type"] == "file"
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    mounted = dict(one.split(":")[:2] for one in compose["services"]["grafana"]["volumes"])
+    assert mounted["./dashboards"] == provider["options"]["path"]
+    assert mounted["./provisioning"] == "/etc/grafana/provisioning"
+
+
+#: What the Compose Specification names, of the parts that are used.
+SERVICE_FIELDS = {"image", "network_mode", "command", "environment", "volumes", "restart"}
+
+
 def test_all_that_is_provisioned_is_there_and_pinned() -> None:
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    assert set(compose) == {"name", "services", "volumes"}
+    for service in compose["services"].values():
+        assert set(service) <= SERVICE_FIELDS
+        named = {one.split(":")[0] for one in service["volumes"] if one[0] not in "./$"}
+        assert named <= set(compose["volumes"])
     for name, service in compose["services"].items():
         assert re.search(r":v?[0-9]+\.[0-9]+\.[0-9]+$", service["image"]), name
         for volume in service["volumes"]:

@@ -10,10 +10,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from reconciler import metrics
 from reconciler.core import reconcile
-from reconciler.metrics import counting, sums, table
+from reconciler.metrics import counting, openmetrics, pages, sums, table
 from reconciler.model import (
     desired,
     drift,
@@ -158,6 +159,12 @@ def parse(page: str) -> dict[str, Any]:
     return families
 
 
+def families_of(page: bytes) -> list[Any]:
+    """The families of a page in OpenMetrics."""
+    read: Any = openmetrics_parser.text_string_to_metric_families
+    return list(read(page.decode()))
+
+
 def values(page: str, name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
@@ -252,8 +259,44 @@ def test_a_histogram_is_cumulative() -> None:
     ]
     assert dict(buckets)["0.005"] == 0
     assert dict(buckets)["0.01"] == 3
-    assert dict(buckets)["10"] == 3
+    assert dict(buckets)["10.0"] == 3
     assert buckets[-1] == ("+Inf", 4)
+
+
+def test_as_openmetrics_it_is_the_same_page_with_a_job_in_each_bucket_of_waiting_times() -> None:
+    plain = (cluster_page() + server_page()).encode()
+    whole = openmetrics.of(plain) + openmetrics.END
+    families = {one.name: one for one in families_of(whole)}
+    samples = {
+        (one.name, *sorted(one.labels.items())): one.value
+        for family in families.values()
+        for one in family.samples
+    }
+    assert samples == {
+        (one.name, *sorted(one.labels.items())): one.value
+        for family in parser.text_string_to_metric_families(plain.decode())
+        for one in family.samples
+    }
+    told = {
+        (one.labels["le"], one.exemplar.labels["job_name"], one.exemplar.value)
+        for one in families["muster_job_wait_seconds"].samples
+        if one.exemplar is not None
+    }
+    assert told == {("1.0", "done", 1.0), ("5.0", "train", 3.0)}
+    ran = [one.exemplar for one in families["muster_job_run_seconds"].samples if one.exemplar]
+    assert [(one.labels, one.value, float(one.timestamp)) for one in ran] == [
+        ({"job_name": "done"}, 2.0, 103.0)
+    ]
+
+
+def test_a_name_too_long_for_an_exemplar_is_left_out() -> None:
+    page = pages.Text("cluster")
+    waits = metrics.Histogram((1.0,))
+    waits.observe(0.5, job="x" * 120, at=1.0)
+    waits.observe(2.0, job="x" * 121, at=1.0)
+    page.put_histogram("muster_job_run_seconds", waits)
+    (family,) = families_of(openmetrics.of(page.render()) + openmetrics.END)
+    assert [bool(one.exemplar) for one in family.samples] == [True, False, False, False]
 
 
 def test_jobs_are_counted_as_they_change() -> None:

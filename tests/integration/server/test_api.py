@@ -159,10 +159,47 @@ def test_metrics_are_served(filled: parts.Served) -> None:
     page = filled.client.get("/metrics/nodes/n1")
     found = {family.name for family in parser.text_string_to_metric_families(page.text)}
     assert "muster_node_gpus" in found
+    packed = filled.client.get("/metrics/nodes/n1", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    plain = filled.client.get("/metrics/nodes/n1", headers={"Accept-Encoding": "gzip;q=0"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == packed.text
     assert filled.client.get("/metrics/nodes/n9").status_code == 404
     cluster, node = filled.client.get("/v1/prometheus/targets").json()
     assert cluster["targets"] == [filled.address.removeprefix("http://")]
     assert node["labels"]["__metrics_path__"] == "/metrics/nodes/n1"
+
+
+def test_openmetrics_is_for_those_who_put_it_first(filled: parts.Served) -> None:
+    def kind(accept: str) -> str:
+        answer = filled.client.get("/metrics", headers={"Accept": accept})
+        assert answer.text.endswith("\n# EOF\n") == (
+            "openmetrics" in answer.headers["content-type"]
+        )
+        return str(answer.headers["content-type"].split(";")[0])
+
+    prometheus = (
+        "application/openmetrics-text;version=1.0.0;q=0.5,"
+        "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+    )
+    assert kind(prometheus) == "application/openmetrics-text"
+    assert kind("text/plain, application/openmetrics-text;q=0.5") == "text/plain"
+    assert kind("*/*") == "text/plain"
+    assert kind("application/openmetrics-text;q=often") == "text/plain"
+
+
+def test_a_report_is_on_the_nodes_page(filled: parts.Served) -> None:
+    def load() -> float | None:
+        page = filled.client.get("/metrics/nodes/n1").text
+        found = {
+            family.name: family.samples[0].value
+            for family in parser.text_string_to_metric_families(page)
+        }
+        return found.get("muster_node_load1")
+
+    load()
+    filled.sync(usage=records.NodeUsage(at=1e9, load_1m=7.25))
+    filled.until(lambda: load() == 7.25)
 
 
 def test_what_is_not_built_says_so(served: parts.Served) -> None:

@@ -126,8 +126,18 @@ class Prometheus(_Program):
             f"--config.file={configuration}",
             f"--storage.tsdb.path={self.folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
+            "--enable-feature=exemplar-storage",
             "--log.level=warn",
         )
+
+    def exemplars(self, series: str) -> list[Json]:
+        """The exemplars of the last ten minutes of a series, as it keeps them."""
+        now = time.time()
+        parameters: dict[str, str | float] = {"query": series, "start": now - 600, "end": now}
+        answer = httpx.get(f"{self.url}/api/v1/query_exemplars", params=parameters, timeout=30)
+        found = answer.json()
+        assert found["status"] == "success", (series, found)
+        return [one for each in found["data"] for one in each["exemplars"]]
 
     def query(self, expression: str, at: float | None = None) -> list[Json]:
         """The samples of an instant query; an error of the query is an error."""

@@ -154,6 +154,17 @@ def test_no_panel_is_empty(
     assert len({row[0] for row in table}) == len(BUILT)
 
 
+def test_a_job_stands_for_the_waiting_times_of_its_bucket(prometheus: peers.Prometheus) -> None:
+    """Prometheus asks for OpenMetrics, and keeps the exemplars that it is given."""
+
+    def named() -> set[str]:
+        found = prometheus.exemplars("muster_job_wait_seconds_bucket")
+        return {one["labels"]["job_name"] for one in found}
+
+    assert peers.until(named, "an exemplar") <= {*JOBS, "again"}
+    assert prometheus.query("muster_cycles_total")  # a counter keeps its name in both forms
+
+
 def test_annotations_can_be_asked(prometheus: peers.Prometheus) -> None:
     """Commits were made; evictions may have been none, so they only have to be understood."""
     document = json.loads(next(iter(BUILT.values())))

@@ -1,0 +1,178 @@
+"""``muster logs``: what tasks wrote, over tries, restarts and requeues; of one task or of all.
+
+The controller streams one task at a time. Of several this asks one by one, or, where they are
+followed, side by side, and writes whole lines under their tasks' names.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import context, lazily, terminal
+from reconciler.model import states, times
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
+else:
+    clients = lazily.module("reconciler.operations.client")
+
+Json = Any
+#: The most tasks that are shown together; a node serves as many readers at a time.
+TASKS_MAX = 64
+#: Of how many attempts tasks are known.
+ATTEMPTS_MAX = 1000
+#: How often it is looked whether a job has tasks by now.
+LOOK_EVERY_S = 2.0
+#: The longest line that is held back until its end comes.
+LINE_BYTES_MAX = 64 * 1024
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(logs)
+
+
+def logs(
+    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+    ] = None,
+    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
+    *,
+    all_tasks: Annotated[
+        bool, typer.Option("--all-tasks", help="Every task, lines under its name.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="All tries, each under a heading.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Tries that ran after 2h (ago), or a time.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Tries that ran before then, likewise.")
+    ] = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Print what a task wrote.
+
+    Without --task and --element it is the first task, of the first element of an array; with
+    --all-tasks all tasks of the element. With --all, --since or --until it is every try that ran
+    in that time, the oldest first; lines of a task bear no times, so that a try is shown as a
+    whole. --follow goes on through retries and requeues.
+
+    Example: muster logs train --task worker-0 -f
+
+    Example: muster logs train --all-tasks --stderr
+
+    Example: muster logs train --all --since 12h
+    """
+    if all_tasks and task is not None:
+        terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
+    query = {"stream": "stderr" if stderr else "stdout", "follow": "true" if follow else "false"}
+    for option, value in (("task", task), ("element", element), ("attempt", attempt), ("run", run)):
+        if value is not None:
+            query[option] = str(value)
+    if every:
+        query["every"] = "true"
+    for option, text in (("since", since), ("until", until)):
+        if text is not None:
+            query[option] = times.format_time(context.moment(f"--{option}", text, time.time()))
+    with context.controller(server, token_file) as api:
+        try:
+            if all_tasks:
+                _show_all(api, name, query)
+            else:
+                for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+    """Every task of the element: one after the other, or all at once where they are followed."""
+    tasks, over = _tasks(api, name, query)
+    while not tasks and not over and query["follow"] == "true":
+        time.sleep(LOOK_EVERY_S)
+        tasks, over = _tasks(api, name, query)
+    if not tasks:
+        terminal.note(f"no task of job {name} has been started yet")
+        return
+    if len(tasks) > TASKS_MAX:
+        terminal.note(
+            f"job {name} has {len(tasks)} tasks, of which the first {TASKS_MAX} are shown; "
+            "--task shows another"
+        )
+        tasks = tasks[:TASKS_MAX]
+    width = max(map(len, tasks))
+
+    def show(task: str) -> None:
+        pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "task": task})
+        head = f"{task:<{width}} | ".encode()
+        for line in lines(pieces):
+            # one write a line: those of other tasks come between lines, never within one
+            sys.stdout.buffer.write(head + line + b"\n")
+            sys.stdout.buffer.flush()
+
+    if query["follow"] != "true":
+        for task in tasks:
+            show(task)
+        return
+    _side_by_side(show, tasks)
+
+
+def _side_by_side(show: Any, tasks: list[str]) -> None:
+    failed: list[Exception] = []
+
+    def guarded(task: str) -> None:
+        try:
+            show(task)
+        except Exception as error:
+            failed.append(error)  # the main thread tells it
+
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _tasks(api: "clients.Client", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
+    """The tasks of the element that were ever started, by name; whether the job is over."""
+    asked = {key: query[key] for key in ("run",) if key in query}
+    element = query.get("element", "0")
+    item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **asked)["job"]
+    found = {one["task"] for one in item.get("attempts") or []}
+    return sorted(found, key=_place), item["state"] in states.FINISHED_JOB_STATES
+
+
+def _place(task: str) -> tuple[str, int]:
+    """By group, then by number."""
+    group, _, index = task.rpartition("-")
+    return group, int(index) if index.isdigit() else 0
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines without their ends; one that is too long is broken."""
+    held = b""
+    for piece in pieces:
+        *whole, held = (held + piece).split(b"\n")
+        yield from whole
+        while len(held) > LINE_BYTES_MAX:
+            yield held[:LINE_BYTES_MAX]
+            held = held[LINE_BYTES_MAX:]
+    if held:
+        yield held

@@ -1,0 +1,37 @@
+"""The cluster's page as OpenMetrics, for those who ask for it: the form that has exemplars.
+
+The loop renders one page, in Prometheus' text format, in which an exemplar is a comment below its
+sample. The two forms differ in little more: families of counters are named without ``_total``, and
+the page has an end.
+"""
+
+import re
+
+MEDIA_TYPE = "application/openmetrics-text"
+#: How an exemplar stands in the text format.
+EXEMPLAR = "# EXEMPLAR "
+#: The most characters that names and values of an exemplar's labels may have together.
+LABELS_MAX = 128
+
+END = b"# EOF\n"
+_FAMILY = re.compile(rb"^(# (?:HELP|TYPE) [a-z0-9_]+)_total ", re.MULTILINE)
+
+
+def of(page: bytes) -> bytes:
+    """A page in Prometheus' text format as OpenMetrics, but for its end."""
+    page = page.replace(f"\n{EXEMPLAR}".encode(), b" # ")
+    return _FAMILY.sub(rb"\1 ", page)
+
+
+class Converted:
+    """The OpenMetrics form of the page that was converted last."""
+
+    def __init__(self) -> None:
+        self._page = b""
+        self._converted = b""
+
+    def of(self, page: bytes) -> bytes:
+        """``page``, converted once however often it is asked for."""
+        if page is not self._page:
+            self._page, self._converted = page, of(page)
+        return self._converted

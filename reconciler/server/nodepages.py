@@ -1,0 +1,197 @@
+"""The nodes' pages for Prometheus, made as reports come: a scrape hands out what is there already.
+
+A report, or news from the loop, makes a node's page outdated; a task beside the exchanges makes it
+anew in a thread. It does so only for nodes whose pages somebody reads, for each at most every
+``EVERY_S``, and all together in at most ``PART`` of its time: where that is not enough, pages grow
+older, the oldest first in line, and say by their timestamps how old they are. A page that nobody
+has read for a while is the only one that has to be waited for. They are kept packed, as Prometheus
+takes them.
+"""
+
+import asyncio
+import contextlib
+import gzip
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from reconciler.store import StoreError
+
+_LOG = logging.getLogger(__name__)
+
+#: The least time between two pages of one node.
+EVERY_S = 5.0
+#: A page of a silent node is made anew so often, since its state may be another one.
+SILENT_S = 30.0
+#: How long a page is kept up to date after it was read, or listed as something to read.
+WANTED_S = 600.0
+#: The part of its time that the task spends on making pages, at the most.
+PART = 0.25
+#: How many are made before the next look at what is due.
+BATCH = 8
+#: The longest time between two looks.
+LOOK_EVERY_S = 0.25
+#: How long somebody waits for a page that is not there, and how many such pages there may be.
+WAIT_S = 20.0
+WAITED_MAX = 4096
+#: Quick packing: a page shrinks to a tenth all the same.
+_LEVEL = 1
+
+#: Made pages by node, packed; None: no such node; or why it can't be told now.
+Made = dict[str, bytes | StoreError | None]
+
+
+class BusyError(Exception):
+    """A page was not made in time; says why."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A node's page, packed by gzip, and when it was made by the clock of ``NodePages``."""
+
+    packed: bytes
+    made_at: float
+
+
+class NodePages:
+    """The pages of all nodes that somebody reads.
+
+    Args:
+        render: makes a page, None for a node that is not known; called in a thread.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, render: Callable[[str], bytes | None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._render = render
+        self._clock = clock
+        #: What was made longest ago stands first.
+        self._pages: dict[str, Page] = {}
+        #: When a node's page was last read, or listed.
+        self._wanted: dict[str, float] = {}
+        #: Of which there is news that is on no page yet, the oldest news first.
+        self._outdated: dict[str, None] = {}
+        self._waited: dict[str, asyncio.Future[bytes | None]] = {}
+        self._asked = asyncio.Event()
+
+    def listed(self, nodes: Iterable[str]) -> None:
+        """Somebody was told which pages there are, and will come to read them."""
+        now = self._clock()
+        for node in nodes:
+            self._wanted[node] = now
+            if node not in self._pages:
+                self._outdated.setdefault(node)
+
+    def told(self, node: str) -> None:
+        """A node has reported, or the loop has said something of it."""
+        if node in self._wanted:
+            self._outdated.setdefault(node)
+
+    async def page(self, node: str) -> bytes | None:
+        """A node's page, packed by gzip; None where there is no such node.
+
+        Raises:
+            BusyError: it is not there, and was not made in time.
+            StoreError: it is not there, and can't be made now.
+        """
+        found = self._pages.get(node)
+        if found is not None:
+            self._wanted[node] = self._clock()
+            return found.packed
+        waited = self._waited.get(node)
+        if waited is None:
+            if len(self._waited) >= WAITED_MAX:
+                raise BusyError(f"{WAITED_MAX} pages of nodes are waited for already")
+            waited = self._waited[node] = asyncio.get_running_loop().create_future()
+            self._wanted[node] = self._clock()
+            self._asked.set()
+        try:
+            return await asyncio.wait_for(asyncio.shield(waited), WAIT_S)
+        except TimeoutError:
+            raise BusyError(f"the page of node {node} was not made in {WAIT_S:.0f} s") from None
+
+    async def run(self) -> None:
+        """Keep pages up to date until cancelled."""
+        while True:
+            due = self.due()
+            if due:
+                began = self._clock()
+                self.take(await asyncio.to_thread(self.make, due))
+                await asyncio.sleep((self._clock() - began) * (1 - PART) / PART)
+                continue
+            self._asked.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_S)
+
+    def due(self) -> list[str]:
+        """The next nodes whose pages are to be made; those that somebody waits for first."""
+        now = self._clock()
+        found = dict.fromkeys(list(self._waited)[:BATCH])
+        for node in list(self._outdated):
+            if len(found) >= BATCH:
+                break
+            page = self._pages.get(node)
+            if now - self._wanted.get(node, now) > WANTED_S:
+                self._forget(node)
+            elif page is None or now - page.made_at >= EVERY_S:
+                found.setdefault(node)
+        for node, page in list(self._pages.items()):
+            if len(found) >= BATCH or now - page.made_at < SILENT_S:
+                break
+            if now - self._wanted.get(node, now) > WANTED_S:
+                self._forget(node)
+            else:
+                found.setdefault(node)
+        for node in found:  # news that comes while it is being made is for the next page
+            self._outdated.pop(node, None)
+        return list(found)
+
+    def make(self, nodes: Sequence[str]) -> Made:
+        """Make pages; to be called in a thread."""
+        made: Made = {}
+        for node in nodes:
+            try:
+                text = self._render(node)
+            except StoreError as error:
+                made[node] = error
+            except Exception as error:  # one page must not cost the others theirs
+                _LOG.exception("the page of node %s can't be made", node)
+                made[node] = StoreError(f"the page of node {node} can't be made: {error}")
+            else:
+                made[node] = None if text is None else gzip.compress(text, _LEVEL, mtime=0)
+        return made
+
+    def take(self, made: Made) -> None:
+        """Keep what was made, and give it to those who wait for it."""
+        now = self._clock()
+        for node, page in made.items():
+            waited = self._waited.pop(node, None)
+            if isinstance(page, bytes):
+                self._pages.pop(node, None)
+                self._pages[node] = Page(page, now)
+            elif page is None:
+                self._forget(node)
+            else:
+                self._failed(node, now)
+            if waited is None or waited.done():
+                continue
+            if isinstance(page, StoreError):
+                waited.set_exception(page)
+                waited.exception()  # whoever waited may be gone
+            else:
+                waited.set_result(page)
+
+    def _failed(self, node: str, now: float) -> None:
+        """A page that could not be made anew stands, and is tried again later."""
+        before = self._pages.pop(node, None)
+        if before is None:
+            self._forget(node)
+        else:
+            self._pages[node] = Page(before.packed, now)
+
+    def _forget(self, node: str) -> None:
+        self._pages.pop(node, None)
+        self._wanted.pop(node, None)
+        self._outdated.pop(node, None)

@@ -1,0 +1,90 @@
+"""``muster logs`` of several tasks: whole lines under their names, side by side or in order."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from reconciler.cli import tasklogs
+from reconciler.operations import client as clients
+
+
+class Api:
+    """A controller's answers: attempts of one job, and what its tasks wrote."""
+
+    def __init__(self, written: Mapping[str, list[bytes]], state: str = "Running") -> None:
+        self.written = written
+        self.state = state
+        self.asked: list[Mapping[str, str]] = []
+        #: While two tasks are followed each waits for the other to have been asked for too.
+        self.together = threading.Barrier(len(written) or 1)
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert path == "/v1/jobs/train"
+        attempts = [{"task": task} for task in (*self.written, *self.written)]
+        return {"job": {"attempts": attempts, "state": self.state}}
+
+    def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        self.asked.append(query)
+        if query["follow"] == "true":
+            self.together.wait(60)
+        yield from self.written[query["task"]]
+
+
+def shown(
+    api: Api, capfdbinary: pytest.CaptureFixture[bytes], **query: str
+) -> tuple[list[bytes], str]:
+    tasklogs._show_all(
+        cast("clients.Client", api), "train", {"follow": "false", "stream": "stdout"} | query
+    )
+    out, err = capfdbinary.readouterr()
+    return out.splitlines(), err.decode()
+
+
+def test_tasks_are_shown_in_the_order_of_their_numbers(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    api = Api({"main-10": [b"c\n"], "main-2": [b"a", b"\nb"], "head-0": [b"\xff\n"]})
+    assert shown(api, capfdbinary)[0] == [
+        b"head-0  | \xff",
+        b"main-2  | a",
+        b"main-2  | b",
+        b"main-10 | c",
+    ]
+
+
+def test_tasks_that_are_followed_are_read_at_the_same_time(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    many = [b"x" * 50 + b"\n"] * 200
+    lines, _ = shown(Api({"main-0": many, "main-1": many}), capfdbinary, follow="true")
+    assert sorted(lines) == [b"main-0 | " + b"x" * 50] * 200 + [b"main-1 | " + b"x" * 50] * 200
+
+
+def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    api = Api({f"main-{number}": [b"x\n"] for number in range(tasklogs.TASKS_MAX + 6)})
+    lines, err = shown(api, capfdbinary)
+    assert len(lines) == tasklogs.TASKS_MAX
+    assert "job train has 70 tasks, of which the first 64 are shown" in " ".join(err.split())
+
+
+def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for follow in ("false", "true"):
+        lines, err = shown(Api({}, "Cancelled"), capfdbinary, follow=follow)
+        assert (lines, err) == ([], "no task of job train has been started yet\n")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        ([b"a\nb"], [b"a", b"b"]),
+        ([b"a", b"", b"b\n", b"\n"], [b"ab", b""]),
+        ([b"x" * (tasklogs.LINE_BYTES_MAX + 1)], [b"x" * tasklogs.LINE_BYTES_MAX, b"x"]),
+    ],
+)
+def test_lines_are_put_together(pieces: list[bytes], expected: list[bytes]) -> None:
+    assert list(tasklogs.lines(pieces)) == expected
