@@ -216,32 +216,46 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         nodes = [Node(bed, number) for number in range(1, options.nodes + 1)]
         _fill(bed, nodes)
         whole = [_scrape(bed, "/metrics") for _ in range(options.times)]
-        part = [
-            _scrape(bed, f"/metrics/nodes/{nodes[number % len(nodes)].name}")
-            for number in range(options.times)
-        ]
-        alone, watched = [], []
+        names = [nodes[number % len(nodes)].name for number in range(options.times)]
+        first, part = ([_scrape(bed, f"/metrics/nodes/{one}") for one in names] for _ in range(2))
+        bed.api.data("/v1/prometheus/targets")  # all pages are kept from here on
+        alone: list[float] = []
+        watched: list[float] = []
+        busy: list[float] = []
         for _ in range(2):
             alone.append(_cycle_s(bed, nodes, options.seconds / 2, scraped=False))
+            began, before_s = time.monotonic(), _server_cpu_s(bed)
             watched.append(_cycle_s(bed, nodes, options.seconds / 2, scraped=True))
+            busy.append((_server_cpu_s(bed) - before_s) / (time.monotonic() - began))
         published_s = _phase_s(bed, "publish")
     row = situations.row
     return [
         row("cluster_page_s", statistics.median(s for s, _ in whole), "s", below=_GOAL_S),
         row("cluster_page_max_s", max(s for s, _ in whole), "s", below=_GOAL_S),
         row("cluster_page_kib", whole[-1][1] / 1024, "KiB"),
+        row("node_page_first_s", statistics.median(s for s, _ in first), "s"),
         row("node_page_s", statistics.median(s for s, _ in part), "s"),
         row("node_page_kib", part[-1][1] / 1024, "KiB"),
         row("publish_s", published_s, "s"),
         row("cycle_unscraped_s", statistics.mean(alone), "s"),
         row("cycle_scraped_s", statistics.mean(watched), "s"),
         row("cycle_scraped_to_unscraped", statistics.mean(watched) / statistics.mean(alone), "x"),
+        row("server_cores_scraped", statistics.mean(busy), "cores"),
     ]
 
 
 def _phase_s(bed: cluster.Bed, phase: str) -> float:
     """The mean time of one phase of a cycle."""
     cycles, _ = _spent(bed)
+    return _value(bed, f'muster_cycle_phase_seconds_total{{phase="{phase}"}}') / cycles
+
+
+def _server_cpu_s(bed: cluster.Bed) -> float:
+    """The CPU time of the server process up to now."""
+    return _value(bed, "muster_api_process_cpu_seconds_total")
+
+
+def _value(bed: cluster.Bed, series: str) -> float:
+    """One value of the cluster's page."""
     text = b"".join(bed.api.stream("/metrics", {})).decode()
-    name = f'muster_cycle_phase_seconds_total{{phase="{phase}"}}'
-    return float(text.split(f"\n{name} ")[1].split("\n")[0]) / cycles
+    return float(text.split(f"\n{series} ")[1].split("\n")[0])
