@@ -13,7 +13,7 @@ from reconciler.core import held as holders
 from reconciler.core import learning, pending, quotas, resizing, waiting, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, records, resources
 from reconciler.model.reasons import Reason
 from reconciler.model.states import AttemptState, JobState
 from reconciler.scheduling import snapshot as columns
@@ -39,6 +39,15 @@ class Waiting:
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
     pressed: list[columns.Claim] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Granted:
+    """What caps leave of a job's elements: how many, each asking ``tasks``, its minimum or all."""
+
+    count: int
+    tasks: tuple[resources.Resources, ...]
+    capped: bool
 
 
 class Maker:
@@ -82,8 +91,13 @@ class Maker:
             record = draft.record() if draft else work.observed.jobs[name]
             self._job(record)
         self._capped.sort(key=lambda one: one[:2])
+        granted = {
+            record.name: self._promised(record, ready)
+            for _, _, record, ready, _ in self._capped
+            if record.name in work.observed.promised
+        }
         for _, _, record, ready, shape in self._capped:
-            self._under_quota(record, ready, shape)
+            self._under_quota(record, ready, shape, granted.get(record.name))
         # What grows may have of a cap what is left when all that waits has been let through.
         for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
             self._growth(record, shape, claimed)
@@ -123,15 +137,34 @@ class Maker:
         self._made.reasons[key] = (reason,)
         self._made.reason_of[job] = key
 
-    def _under_quota(self, record: records.JobRecord, ready: waiting.Readiness, shape: int) -> None:
-        spec = record.spec
+    def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
+        """What an element asks of caps; whether its minimum alone, the whole being too much."""
         tasks = tuple(group.resources.times(group.count) for group in spec.groups)
-        # Where the whole of an elastic element is too much, its minimum may start all the same.
-        capped = spec.is_elastic and self._accounts.refusal(spec, tasks) is not None
-        if capped:
-            tasks = tuple(group.resources.times(group.least) for group in spec.groups)
-        startable, reason = self._accounts.admit(spec, ready.startable, tasks)
-        if reason is not None:
+        if not spec.is_elastic or self._accounts.refusal(spec, tasks) is None:
+            return tasks, False
+        return tuple(group.resources.times(group.least) for group in spec.groups), True
+
+    def _promised(self, record: records.JobRecord, ready: waiting.Readiness) -> _Granted:
+        """Let those elements through that room is kept for, before anything else that waits."""
+        tasks, capped = self._asked(record.spec)
+        kept = min(self._work.observed.promised[record.name], ready.startable)
+        count = self._accounts.admit_promised(record.spec, kept, tasks)
+        return _Granted(count, tasks, capped)
+
+    def _under_quota(
+        self,
+        record: records.JobRecord,
+        ready: waiting.Readiness,
+        shape: int,
+        granted: _Granted | None,
+    ) -> None:
+        spec = record.spec
+        if granted is None:
+            granted = _Granted(0, *self._asked(spec))
+        tasks, capped = granted.tasks, granted.capped
+        startable, reason = self._accounts.admit(spec, ready.startable - granted.count, tasks)
+        startable += granted.count
+        if not startable and reason is not None:
             self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
             return
         held_back = None

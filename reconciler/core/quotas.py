@@ -2,7 +2,9 @@
 
 A ``Gate`` knows what is in use by everyone whom a ``Quota`` holds for. What waits comes to it in
 order of priority and arrival; it says how many elements may start, or which cap forbids it. What
-is let through is counted at once, so that a cap holds whatever the scheduler then starts.
+is let through is counted at once, so that a cap holds whatever the scheduler then starts. Elements
+that room is kept for come before all others: what has left for them would else be let through in
+their place, start, have to leave for them again, and so on.
 """
 
 import math
@@ -116,10 +118,33 @@ class Accounts:
             if not count:
                 return 0, reason
             allowed = min(allowed, count)
+        self._let_through(accounts, spec, each, allowed)
+        return allowed, None
+
+    def _let_through(
+        self, accounts: tuple[Account, ...], spec: desired.Job, each: list[int], times: int
+    ) -> None:
         for account in accounts:
             account.jobs.add(spec.name)
-            _count_in(account, spec, each, allowed)
-        return allowed, None
+            _count_in(account, spec, each, times)
+
+    def admit_promised(
+        self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
+    ) -> int:
+        """How many of the elements that room is kept for may start; they are counted.
+
+        Args:
+            spec, tasks: as for :meth:`admit`, which is to be asked about the others afterwards.
+            elements: for how many room is kept.
+        """
+        accounts = self.of(spec)
+        each = _sums(tasks)
+        if any(_over_running(account, spec) for account in accounts):
+            return 0
+        allowed = min([elements, *(self._fitting(one, spec, each)[0] for one in accounts)])
+        if allowed:
+            self._let_through(accounts, spec, each, allowed)
+        return allowed
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
         """Why no element may start besides those that were let through; None: one more may."""
@@ -196,14 +221,19 @@ def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
             f"Quota {quota.name} considers {quota.pending} jobs of {_whom(quota)} at a time",
             unblocks="the start of one before it, or a higher spec.jobs.pending",
         )
+    return _over_running(account, spec)
+
+
+def _over_running(account: Account, spec: desired.Job) -> Reason | None:
+    quota = account.quota
     many = len(account.jobs) - (spec.name in account.jobs)
-    if quota.running is not None and many >= quota.running:
-        return Reason(
-            ReasonCode.OVER_LIMIT,
-            f"Quota {quota.name} lets {quota.running} jobs of {_whom(quota)} run at once",
-            unblocks="the end of one of them, or a higher spec.jobs.running",
-        )
-    return None
+    if quota.running is None or many < quota.running:
+        return None
+    return Reason(
+        ReasonCode.OVER_LIMIT,
+        f"Quota {quota.name} lets {quota.running} jobs of {_whom(quota)} run at once",
+        unblocks="the end of one of them, or a higher spec.jobs.running",
+    )
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:

@@ -95,18 +95,12 @@ class Outcome(msgspec.Struct, frozen=True):
     ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
     ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
     list, and so are ``remedies`` and ``overrides``. ``answers`` says of each of
-    ``Observed.asked``, by its id, why it was refused; empty where it was not. ``promised`` is the
-    room kept for what waits for others to leave, by job. ``queues`` is None where it is as in the
-    cycle before. ``left_jobs`` and ``left_nodes`` are names of those that leave the memory;
-    ``look_at`` is when to look for more. ``standing`` is what this cycle's schedule holds for, None
-    where it changed what it was made from.
-    list, and so is ``overrides``. ``provisions`` are the records of pools that changed, None
-    for one that goes. ``answers`` says of each of ``Observed.asked``, by its id, why
-    it was refused; empty where it was not. ``promised`` is the room kept for what waits for
-    others to leave, by job. ``queues`` is None where it is as in the cycle before. ``left_jobs``
-    and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when to look for
-    more. ``standing`` is what this cycle's schedule holds for, None where it changed what it was
-    made from.
+    ``Observed.asked``, by its id, why it was refused; empty where it was not. ``provisions`` are
+    the records of pools that changed, None for one that goes. ``promised`` is the room kept for
+    what waits for others to leave, by job. ``queues`` is None where it is as in the cycle before.
+    ``left_jobs`` and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when
+    to look for more. ``standing`` is what this cycle's schedule holds for, None where it changed
+    what it was made from.
     ``recollection`` is what the scheduler remembers; ``expected`` when jobs are expected to start,
     None where that is as in the cycle before. ``wake_at`` is the next moment at which time alone
     changes something.

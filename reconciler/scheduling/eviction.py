@@ -2,8 +2,9 @@
 
 An ask and the ledger come in; victims with their ground go out, or nothing, and then nothing has
 changed. *Reclaim*: a queue that stays within its fair share takes from queues above theirs.
-*Preempt*: higher priority takes from lower in the same queue. Units are added until the ask would
-start, then each that turns out not to be needed is spared, dearest first.
+*Preempt*: higher priority takes from lower in the same queue, and more than those had only as far
+as the queue's share goes: what it took beyond would be reclaimed at once, and so on. Units are
+added until the ask would start, then each that turns out not to be needed is spared, dearest first.
 
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
@@ -312,12 +313,21 @@ class Evictor:
         top = [member for member in paths[ask.queue] if member not in beside][-1]
         return bool(self.ledger.owed(top, ask.amounts))
 
-    def may_start(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
-        """Whether limits and shares let the ask start once units of some queues have left."""
+    def may_start(
+        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Vector = ledgers.NOTHING
+    ) -> bool:
+        """Whether limits and shares let the ask start once units of some queues have left.
+
+        ``freed``: what units of its own queue had, where nobody else loses anything.
+        """
         ledger = self.ledger
         if ledger.over_limit(ask.queue, ask.amounts, settled=True):
             return False
         if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
+            return False
+        if freed != ledgers.NOTHING and not ledger.grows_within_share(
+            ask.queue, ask.amounts, freed
+        ):
             return False
         return self._stays_below(ask, losing)
 
@@ -365,6 +375,8 @@ class _Attempt:
         self.ask = ask
         self.chosen: dict[tuple[int, int], pools.Unit] = {}
         self.losing: Counter[int] = Counter()
+        #: What units of the ask's own queue had.
+        self.freed = ledgers.NOTHING
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""
@@ -391,6 +403,8 @@ class _Attempt:
         holding = unit.holding
         self.chosen[unit.key] = unit
         self.losing[holding.queue] += 1
+        if holding.queue == self.ask.queue:
+            self.freed = ledgers.plus(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total)
         self.evictor.later.release(
             unit.tasks,
@@ -403,6 +417,8 @@ class _Attempt:
         holding = unit.holding
         del self.chosen[unit.key]
         self.losing[holding.queue] -= 1
+        if holding.queue == self.ask.queue:
+            self.freed = ledgers.minus(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total, -1)
         self.evictor.later.hold(
             unit.tasks,
@@ -412,7 +428,9 @@ class _Attempt:
         )
 
     def _would_start(self) -> bool:
-        if not self.evictor.may_start(self.ask, +self.losing):
+        losing = +self.losing
+        freed = self.freed if set(losing) == {self.ask.queue} else ledgers.NOTHING
+        if not self.evictor.may_start(self.ask, losing, freed):
             return False
         return self.ask.fits(self.evictor.later)
 

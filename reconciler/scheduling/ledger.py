@@ -45,6 +45,11 @@ def plus(left: Vector, right: Vector) -> Vector:
     return (left[0] + right[0], left[1] + right[1], left[2] + right[2])
 
 
+def minus(left: Vector, right: Vector) -> Vector:
+    """The difference of two vectors of amounts."""
+    return (left[0] - right[0], left[1] - right[1], left[2] - right[2])
+
+
 def total_of(tasks: Iterable[snapshots.HeldTask]) -> Vector:
     """What tasks are charged together."""
     cpu = memory = gpu = 0
@@ -279,6 +284,19 @@ class Ledger:
             or self.used(queue, resource) + asked[resource] <= self.fair[queue][resource]
             for resource in RESOURCES
         )
+
+    def grows_within_share(self, queue: int, asked: Vector, freed: Vector) -> bool:
+        """Whether a start needs no more than what was freed for it, or than a queue may keep.
+
+        Asked of the queue and of all above it, once what was freed is no longer counted.
+        """
+        for member in self.paths[queue]:
+            keep, rationed = self.may_keep(member), self.rationed[member]
+            for resource in RESOURCES:
+                more = asked[resource] > freed[resource] and rationed[resource]
+                if more and self.used(member, resource) + asked[resource] > keep[resource]:
+                    return False
+        return True
 
     def is_over(self, queue: int, bounds: Vector) -> bool:
         """Whether a queue, without what is leaving, has more than ``bounds`` of anything."""

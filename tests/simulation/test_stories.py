@@ -34,6 +34,12 @@ def test_the_number_of_a_try_never_comes_again() -> None:
     telling.tell(stories.draw(85))
 
 
+@pytest.mark.parametrize("seed", [137, 206])
+def test_work_that_left_for_another_does_not_come_back_for_ever(seed: int) -> None:
+    """In these stories it took the turn of what it had left for, which then had it leave again."""
+    telling.tell(stories.draw(seed))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_story_has_a_crash_and_a_partition(seed: int) -> None:
     plan = stories.draw(seed)

@@ -64,6 +64,19 @@ def test_higher_priority_evicts_lower_of_its_own_queue_only() -> None:
     assert evicted(s.decide()) == [("low", "high")]
 
 
+def test_priority_takes_more_than_it_frees_only_within_its_queues_share() -> None:
+    """What it took beyond would be reclaimed at once, and so on without end."""
+
+    def contended(guaranteed: int) -> Situation:
+        s = Situation().node("n", gpu=1, cpu=4).queue("a", guaranteed_cpu=4)
+        s.queue("b", guaranteed=guaranteed).job("low", "a", cpu=4, priority=10, on=("n",))
+        return s.job("high", "a", gpu=1, priority=50)
+
+    assert evicted(contended(0).decide()) == [("low", "high")], "nobody else asks for the GPU"
+    owed = contended(1).job("owed", "b", gpu=1)
+    assert ("low", "high") not in evicted(owed.decide())
+
+
 def test_the_cheapest_go_lowest_priority_then_least_work_then_newest() -> None:
     s = Situation().node("n", gpu=5).queue("main")
     for name, priority, cost_s in [("p20", 20, 0), ("dear", 10, 9), ("x", 10, 5), ("y", 10, 5)]:

@@ -1,0 +1,68 @@
+"""Caps count what room is kept for before anything else that waits."""
+
+import msgspec
+
+from reconciler.core import held as holders
+from reconciler.core import quotas
+from reconciler.core import work as desk
+from reconciler.model import desired, records, resources
+from tests.unit.core.world import World, job
+
+
+def accounts(cap: desired.Quota) -> quotas.Accounts:
+    queues = {"default": desired.Queue("default")}
+    structure = desired.Structure(queues=queues, quotas={cap.name: cap})
+    work = desk.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
+    return quotas.Accounts(work, holders.gather(work))
+
+
+def cpus(count: int) -> tuple[resources.Resources, ...]:
+    return (resources.Resources(cpu_milli=count * 1000),)
+
+
+def test_elements_that_room_is_kept_for_are_counted_first() -> None:
+    cap = desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=5000))
+    kept, other = job("kept", cpu=2), job("other", cpu=4)
+
+    unkept = accounts(cap)
+    assert unkept.admit(other, 1, cpus(4)) == (1, None)
+    assert unkept.admit(kept, 1, cpus(2))[0] == 0
+
+    both = accounts(cap)
+    assert both.admit_promised(kept, 1, cpus(2)) == 1
+    count, reason = both.admit(other, 1, cpus(4))
+    assert count == 0
+    assert reason is not None
+    assert "2 in use, 4 asked" in reason.message
+
+
+def test_what_is_kept_does_not_pass_a_cap() -> None:
+    cap = desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=5000))
+    assert accounts(cap).admit_promised(job("kept"), 4, cpus(2)) == 2
+    assert accounts(cap).admit_promised(job("kept"), 1, cpus(6)) == 0
+    one = accounts(desired.Quota("q", queue="default", running=1))
+    assert one.admit_promised(job("first"), 1, cpus(1)) == 1
+    assert one.admit_promised(job("second"), 1, cpus(1)) == 0
+
+
+def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -> None:
+    """An elastic job asks a cap for all its tasks when it waits, and has fewer when it runs."""
+    world = World(nodes=1, cpu=4)
+    cap = desired.Quota("q", user="alice@example.org", resources=desired.Amounts(cpu_milli=5000))
+    world.change_structure(
+        queues={
+            "far": desired.Queue("far"),
+            "near": desired.Queue("near", guaranteed=desired.Amounts(cpu_milli=2000)),
+        },
+        quotas={"q": cap},
+    )
+    elastic = job("elastic", cpu=2, count=2, queue="far", owner=cap.user)
+    group = msgspec.structs.replace(elastic.groups[0], minimum=1)
+    world.commit(job("hog", cpu=2, queue="far", owner="bob@example.org"))
+    world.settle()
+    world.commit(msgspec.structs.replace(elastic, groups=(group,)))
+    world.settle()
+    assert world.states()["elastic"] == "Running"
+    world.commit(job("owed", cpu=2, queue="near", owner=cap.user, priority=10))
+    world.settle()
+    assert world.states()["owed"] == "Running"
