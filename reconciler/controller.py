@@ -63,6 +63,8 @@ class Loop:
             it returns at once, and puts what comes of them into ``inbox``.
         event_lines: where what happens is written, if anywhere.
         told: how many notices came to which end, by channel and result.
+        happened: given each outcome once it is durable, with what was known before and what was
+            desired; it returns at once.
         clock: seconds since the epoch.
     """
 
@@ -79,6 +81,9 @@ class Loop:
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         event_lines: logs.EventLines | None = None,
         told: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        happened: Callable[[outcome.Outcome, core_memory.Memory, desired.Desired], None] = (
+            lambda *_: None
+        ),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -89,6 +94,7 @@ class Loop:
         self._provisions: object = None
         self._event_lines = event_lines
         self._told = told
+        self._happened = happened
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
@@ -306,6 +312,7 @@ class Loop:
             self._commit(result)
         committed = time.perf_counter()
         phases("commit")
+        self._happened(result, self._memory, wanted)
         self._memory.absorb(result)
         self._wake_at = result.wake_at
         if result.actions:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import logging
 import os
 import random
@@ -28,7 +29,7 @@ from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, loglines, records
-from reconciler.notices import delivery, messages
+from reconciler.notices import delivery, happenings, messages
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
@@ -137,7 +138,7 @@ class RepositoryThread(threading.Thread):
         """Have those told outside who want to know what became of the revision."""
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:
-            self._notifier.tell(notice, value.structure.settings.notifications)
+            self._notifier.tell([notice], value.structure.settings.notifications)
 
     def _record(self, value: desired.Desired, took_s: float) -> None:
         """Add what became of a revision to the audit log, once for each outcome."""
@@ -472,6 +473,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
             provision=running.want,
             event_lines=lines,
             told=notifier.counts,
+            happened=functools.partial(happenings.tell, notifier),
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):

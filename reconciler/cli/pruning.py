@@ -8,9 +8,6 @@ import typer
 from reconciler.cli import changing, context, terminal
 from reconciler.operations import pruning
 
-#: The most jobs of one request, which is one commit.
-COMMIT_MAX = 500
-
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
@@ -35,20 +32,23 @@ def prune(
     """
     before = time.time() - context.seconds(older_than)
     with context.controller(server, token_file) as api:
-        chosen = pruning.choose(api.items("/v1/jobs"), before)
+        chosen = pruning.choose(map(pruning.of_item, api.items("/v1/jobs")), before)
         for name, by in chosen.kept.items():
             terminal.note(f"{name} stays: {by} depends on it")
         if not chosen.names:
             terminal.note(f"no file of a job that ended more than {older_than} ago")
             return
-        for begin in range(0, len(chosen.names), COMMIT_MAX):
+        left = 0
+        for begin in range(0, len(chosen.names), pruning.COMMIT_MAX):
             body = {
                 "verb": "prune",
-                "names": chosen.names[begin : begin + COMMIT_MAX],
+                "names": chosen.names[begin : begin + pruning.COMMIT_MAX],
                 "reason": f"it ended more than {older_than} ago",
                 "dry_run": dry_run,
             }
             for item in api.post("/v1/changes", body)["items"]:
-                terminal.out.print(item["name"], markup=False)
-    files = f"{len(chosen.names)} file{'' if len(chosen.names) == 1 else 's'}"
+                if not item["message"]:  # else its file had left before
+                    left += 1
+                    terminal.out.print(item["name"], markup=False)
+    files = f"{left} file{'' if left == 1 else 's'}"
     terminal.note(f"{files} would be removed" if dry_run else f"{files} removed")

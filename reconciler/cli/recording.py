@@ -52,10 +52,23 @@ def history(
             f"{changes:<12}  {one['durationS']:.2f} s",
             markup=False,
         )
+        if one["commits"]:
+            commit, more = one["commits"][-1], len(one["commits"]) - 1
+            earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
+            terminal.paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
         if one["message"]:
             terminal.paragraph(one["message"], 4)
     if not page["items"]:
         terminal.note("no revision was looked at yet")
+
+
+def _who(commit: Json) -> str:
+    """Who made a commit, or for whom the controller made it; an address with no name is enough."""
+    submitter: str = commit["submitter"]
+    author: str = commit["author"]
+    if not submitter or submitter == author:
+        return author
+    return f"{submitter} (committed by {author})"
 
 
 def audit(
@@ -86,9 +99,8 @@ def audit(
             markup=False,
         )
         for commit in one["commits"]:
-            person = f"{commit['submitter']} by {commit['author']}"
-            who = person if commit["submitter"] else commit["author"]
-            terminal.paragraph(f"{commit['id'][:12]}  {who}: {commit['subject']}", 8, 22)
+            head = f"{commit['id'][:12]}  {_who(commit)}"
+            terminal.paragraph(f"{head}: {commit['subject']}", 8, 22)
         for label in one["objects"]:
             terminal.paragraph(label, 8, 10)
         for problem in one["problems"]:

@@ -1,7 +1,6 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +11,7 @@ import rich.console
 import rich.text
 import typer
 
-from reconciler.model import times
+from reconciler.model import paragraphs, times
 
 
 class _Console(rich.console.Console):
@@ -73,19 +72,14 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
     """Print a text within the width of the terminal, or of a pipe.
 
     Args:
-        text: words; names and commands that are longer than a line stay whole.
+        text: words; names stay whole, and so does what stands between backquotes: a command
+            that is copied is one line.
         indent: spaces before the first line. hang: before the others; None: as many.
         style: of all of it.
     """
     width = out.width if out.is_terminal else PIPE_WIDTH
-    wrapped = textwrap.wrap(
-        text,
-        max(width, 40),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent if hang is None else hang),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    hanging = indent if hang is None else hang
+    wrapped = paragraphs.wrapped(text, max(width, 40), " " * indent, " " * hanging)
     for line in wrapped or [""]:
         out.print(line, style=style or None, markup=False, soft_wrap=True)
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import draining
+from reconciler.core import draining, losses
 from reconciler.model import desired, provisioning, records
 from reconciler.model.states import AttemptState, NodeState
 
@@ -98,8 +98,9 @@ class JobImpact(msgspec.Struct, frozen=True):
         job: its name. queue, owner: as it runs.
         how: what becomes of it. part: by which part of the change.
         gpus: GPUs (shares of them) of the tasks concerned.
-        gpu_hours_lost: what they have put in since they started and nobody can take up again;
-            0 for work that is asked to save, or goes on.
+        gpu_hours_lost: what they have put in since the newest checkpoint that is known, or since
+            they started; 0 for work that goes on, and where none is known of work that is asked
+            to save.
         nodes: where those tasks are.
         leaves_in_s: of what is drained, after how long it is told to leave; None: never.
     """
@@ -535,11 +536,8 @@ def _fate(
 
 
 def _lost(spec: desired.Job, how: How, attempts: list[records.AttemptRecord], now: float) -> float:
-    """GPU-hours put in so far that nobody can take up again."""
-    if how == "drained" or (how in {"evicted", "held"} and spec.checkpoint is not None):
+    """GPU-hours put in since the newest checkpoint, that would have to be done again."""
+    if how == "drained":
         return 0.0
-    return sum(
-        attempt.resources.gpu_milli / 1000 * max(0.0, now - attempt.started_at) / 3600
-        for attempt in attempts
-        if attempt.started_at is not None
-    )
+    is_told = how in {"evicted", "held"}
+    return losses.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600

@@ -20,6 +20,8 @@ OCCURRENCES_MAX = 64
 #: How far a schedule is looked through for the next time that changes may apply.
 LOOK_S = 400 * 86_400
 SPANS_MAX = 1000
+#: How far back a moment that was missed is looked for.
+LATE_S_MAX = 32 * 86_400
 #: A moment that does not come.
 NEVER = math.inf
 _DAY_S = 86_400
@@ -70,6 +72,13 @@ def spans(
             if len(found) >= SPANS_MAX:
                 break
     return found
+
+
+def newest_start(
+    schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
+) -> float | None:
+    """The last moment that a schedule names after one moment and before another."""
+    return max(_starts(schedule, max(after, until - LATE_S_MAX), until), default=None)
 
 
 def _starts(

@@ -189,6 +189,7 @@ def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
         retain_finished_jobs_max=kept.finished_jobs_max,
         retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
         retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
+        retain_files=_files(kept.files, faults),
         safety=_safety(spec.sync, faults),
         drift=pools.drift_policy(spec.drift.policy, faults),
         remediation=desired.Remediation(
@@ -218,6 +219,28 @@ def _channels(
             faults.add("duplicate-name", "another has this name", *path, "name", found=one.name)
         if one.kind != "webhook" and not one.repository:
             faults.add("no-repository", f"{one.kind} needs `repository`", *path)
+        beyond = [reason for reason in one.on if reason not in _REASONS]
+        if one.kind != "webhook" and beyond:
+            faults.add(
+                "no-form",
+                f"{one.kind} shows what becomes of commits, and has no form for other news",
+                *(*path, "on"),
+                found=", ".join(beyond),
+                expected="some of " + ", ".join(_REASONS) + ", or a webhook",
+            )
+        for field, patterns, prefix in (
+            ("queues", one.queues, ("job-",)),
+            ("owners", one.owners, ("job-",)),
+            ("pools", one.pools, ("node-", "drift")),
+        ):
+            if patterns and not any(reason.startswith(prefix) for reason in one.on):
+                faults.add(
+                    "nothing-chosen",
+                    f"`on` names nothing that `{field}` chooses from",
+                    *(*path, field),
+                    found=", ".join(patterns),
+                    expected=f"one that begins with {' or '.join(prefix)} in `on`",
+                )
         url = (one.url or _FORGES.get(one.kind, "")).rstrip("/")
         if not _is_safe(url):
             faults.add(
@@ -228,9 +251,31 @@ def _channels(
                 expected="https://…, or http:// to the controller's own machine",
             )
         found[one.name] = desired.Channel(
-            one.name, one.kind, url, one.secret, one.repository or "", tuple(one.on) or _REASONS
+            one.name,
+            one.kind,
+            url,
+            one.secret,
+            one.repository or "",
+            tuple(dict.fromkeys(one.on)) or _REASONS,
+            tuple(one.queues),
+            tuple(one.owners),
+            tuple(one.pools),
         )
     return tuple(found.values())
+
+
+def _files(said: cluster.FilesSpec | None, faults: Faults) -> desired.FileRetention | None:
+    """When files of jobs leave the repository; None: never."""
+    if said is None:
+        return None
+    path = ("spec", "retention", "files")
+    after_s = faults.duration(said.after, *path, "after")
+    try:
+        schedule = cron.parse(said.schedule)
+    except cron.CronError as error:
+        faults.add("bad-schedule", str(error), *path, "schedule", found=said.schedule)
+        return None
+    return desired.FileRetention(after_s, schedule, said.identity)
 
 
 def _is_safe(url: str) -> bool:

@@ -568,13 +568,15 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """Whom to tell what becomes of revisions.
+    """Whom to tell what becomes of revisions, jobs and nodes.
 
     Attributes:
         url: of a webhook, or of a forge's API without a slash at the end.
         repository: of a forge, as it names it.
         secret: name of a file of the controller.
         on: reasons that are told.
+        queues, owners: patterns of whose jobs are told of; none: of all.
+        pools: patterns of whose nodes are told of, likewise.
     """
 
     name: str
@@ -583,6 +585,20 @@ class Channel(msgspec.Struct, frozen=True):
     secret: str
     repository: str = ""
     on: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+
+
+class FileRetention(msgspec.Struct, frozen=True):
+    """Files of jobs that ended before ``after_s`` leave the repository at times of a schedule.
+
+    ``schedule`` are five cron fields in UTC; ``identity`` is in whose name it is done.
+    """
+
+    after_s: int
+    schedule: tuple[tuple[int, ...] | None, ...]
+    identity: str
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -597,6 +613,7 @@ class Settings(msgspec.Struct, frozen=True):
     retain_finished_jobs_max: int = 20_000
     retain_history_s: int = 90 * 86_400
     retain_gone_nodes_s: int = 7 * 86_400
+    retain_files: FileRetention | None = None
     scheduling: Scheduling = Scheduling()
     safety: Safety = Safety()
     drift: dict[str, Action] = {}

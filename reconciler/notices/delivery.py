@@ -82,6 +82,10 @@ class Notifier:
         self._due: list[tuple[float, int, _Key]] = []
         self._waiting: dict[_Key, _Waiting] = {}
         self._done: dict[_Key, None] = self._recall()
+        #: Of both, by channel and object.
+        self._of: dict[_Key, dict[_Key, None]] = {}
+        for key in self._done:
+            self._of.setdefault(key[:2], {})[key] = None
         self._sending: _Key | None = None
         self._channels: dict[str, desired.Channel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
@@ -101,21 +105,22 @@ class Notifier:
         if self._thread is not None:
             self._thread.join(timeout=TIMEOUT_S + 5)
 
-    def tell(self, notice: messages.Notice, channels: Iterable[desired.Channel]) -> None:
+    def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
         """Have every channel told that wants to hear it; returns at once.
 
-        News of a revision takes the place of older news of the same one that still waits. What
-        was told is not told again, until the opposite has been.
+        News of an object takes the place of older news of the same one that still waits. What was
+        told is not told again, until the opposite has been.
         """
         with self._changed:
             self._channels = {one.name: one for one in channels}
-            for channel in self._channels.values():
-                self._forget_opposite(channel, notice)
-                if notice.reason in channel.on:
-                    self._put(_Waiting(channel, notice))
+            for notice in notices:
+                for channel in self._channels.values():
+                    self._forget_opposite(channel, notice)
+                    if messages.is_wanted(channel, notice):
+                        self._put(_Waiting(channel, notice))
             gone = [key for key in self._waiting if key[0] not in self._channels]
             for key in gone:
-                del self._waiting[key]
+                self._forget(key)
             self._changed.notify_all()
 
     def counts(self) -> dict[tuple[str, str], int]:
@@ -134,26 +139,32 @@ class Notifier:
 
     def _forget_opposite(self, channel: desired.Channel, notice: messages.Notice) -> None:
         """What is no longer so may be told again when it is so again."""
-        name, revision = channel.name, notice.revision
-        readable = notice.object != messages.REPOSITORY
-        for key in [*self._done, *self._waiting]:
-            if key[0] != name or key[1:] == notice.key:
-                continue
-            other_repository = key[1] == messages.REPOSITORY
-            same = key[1] == notice.object and key[3] == revision
-            if (readable and other_repository) or same:
-                self._done.pop(key, None)
-                self._waiting.pop(key, None)
+        name = channel.name
+        for key in list(self._of.get((name, notice.object), ())):
+            if key[1:] != notice.key and key[3] == notice.revision:
+                self._forget(key)
+        if notice.object == messages.REVISION:  # then the repository could be read
+            for key in list(self._of.get((name, messages.REPOSITORY), ())):
+                self._forget(key)
+
+    def _forget(self, key: _Key) -> None:
+        self._done.pop(key, None)
+        self._waiting.pop(key, None)
+        known = self._of.get(key[:2], {})
+        known.pop(key, None)
+        if not known:
+            self._of.pop(key[:2], None)
 
     def _put(self, one: _Waiting) -> None:
         if one.key in self._done or one.key in self._waiting or one.key == self._sending:
             return
         while len(self._waiting) >= QUEUE_MAX:
             oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
+            self._forget(oldest)
             self._count(oldest[0], "dropped")
             log.warning("%d notices wait: that of %s is dropped", QUEUE_MAX, " ".join(oldest))
         self._waiting[one.key] = one
+        self._of.setdefault(one.key[:2], {})[one.key] = None
         heapq.heappush(self._due, (self._monotonic(), next(self._order), one.key))
 
     def _count(self, channel: str, result: Result) -> None:
@@ -172,8 +183,12 @@ class Notifier:
                     self._count(one.channel.name, "failed")
             with self._changed:
                 self._sending = None
-                if wait_s is not None and one.channel.name in self._channels:
+                if wait_s is None:
+                    if one.key not in self._done and one.key not in self._waiting:
+                        self._forget(one.key)
+                elif one.channel.name in self._channels:
                     self._waiting.setdefault(one.key, one)
+                    self._of.setdefault(one.key[:2], {})[one.key] = None
                     at = self._monotonic() + wait_s
                     heapq.heappush(self._due, (at, next(self._order), one.key))
 
@@ -207,13 +222,17 @@ class Notifier:
             with self._changed:
                 self._count(one.channel.name, "sent")
                 self._done[one.key] = None
-                self._remember()
+                self._of.setdefault(one.key[:2], {})[one.key] = None
+                while len(self._done) > REMEMBERED_MAX:
+                    self._forget(self._least())
+                told_of = [list(key) for key in self._done]
+            self._remember(told_of)
             return None
         what = f"status {status}: {told}" if status else told
         final = 300 <= status < 500 and status not in {408, 425, 429}
         if final or one.tries >= TRIES_MAX:
             log.warning(
-                "channel %s was not told that %s of %s is %s, after %d tries: %s",
+                "channel %s was not told: %s at %s, %s, after %d tries: %s",
                 *(one.channel.name, one.notice.object, one.notice.revision[:12]),
                 *(one.notice.reason, one.tries, what),
             )
@@ -224,6 +243,11 @@ class Notifier:
         wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (one.tries - 1))
         return max(wait_s * (0.5 + 0.5 * self._random()), min(after_s or 0.0, WAIT_S_MAX))
 
+    def _least(self) -> _Key:
+        """What was told that matters least: the oldest of a job, which are many, or of all."""
+        jobs = (key for key in self._done if key[1].startswith("Job/"))
+        return next(jobs, None) or next(iter(self._done))
+
     # --- what was told --------------------------------------------------------------------------
 
     def _recall(self) -> dict[_Key, None]:
@@ -232,12 +256,10 @@ class Notifier:
             return {tuple(map(str, key)): None for key in listed if len(key) == 4}
         return {}
 
-    def _remember(self) -> None:
-        while len(self._done) > REMEMBERED_MAX:
-            del self._done[next(iter(self._done))]
+    def _remember(self, told_of: list[list[str]]) -> None:
         fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         try:
-            fresh.write_text(json.dumps([list(key) for key in self._done]), encoding="utf-8")
+            fresh.write_text(json.dumps(told_of), encoding="utf-8")
             fresh.replace(self._file)
         except OSError as error:
             log.warning("what was told can't be remembered in %s: %s", self._file, error)

@@ -1,26 +1,33 @@
-"""What there is to tell of a revision, and how each kind of channel is told: without any network.
+"""What there is to tell, and how each kind of channel is told: without any network.
 
 A state of the repository comes in, notices come out; a notice and a channel make the bytes of one
 request. Two notices with one object, reason and revision are the same news, whatever else they say:
 figures that count on would make news of every look.
 """
 
+import fnmatch
 import hashlib
 import hmac
 import urllib.parse
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from reconciler.model import desired, times
 
-Reason = Literal["applied", "refused", "held", "unreadable"]
+Reason = Literal[
+    "applied", "refused", "held", "unreadable",
+    "job-ended", "job-failed", "job-evicted",
+    "node-lost", "node-back", "drift", "drift-ended",
+]  # fmt: skip
 
+#: Those that a cycle brings, and not a look at the repository.
+OF_CYCLES = frozenset(get_args(Reason)) - {"applied", "refused", "held", "unreadable"}
 #: The longest description that a forge takes for a commit's status.
 DESCRIPTION_MAX = 140
 #: The most problems that a webhook is told of one by one.
 PROBLEMS_MAX = 50
-REPOSITORY = "Repository"
+REPOSITORY, REVISION = "Repository", "Revision"
 _GITHUB = {"applied": "success", "refused": "failure", "held": "pending"}
 _GITLAB = {"applied": "success", "refused": "failed", "held": "pending"}
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -30,11 +37,13 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
     """One piece of news.
 
     Attributes:
-        object: whose news it is: ``Revision``, or ``Repository``.
-        reason: what became of it. revision: of which commit.
+        object: whose news it is: ``Revision``, ``Repository``, ``Job/NAME``, ``Node/NAME``, or
+            ``Drift/KIND:SUBJECT``.
+        reason: what became of it. revision: the commit that it is of, or that is in force.
         message: one sentence. at: when, as RFC 3339.
         problems: what is wrong, one text each, at the most ``PROBLEMS_MAX``.
         approve: commands that let apply what is held.
+        about: what the object is of, such as the queue and owner of a job.
     """
 
     object: str
@@ -44,6 +53,7 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
     at: str
     problems: tuple[str, ...] = ()
     approve: tuple[str, ...] = ()
+    about: dict[str, str] = {}
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -78,10 +88,28 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
     approve = tuple(f"muster approve {one.digest}" for one in status.held if one.digest)
     if status.held:
         message = status.held[0].message
-        return Notice("Revision", "held", revision, message, at, errors[:PROBLEMS_MAX], approve)
+        return Notice(REVISION, "held", revision, message, at, errors[:PROBLEMS_MAX], approve)
     if status.sync == "Synced":
-        return Notice("Revision", "applied", revision, "it is in force", at)
-    return Notice("Revision", "refused", revision, status.message, at, errors[:PROBLEMS_MAX])
+        return Notice(REVISION, "applied", revision, "it is in force", at)
+    return Notice(REVISION, "refused", revision, status.message, at, errors[:PROBLEMS_MAX])
+
+
+def is_wanted(channel: desired.Channel, notice: Notice) -> bool:
+    """Whether a channel chose this news: by its reason, and by what the object is of.
+
+    What has no queue is not chosen by queues: a node is nobody's job.
+    """
+    if notice.reason not in channel.on:
+        return False
+    chosen = (("queue", channel.queues), ("owner", channel.owners), ("pool", channel.pools))
+    return all(
+        not patterns or field not in notice.about or _matches(notice.about[field], patterns)
+        for field, patterns in chosen
+    )
+
+
+def _matches(text: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def request(channel: desired.Channel, notice: Notice, secret: str, now: float) -> Request | None:

@@ -5,11 +5,11 @@ wider than ``WIDTH`` but names and values that are, and nothing is cut: a plan i
 """
 
 import difflib
-import textwrap
 from collections.abc import Iterator
 
 import msgspec
 
+from reconciler.model import paragraphs
 from reconciler.operations import planviews
 from reconciler.operations.planviews import Plan
 
@@ -52,7 +52,9 @@ def lines(plan: Plan) -> Iterator[Line]:
     if plan.findings:
         yield from _section("Findings", finding_lines(plan))
     yield Line("")
-    yield from (Line(part, _COLOURS[plan.verdict]) for part in textwrap.wrap(verdict(plan), WIDTH))
+    yield from (
+        Line(part, _COLOURS[plan.verdict]) for part in paragraphs.wrapped(verdict(plan), WIDTH)
+    )
     yield Line(f"digest {plan.digest[:23]}")
 
 
@@ -123,7 +125,9 @@ def held_lines(plan: Plan) -> Iterator[Line]:
         reason, _, _ = one.message.partition("; `muster approve ")
         yield from (
             Line(part, _COLOURS["held"])
-            for part in textwrap.wrap(f"HELD after the merge: {_PARTS[one.part]}: {reason}", WIDTH)
+            for part in paragraphs.wrapped(
+                f"HELD after the merge: {_PARTS[one.part]}: {reason}", WIDTH
+            )
         )
         if one.until:
             yield Line(f"  it is looked at again at {one.until}")
@@ -150,7 +154,7 @@ def change_lines(change: planviews.ChangeView) -> Iterator[Line]:
     label = f"{change.kind}/{change.name}" if change.name else change.kind
     yield Line(f"{MARKS[change.operation]} {label}", style)
     if change.summary:
-        for text in textwrap.wrap(change.summary, WIDTH - 4):
+        for text in paragraphs.wrapped(change.summary, WIDTH - 4):
             yield Line(f"    {text}")
     width = min(28, max((len(path) for path in change.fields), default=0))
     for path, (before, after) in change.fields.items():
@@ -244,7 +248,9 @@ def eviction_text(of: planviews.EvictionView) -> str:
     whom = f" for {of.by.partition('[')[0]}" if of.by else ""
     when = " at once" if of.in_s < 2 else f" in {duration(of.in_s)}"
     lost = "; loses nothing, it saves when told" if of.checkpoints else ""
-    if of.gpu_hours_lost:
+    if of.gpu_hours_lost and of.checkpoints:
+        lost = f"; loses at most {hours(of.gpu_hours_lost)}, since its newest checkpoint"
+    elif of.gpu_hours_lost:
         lost = f"; loses {hours(of.gpu_hours_lost)}"
     back = "; not back within the forecast"
     if of.back_in_s is not None:
@@ -383,12 +389,12 @@ def _wrapped(name: str, text: str) -> Iterator[Line]:
     if len(name) > 18:
         yield Line(f"  {name}")
         name = ""
-    for number, part in enumerate(textwrap.wrap(text, WIDTH - 21) or [""]):
+    for number, part in enumerate(paragraphs.wrapped(text, WIDTH - 21) or [""]):
         yield _pair(name if not number else "", part)
 
 
 def _paragraph(text: str, indent: int = 2) -> Iterator[Line]:
-    for part in textwrap.wrap(text, WIDTH - indent):
+    for part in paragraphs.wrapped(text, WIDTH - indent):
         yield Line(" " * indent + part)
 
 

@@ -5,14 +5,16 @@ reports without its file; what another job that stays waits for, or waited for, 
 that no document ever names a job that is not there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from reconciler.model import states, times
+from reconciler.model import records, states, times
 
 Json = Any
+#: The most jobs of one request, which is one commit.
+COMMIT_MAX = 500
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -22,27 +24,49 @@ class Chosen(msgspec.Struct, frozen=True):
     kept: dict[str, str]
 
 
-def choose(items: Sequence[Json], before: float) -> Chosen:
+class Seen(msgspec.Struct, frozen=True):
+    """A job as far as it matters here. ``ended_at`` is None unless it is over."""
+
+    name: str
+    ended_at: float | None
+    removed: bool
+    depends_on: tuple[str, ...]
+
+
+def of_item(item: Json) -> Seen:
+    """A job as the API shows it."""
+    over = item["state"] in states.FINISHED_JOB_STATES and item["ended"] is not None
+    ended_at = times.parse_time(item["ended"]) if over else None
+    return Seen(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
+
+
+def of_record(record: records.JobRecord) -> Seen:
+    """A job as the store has it."""
+    ended_at = record.ended_at if record.finished else None
+    return Seen(
+        record.name, ended_at, record.removed, tuple(one.job for one in record.spec.depends_on)
+    )
+
+
+def choose(jobs: Iterable[Seen], before: float) -> Chosen:
     """Jobs that ended before a moment and that nothing that stays depends on.
 
     Args:
-        items: all jobs, as the API shows them.
+        jobs: all of them.
         before: seconds since the epoch.
     """
-    old = {
-        item["name"]: item
-        for item in items
-        if item["state"] in states.FINISHED_JOB_STATES
-        and not item["removed"]
-        and item["ended"] is not None
-        and times.parse_time(item["ended"]) < before
-    }
+    old: dict[str, Seen] = {}
+    staying: list[Seen] = []
+    for job in jobs:
+        if job.ended_at is not None and not job.removed and job.ended_at < before:
+            old[job.name] = job
+        else:
+            staying.append(job)
     kept: dict[str, str] = {}
-    staying = [item for item in items if item["name"] not in old]
     while staying:
-        item = staying.pop()
-        for name in item["dependsOn"]:
+        job = staying.pop()
+        for name in job.depends_on:
             if name in old and name not in kept:
-                kept[name] = item["name"]
+                kept[name] = job.name
                 staying.append(old[name])
     return Chosen(sorted(old.keys() - kept.keys()), dict(sorted(kept.items())))

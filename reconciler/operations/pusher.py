@@ -221,6 +221,8 @@ _STATUS = {"failed": 503, "missing": 404, "conflict": 409, "refused": 400}
 def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
     """The writer's answer as the asker sees it."""
     status = _STATUS.get(answer.status)
+    if answer.status == "missing" and change.verb == "prune":
+        return Result(change.name, 200, "its file has left already")
     if answer.status == "failed":
         return Result(change.name, 503, f"git can't be reached: {answer.message}")
     if answer.status == "refused" and change.verb == "submit":

@@ -18,6 +18,7 @@ from reconciler.server import (
     explanations,
     failures,
     health,
+    housekeeping,
     logs,
     overrides,
     plans,
@@ -39,6 +40,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
         tasks = [
             asyncio.create_task(service.link.run()),
             asyncio.create_task(service.node_pages.run()),
+            asyncio.create_task(housekeeping.Housekeeping(service).run()),
         ]
         if service.submitter is not None:
             tasks.append(asyncio.create_task(service.submitter.run()))

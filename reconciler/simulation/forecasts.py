@@ -12,7 +12,7 @@ from statistics import median_low
 
 import msgspec
 
-from reconciler.core import learning
+from reconciler.core import learning, losses
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.simulation import cluster as clusters
@@ -49,7 +49,8 @@ class Eviction(msgspec.Struct, frozen=True):
 
     Attributes:
         by: the job it makes room for; empty where it leaves for another reason.
-        lost_gpu_s: GPU-seconds of work that are lost; 0 where it checkpoints when it is told.
+        lost_gpu_s: GPU-seconds of work since the newest checkpoint that is known; 0 where none is
+            and it checkpoints when it is told.
         back_at: when it starts again; None: not within the horizon.
     """
 
@@ -126,15 +127,16 @@ class _Observer:
             self._specs[job.name] = job.spec
             if job.finished:
                 self.waiting.discard(job.name)
-        lost: dict[tuple[str, int], tuple[records.AttemptRecord, float]] = {}
+        left: dict[tuple[str, int], list[records.AttemptRecord]] = {}
         for attempt in result.attempts:
             stop = attempt.stop
             key = (attempt.job, attempt.element)
             if stop is None or stop.at != result.now or stop.reason not in MADE_TO_LEAVE:
                 continue
-            gpu_s = self._lost_gpu_s(attempt, result.now) + lost.get(key, (attempt, 0.0))[1]
-            lost[key] = (attempt, gpu_s)
-        for key, (attempt, gpu_s) in lost.items():
+            left.setdefault(key, []).append(attempt)
+        for key, attempts in left.items():
+            attempt = attempts[-1]
+            gpu_s = losses.gpu_seconds(self._specs.get(attempt.job), attempts, result.now)
             if attempt.stop is not None:
                 self._gone[key] = len(self.found.evictions)
                 if attempt.stop.reason in COMES_BACK:
@@ -149,13 +151,6 @@ class _Observer:
                         gpu_s,
                     )
                 )
-
-    def _lost_gpu_s(self, attempt: records.AttemptRecord, now: float) -> float:
-        spec = self._specs.get(attempt.job)
-        saves = spec is not None and spec.checkpoint is not None
-        if attempt.started_at is None or saves:
-            return 0.0
-        return max(0.0, now - attempt.started_at) * attempt.resources.gpu_milli / 1000
 
 
 class _Expected:

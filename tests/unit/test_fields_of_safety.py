@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import safety
+from reconciler.core import safety, windows
 from reconciler.model import desired
 from reconciler.notices import messages
 from reconciler.operations import permissions
@@ -99,6 +99,29 @@ def sent(run: Run) -> messages.Request:
     return made
 
 
+#: What becomes of it is told by ``server/test_housekeeping``.
+KEPT = (base.document("Cluster", "c", {"retention": {"files": {}}}),)
+ALL: Json = {**CHAT, "on": ["job-failed", "node-lost"]}
+OF_ALL = (base.document("Cluster", "c", {"notifications": [ALL]}),)
+
+
+def files(run: Run) -> desired.FileRetention:
+    """When files of jobs leave the repository."""
+    found = run.structure.settings.retain_files
+    assert found is not None
+    return found
+
+
+def chosen(reason: messages.Reason, **about: str) -> Callable[[Run, Path], Json]:
+    """Whether the first channel is told of something."""
+    notice = messages.Notice("Job/j", reason, "r", "m", "t", about=about)
+
+    def look(run: Run, _: Path) -> Json:
+        return messages.is_wanted(run.structure.settings.notifications[0], notice)
+
+    return look
+
+
 TABLE |= {
     "Cluster.spec.notifications[].name": Case(
         ("one", "two"),
@@ -138,6 +161,30 @@ TABLE |= {
         lambda run, _: list(run.structure.settings.notifications[0].on),
         (["held"], ["applied"]),
         TOLD,
+    ),
+    "Cluster.spec.notifications[].queues": Case(
+        (["a-*"], ["b"]), chosen("job-failed", queue="a-1"), (True, False), OF_ALL
+    ),
+    "Cluster.spec.notifications[].owners": Case(
+        (["a@*"], ["b@x"]), chosen("job-failed", owner="a@x"), (True, False), OF_ALL
+    ),
+    "Cluster.spec.notifications[].pools": Case(
+        (["h*"], ["a"]), chosen("node-lost", pool="h200"), (True, False), OF_ALL
+    ),
+    "Cluster.spec.retention.files.after": Case(
+        ("1d", "2w"),
+        lambda run, _: files(run).after_s,
+        (86_400, 1_209_600),
+        KEPT,
+    ),
+    "Cluster.spec.retention.files.schedule": Case(
+        ("0 4 * * *", "30 4 * * *"),
+        lambda run, _: windows.newest_start(files(run).schedule, 0.0, 86_400.0),
+        (4 * 3600, 4.5 * 3600),
+        KEPT,
+    ),
+    "Cluster.spec.retention.files.identity": Case(
+        ("a@x.org", "b@x.org"), lambda run, _: files(run).identity, ("a@x.org", "b@x.org"), KEPT
     ),
 }
 

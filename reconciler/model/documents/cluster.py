@@ -111,6 +111,30 @@ class SchedulingSpec(Part, frozen=True):
     ] = "1m"
 
 
+class FilesSpec(Part, frozen=True):
+    """When the controller takes files of jobs that ended long ago out of the repository."""
+
+    after: Annotated[
+        Duration,
+        doc("Of jobs that ended so long ago.", example="14d", unit="duration"),
+    ] = "30d"
+    schedule: Annotated[
+        str,
+        doc(
+            "When, as five cron fields in UTC: minute, hour, day of month, month, day of week.",
+            example="0 4 * * 0",
+        ),
+    ] = "0 4 * * *"
+    identity: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=256)],
+        doc(
+            "In whose name. Where `Access` has roles it has to be somebody who may change these "
+            "jobs; what it may not change stays.",
+            example="housekeeping@example.org",
+        ),
+    ] = "muster@localhost"
+
+
 class RetentionSpec(Part, frozen=True):
     """How long what is over is remembered."""
 
@@ -155,6 +179,14 @@ class RetentionSpec(Part, frozen=True):
         Duration,
         doc("How long the inputs of cycles are kept for replay.", example="7d", unit="duration"),
     ] = "7d"
+    files: Annotated[
+        FilesSpec | None,
+        doc(
+            "The controller takes files of jobs that ended long ago out of the repository, as "
+            "`muster prune` does. Left out: it never does.",
+            example={"after": "14d", "schedule": "0 4 * * 0"},
+        ),
+    ] = None
 
 
 class SyncLimitsSpec(Part, frozen=True):
@@ -278,8 +310,16 @@ class VerificationSpec(Part, frozen=True):
     ] = "off"
 
 
+Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Reason = Literal[
+    "applied", "refused", "held", "unreadable",
+    "job-ended", "job-failed", "job-evicted",
+    "node-lost", "node-back", "drift", "drift-ended",
+]  # fmt: skip
+
+
 class NotificationSpec(Part, frozen=True):
-    """Whom to tell what becomes of revisions."""
+    """Whom to tell what becomes of revisions, of jobs and of nodes."""
 
     name: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")],
@@ -316,11 +356,31 @@ class NotificationSpec(Part, frozen=True):
         doc("For forges: the repository, or the project.", example="example/cluster-state"),
     ] = None
     on: Annotated[
-        list[Literal["applied", "refused", "held", "unreadable"]],
+        list[Reason],
         doc(
-            "What is told: a revision is in force, has errors, waits for approval or its time; or "
-            "the repository can't be read, for which forges have no form. None: all of it.",
-            example=["held", "refused"],
+            "What is told. Of revisions: one is in force, has errors, waits for approval or its "
+            "time, or the repository can't be read (for which forges have no form); none: these "
+            "four. By webhooks also: a job ended, failed (or ran out of time), was evicted; a node "
+            "is silent or gone, or is back; something is other than git says, or is so no longer.",
+            example=["held", "refused", "job-failed"],
+        ),
+    ] = []
+    queues: Annotated[
+        list[Pattern],
+        doc(
+            "Of jobs: only in these queues; `*` stands for any text. None: in all.",
+            example=["research-*"],
+        ),
+    ] = []
+    owners: Annotated[
+        list[Pattern],
+        doc("Of jobs: only of these owners, likewise.", example=["alice@example.org"]),
+    ] = []
+    pools: Annotated[
+        list[Pattern],
+        doc(
+            "Of nodes and drift: only in these pools, likewise; drift that is of no pool is told.",
+            example=["h200"],
         ),
     ] = []
 
@@ -368,7 +428,7 @@ class ClusterSpec(Part, frozen=True):
     notifications: Annotated[
         Annotated[list[NotificationSpec], msgspec.Meta(max_length=32)],
         doc(
-            "Whom to tell what becomes of revisions.",
+            "Whom to tell what becomes of revisions, jobs and nodes.",
             example=[
                 {
                     "name": "chat",

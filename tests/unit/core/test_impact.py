@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.core import impact
-from reconciler.model import desired, provisioning, records, states
+from reconciler.model import desired, provisioning, records, states, taskwords
 from reconciler.model.resources import Resources
 from tests.unit.core import world
 
@@ -230,6 +230,42 @@ def test_work_with_a_checkpoint_that_is_held_is_not_lost() -> None:
     place = running(saving)
     what = told(place, *wanted(place, j=msgspec.structs.replace(saving, suspend=True)))
     assert what.gpu_hours_lost() == 0.0
+
+
+def saved(place: world.World, at: float) -> records.Observed:
+    """What is known once the first task has told of a checkpoint."""
+    observed = place.memory.observed((), {})
+    first = min(observed.attempts)
+    attempts = dict(observed.attempts)
+    attempts[first] = msgspec.structs.replace(attempts[first], saved=taskwords.Saved("s", at))
+    return msgspec.structs.replace(observed, attempts=attempts)
+
+
+@pytest.mark.parametrize("checkpoint", [None, desired.Checkpoint()])
+@pytest.mark.parametrize("change", [None, {"suspend": True}, {"run": 2}])
+def test_what_is_lost_counts_from_the_newest_checkpoint_that_is_known(
+    change: dict[str, object] | None, checkpoint: desired.Checkpoint | None
+) -> None:
+    """Half an hour of four GPUs; a checkpoint of an earlier attempt saves nothing of this one."""
+    job = msgspec.structs.replace(J, checkpoint=checkpoint)
+    place = running(job)
+    before, after = wanted(
+        place, j=None if change is None else msgspec.structs.replace(job, **change)
+    )
+    started = min(one.started_at or 0.0 for one in place.memory.attempts.values())
+    half = impact.find(before, after, saved(place, place.now - 900), place.now)
+    assert half.gpu_hours_lost() == pytest.approx(1.0)
+    early = impact.find(before, after, saved(place, started - 900), place.now)
+    assert early.gpu_hours_lost() == pytest.approx(2.0)
+
+
+def test_the_first_task_of_a_gang_saves_for_all() -> None:
+    gang = world.job("j", gpu=4, count=2)
+    place = running(gang)
+    before, after = wanted(place, j=None)
+    whole = impact.find(before, after, place.memory.observed((), {}), place.now)
+    half = impact.find(before, after, saved(place, place.now - 900), place.now)
+    assert (whole.gpu_hours_lost(), half.gpu_hours_lost()) == pytest.approx((4.0, 2.0))
 
 
 def test_work_on_nodes_that_leave_goes_on() -> None:

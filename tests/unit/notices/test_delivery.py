@@ -138,7 +138,7 @@ HELD: dict[str, Any] = {
 
 
 def test_a_webhook_is_signed_and_says_what_approves(receiver: Receiver, make: Make) -> None:
-    make().tell(news("OutOfSync", **HELD), [channel(receiver)])
+    make().tell([news("OutOfSync", **HELD)], [channel(receiver)])
     ((path, headers, body),) = receiver.wait(1)
     assert path == "/hook"
     moment = headers["Muster-Timestamp"]
@@ -180,41 +180,41 @@ def test_a_forge_is_told_the_status_of_the_commit(
     one = channel(receiver, kind=kind, url=receiver.url, repository="o/r")
     notifier = make()
     long = desired.Held(part="structure", message="held: " + "x " * 400, digest="s00j0h0", jobs=())
-    notifier.tell(news("OutOfSync", held=(long,)), [one])
+    notifier.tell([news("OutOfSync", held=(long,))], [one])
     ((where, headers, body),) = receiver.wait(1)
     assert where == path
     assert {name.title(): value for name, value in headers.items()}[header[0]] == header[1]
     told = json.loads(body)
     assert found.items() <= told.items()
     assert len(told["description"]) <= 140
-    notifier.tell(news(), [one])
+    notifier.tell([news()], [one])
     assert json.loads(receiver.wait(2)[1][2])["state"] == "success"
-    notifier.tell(news("Unknown"), [one])  # a forge has no form for it
-    notifier.tell(news("OutOfSync", "b" * 40), [one])
+    notifier.tell([news("Unknown")], [one])  # a forge has no form for it
+    notifier.tell([news("OutOfSync", "b" * 40)], [one])
     assert json.loads(receiver.wait(3)[2][2])["state"] in {"failure", "failed"}
 
 
 def test_the_same_news_is_told_once_also_after_a_restart(receiver: Receiver, make: Make) -> None:
     first = make()
     for message in ("down for 1s", "down for 2s"):
-        first.tell(news("Unknown", message=message), [channel(receiver)])
+        first.tell([news("Unknown", message=message)], [channel(receiver)])
     receiver.wait(1)
     until(lambda: first.counts()["chat", "sent"] == 1)
     first.stop()
     second = make()
-    second.tell(news("Unknown", message="down for 3s"), [channel(receiver)])
-    second.tell(news(), [channel(receiver)])
+    second.tell([news("Unknown", message="down for 3s")], [channel(receiver)])
+    second.tell([news()], [channel(receiver)])
     reasons = [json.loads(one[2])["notice"]["reason"] for one in receiver.wait(2)]
     assert reasons == ["unreadable", "applied"]
     # It was readable between: that it is not is news again.
-    second.tell(news("Unknown"), [channel(receiver)])
+    second.tell([news("Unknown")], [channel(receiver)])
     assert json.loads(receiver.wait(3)[2][2])["notice"]["reason"] == "unreadable"
 
 
 def test_what_fails_is_tried_again_and_bears_the_same_id(receiver: Receiver, make: Make) -> None:
     receiver.statuses = [500, 429, 200]
     notifier = make()
-    notifier.tell(news(), [channel(receiver)])
+    notifier.tell([news()], [channel(receiver)])
     got = receiver.wait(3)
     assert len({one[1]["Muster-Delivery"] for one in got}) == 1
     until(lambda: notifier.counts()["chat", "sent"] == 1)
@@ -224,7 +224,7 @@ def test_what_fails_is_tried_again_and_bears_the_same_id(receiver: Receiver, mak
 def test_what_can_not_succeed_is_given_up(receiver: Receiver, make: Make) -> None:
     receiver.statuses = [403]
     notifier = make()
-    notifier.tell(news(), [channel(receiver)])
+    notifier.tell([news()], [channel(receiver)])
     until(lambda: notifier.counts()["chat", "failed"] == 1)
     assert len(receiver.got) == 1
 
@@ -233,7 +233,7 @@ def test_trying_has_an_end(receiver: Receiver, make: Make, monkeypatch: pytest.M
     monkeypatch.setattr(delivery, "TRIES_MAX", 3)
     receiver.statuses = [503]
     notifier = make()
-    notifier.tell(news(), [channel(receiver)])
+    notifier.tell([news()], [channel(receiver)])
     until(lambda: notifier.counts()["chat", "failed"] == 1)
     assert len(receiver.got) == 3
 
@@ -241,7 +241,7 @@ def test_trying_has_an_end(receiver: Receiver, make: Make, monkeypatch: pytest.M
 def test_a_channel_that_is_down_keeps_no_other_waiting(receiver: Receiver, make: Make) -> None:
     notifier = make()
     down = channel(receiver, name="down", url="http://127.0.0.1:9/x")
-    notifier.tell(news(), [down, channel(receiver)])
+    notifier.tell([news()], [down, channel(receiver)])
     receiver.wait(1)
     assert notifier.counts()["down", "sent"] == 0
 
@@ -250,7 +250,7 @@ def test_a_redirection_is_not_followed(receiver: Receiver, make: Make) -> None:
     receiver.statuses = [307]
     receiver.headers = {"Location": f"{receiver.url}/elsewhere"}
     notifier = make()
-    notifier.tell(news(), [channel(receiver)])
+    notifier.tell([news()], [channel(receiver)])
     until(lambda: notifier.counts()["chat", "failed"] == 1)
     assert [one[0] for one in receiver.got] == ["/hook"]
 
@@ -263,7 +263,7 @@ def test_the_queue_is_bounded_and_the_oldest_gives_way(
         folder, tmp_path / "n", clock=time.time, monotonic=time.monotonic, random=lambda: 0.0
     )
     for number in range(5):
-        notifier.tell(news(revision=f"{number:040d}"), [channel(receiver)])
+        notifier.tell([news(revision=f"{number:040d}")], [channel(receiver)])
     assert notifier.waiting() == 3
     assert notifier.counts()["chat", "dropped"] == 2
     notifier.start()
@@ -275,8 +275,8 @@ def test_the_queue_is_bounded_and_the_oldest_gives_way(
 def test_only_what_a_channel_wants_is_told(receiver: Receiver, make: Make) -> None:
     notifier = make()
     one = channel(receiver, on=("held",))
-    notifier.tell(news(), [one])
-    notifier.tell(news("OutOfSync", **HELD), [one])
+    notifier.tell([news()], [one])
+    notifier.tell([news("OutOfSync", **HELD)], [one])
     assert json.loads(receiver.wait(1)[0][2])["notice"]["reason"] == "held"
 
 

@@ -1,17 +1,22 @@
 """Files leave when their jobs ended long ago and nothing that stays depends on them."""
 
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.states import JobState
 from reconciler.operations import pruning
+from tests.unit.store import samples
 
 DAY = 86_400.0
 
 
 def item(
     name: str, state: str, day: int | None, *after: str, removed: bool = False
-) -> pruning.Json:
+) -> pruning.Seen:
     ended = None if day is None else f"1970-01-{day:02}T00:00:00Z"
-    return {
+    return pruning.of_item({
         "name": name, "state": state, "ended": ended, "removed": removed, "dependsOn": list(after)
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def test_only_what_ended_long_ago_leaves() -> None:
@@ -36,6 +41,15 @@ def test_what_others_depend_on_stays() -> None:
     chosen = pruning.choose(items, 5 * DAY)
     assert chosen.names == ["after-alone", "alone"]
     assert chosen.kept == {"first": "second", "second": "third"}
+
+
+def test_records_of_the_store_are_seen_as_the_api_shows_them() -> None:
+    alive = samples.job("alive", state=JobState.RUNNING)
+    done = msgspec.structs.replace(samples.job("done", state=JobState.SUCCEEDED), ended_at=DAY)
+    spec = msgspec.structs.replace(done.spec, depends_on=(desired.Dependency("alive"),))
+    done = msgspec.structs.replace(done, spec=spec)
+    assert pruning.of_record(alive) == pruning.Seen("alive", None, False, ())
+    assert pruning.of_record(done) == item("done", "Succeeded", 2, "alive")
 
 
 def test_names_that_are_not_there_and_circles_end() -> None:

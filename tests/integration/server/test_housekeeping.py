@@ -1,0 +1,182 @@
+"""Files of jobs that ended long ago leave the repository when the Cluster says so, once each."""
+
+import asyncio
+import pathlib
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from reconciler import store
+from reconciler.desired import cron, source
+from reconciler.model import access as rules
+from reconciler.model import desired, records
+from reconciler.model.states import JobState
+from reconciler.operations import pusher, submission, views
+from reconciler.server import access, housekeeping, services
+from tests.integration.server.test_submission import Repository, job
+from tests.unit.store import samples
+
+DAY = 86_400.0
+#: A day at 00:00 UTC, and a schedule that names 04:00 of each.
+MIDNIGHT = 20_000 * DAY
+FOUR = 4 * 3600.0
+FILES = desired.FileRetention(int(30 * DAY), cron.parse("0 4 * * *"), "house@example.org")
+
+
+class Scene:
+    """A store, a repository and the housekeeping between them, at a time of the test's own."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.repository = Repository(folder)
+        self.state = folder / "state"
+        self.state.mkdir()
+        self.url = f"sqlite:///{folder / 'muster.db'}"
+        self.store = store.Store.open(self.url)
+        self.epoch = self.store.lead("test", 1.0)
+        self.cycle = 0
+        self.now = MIDNIGHT
+        found = source.Source(str(self.repository.path), branch="main", state=self.state / "mirror")
+        self.reader = store.Reader.open(self.url)
+        self.push = pusher.GitPusher(found, dict, self._last_run)
+        self.service = services.Services(
+            store_url=self.url, link_path=self.state / "loop.sock", gate=access.Gate(None)
+        )
+
+    def _last_run(self, name: str) -> pusher.LastRun | None:
+        found = self.reader.job(name)
+        if found is None:
+            return None
+        return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+    def commit(self, structure: desired.Structure, *jobs: records.JobRecord) -> None:
+        """A cycle with these jobs, and this structure in force."""
+        self.cycle += 1
+        status = desired.SyncStatus("Synced", "a", "a", "a")
+        stored = {
+            views.STRUCTURE: msgspec.msgpack.encode(structure),
+            views.SYNC: msgspec.msgpack.encode(status),
+        }
+        self.store.commit(
+            self.epoch,
+            self.cycle,
+            samples.cycle(jobs=jobs),
+            journal=b"",
+            snapshot=None,
+            incumbents=None,
+            views=stored,
+        )
+
+    def look(self, after_s: float = 0.0) -> housekeeping.Done | None:
+        """One look of a controller that has just been started, some time later."""
+        self.now += after_s
+
+        async def run() -> housekeeping.Done | None:
+            self.service.submitter = batcher = submission.Batcher(self.push)
+            task = asyncio.create_task(batcher.run())
+            try:
+                async with asyncio.timeout(120):
+                    return await housekeeping.Housekeeping(self.service, lambda: self.now).look()
+            finally:
+                task.cancel()
+
+        return asyncio.run(run())
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.service.close()
+        self.reader.close()
+        self.store.close()
+
+
+@pytest.fixture
+def scene(tmp_path: pathlib.Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.close()
+
+
+def ended(name: str, days_ago: float, **changes: object) -> records.JobRecord:
+    made = samples.job(name, state=JobState.SUCCEEDED)
+    spec = msgspec.structs.replace(made.spec, path=f"jobs/{name}.yaml", **changes)
+    return msgspec.structs.replace(made, spec=spec, ended_at=MIDNIGHT - days_ago * DAY)
+
+
+def structure(**changes: object) -> desired.Structure:
+    settings = desired.Settings(retain_files=FILES)
+    return msgspec.structs.replace(desired.Structure(settings=settings), **changes)
+
+
+def test_files_leave_at_the_hour_of_the_schedule_in_one_commit(scene: Scene) -> None:
+    for name in ("old", "older", "new", "alive"):
+        scene.repository.commit(f"{name}.yaml", job(name))
+    alive = samples.job("alive", state=JobState.RUNNING)
+    scene.commit(structure(), ended("old", 31), ended("older", 60), ended("new", 20), alive)
+    before = scene.repository.log("%H")
+    assert scene.look() is None  # it counts from here
+    assert scene.look(FOUR - 1) is None
+    done = scene.look(2)
+    assert done is not None
+    assert sorted(done.left) == ["old", "older"]
+    assert scene.repository.files() == {"pool.yaml", "new.yaml", "alive.yaml"}
+    assert len(scene.repository.log("%H")) == len(before) + 1
+    assert scene.repository.log("%ae")[0] == "house@example.org"
+    assert scene.look(60) is None  # once a day, also after a restart
+    again = scene.look(DAY)
+    assert again is not None
+    assert (again.left, again.commits) == ((), ())  # the store has them, git no longer
+
+
+def test_a_time_that_passed_unseen_is_made_up_for_once(scene: Scene) -> None:
+    scene.repository.commit("old.yaml", job("old"))
+    scene.commit(structure(), ended("old", 60))
+    scene.look()
+    done = scene.look(9 * DAY + 3600)
+    assert done is not None
+    assert done.left == ("old",)
+    assert scene.look(60) is None
+
+
+def test_nothing_leaves_unless_the_cluster_says_so(scene: Scene) -> None:
+    scene.repository.commit("old.yaml", job("old"))
+    scene.commit(desired.Structure(), ended("old", 60))
+    assert [scene.look(DAY) for _ in range(3)] == [None] * 3
+    scene.commit(structure())
+    assert scene.look() is None  # asked for now: what was missed before is not made up for
+    assert "old.yaml" in scene.repository.files()
+
+
+def test_who_may_not_change_a_job_may_not_take_its_file(scene: Scene) -> None:
+    """The rules are those of what people ask for, by the identity that the Cluster names."""
+    for name in ("ours", "theirs"):
+        scene.repository.commit(f"{name}.yaml", job(name))
+    everybody = rules.Access(
+        identities={"house@example.org": rules.Identity("house@example.org")},
+        roles=(
+            rules.Role("keepers", ("house@example.org",), (rules.Rule(("manage",), ("ours",)),)),
+        ),
+    )
+    both = {name: desired.Queue(name) for name in ("ours", "theirs")}
+    scene.commit(
+        structure(access=everybody, queues=both),
+        ended("ours", 60, queue="ours", owner="a@example.org"),
+        ended("theirs", 60, queue="theirs", owner="b@example.org"),
+    )
+    scene.look()
+    done = scene.look(FOUR + 1)
+    assert done is not None
+    assert (done.left, done.refused) == (("ours",), ("theirs",))
+    assert "theirs.yaml" in scene.repository.files()
+
+
+def test_it_is_tried_again_when_git_can_not_be_reached(scene: Scene) -> None:
+    scene.repository.commit("old.yaml", job("old"))
+    scene.commit(structure(), ended("old", 60))
+    scene.look()
+    away = scene.repository.path.with_name("away")
+    scene.repository.path.rename(away)
+    assert scene.look(FOUR + 1) is None
+    away.rename(scene.repository.path)
+    done = scene.look(60)
+    assert done is not None
+    assert done.left == ("old",)

@@ -1,0 +1,161 @@
+"""News of jobs, nodes and drift: which a cycle brings, who chose them, and that each comes once."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.model import desired, drift, events, outcome, records
+from reconciler.model.states import JobState, NodeState
+from reconciler.notices import delivery, happenings, messages
+from tests.unit.store import samples
+
+NODE = samples.node()
+TRAIN = samples.job("train", state=JobState.RUNNING)
+HEAT = drift.Drift("gpu-hot", "n1/0", "it is hot", "warning", "report", 1.0, pool="cpu", node="n1")
+KNOWN = records.Observed(jobs={"train": TRAIN}, nodes={NODE.name: NODE})
+
+
+def event(kind: str, job: str = "train", message: str = "") -> events.Event:
+    return events.Event(at=5.0, kind=kind, message=message, job=job)
+
+
+def news(known: records.Observed = KNOWN, **parts: Any) -> list[messages.Notice]:
+    return happenings.of_cycle(samples.cycle(**parts), known, "r" * 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("JobSucceeded", "job-ended"),
+        ("JobCancelled", "job-ended"),
+        ("JobFailed", "job-failed"),
+        ("JobTimedOut", "job-failed"),
+        ("JobEvicted", "job-evicted"),
+        ("JobPlaced", None),
+        ("NodeSeen", None),
+    ],
+)
+def test_what_becomes_of_jobs(kind: str, reason: str | None) -> None:
+    found = news(events=(event(kind, message="for a reason"),))
+    assert [one.reason for one in found] == ([reason] if reason else [])
+    for one in found:
+        assert (one.object, one.revision, one.message) == ("Job/train", "r" * 40, "for a reason")
+        assert one.about["queue"] == TRAIN.spec.queue
+        assert one.about["owner"] == TRAIN.spec.owner
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (NodeState.READY, NodeState.UNKNOWN, "node-lost"),
+        (NodeState.DRAINING, NodeState.GONE, "node-lost"),
+        (NodeState.UNKNOWN, NodeState.GONE, None),
+        (NodeState.UNKNOWN, NodeState.READY, "node-back"),
+        (NodeState.UNHEALTHY, NodeState.READY, None),
+        (None, NodeState.READY, None),
+    ],
+)
+def test_nodes_that_are_lost_and_come_back(
+    before: NodeState | None, after: NodeState, reason: str | None
+) -> None:
+    nodes = {} if before is None else {"n1": msgspec.structs.replace(NODE, state=before)}
+    found = news(records.Observed(nodes=nodes), nodes=(msgspec.structs.replace(NODE, state=after),))
+    assert [one.reason for one in found] == ([reason] if reason else [])
+    assert all(one.about["pool"] == NODE.pool for one in found)
+
+
+def test_drift_that_comes_and_goes() -> None:
+    ignored = msgspec.structs.replace(HEAT, subject="n2/0", action="ignore")
+    (came,) = news(drift=(HEAT, ignored))
+    assert (came.object, came.reason) == ("Drift/gpu-hot:n1/0", "drift")
+    assert came.about == {"kind": "gpu-hot", "severity": "warning", "pool": "cpu", "node": "n1"}
+    there = msgspec.structs.replace(KNOWN, drift=(HEAT,))
+    assert news(there, drift=(msgspec.structs.replace(HEAT, message="hotter", tries=1),)) == []
+    (went,) = news(there, drift=())
+    assert (went.object, went.reason) == (came.object, "drift-ended")
+
+
+def test_one_cycle_brings_so_many_at_the_most() -> None:
+    many = tuple(event("JobFailed", f"j{number}") for number in range(happenings.CYCLE_MAX + 1))
+    assert len(news(events=many)) == happenings.CYCLE_MAX
+
+
+def channel(**changes: Any) -> desired.Channel:
+    values = {"name": "chat", "kind": "webhook", "url": "http://127.0.0.1:9/", "secret": "key"}
+    return desired.Channel(**(values | {"on": ("job-failed", "node-lost", "drift")} | changes))
+
+
+FAILED = messages.Notice(
+    "Job/train", "job-failed", "r", "m", "t", about={"queue": "research-a", "owner": "a@x"}
+)
+LOST = messages.Notice("Node/n1", "node-lost", "r", "m", "t", about={"pool": "h200"})
+LATE = messages.Notice("Drift/git:main", "drift", "r", "m", "t", about={"kind": "git"})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ({}, [FAILED, LOST, LATE]),
+        ({"on": ("node-lost",)}, [LOST]),
+        ({"queues": ("research-*",)}, [FAILED, LOST, LATE]),
+        ({"queues": ("product",)}, [LOST, LATE]),
+        ({"queues": ("research-*",), "owners": ("b@x",)}, [LOST, LATE]),
+        ({"owners": ("a@x",), "pools": ("a100", "h*")}, [FAILED, LOST, LATE]),
+        ({"pools": ("a100",)}, [FAILED, LATE]),
+    ],
+)
+def test_a_channel_chooses_by_queue_owner_and_pool(
+    chosen: dict[str, Any], told: list[messages.Notice]
+) -> None:
+    one = channel(**chosen)
+    assert [notice for notice in (FAILED, LOST, LATE) if messages.is_wanted(one, notice)] == told
+
+
+@pytest.fixture
+def notifier(tmp_path: Path) -> delivery.Notifier:
+    """One that is not running: what it would send waits."""
+    return delivery.Notifier(
+        tmp_path, tmp_path / "n.json", clock=lambda: 1.0, monotonic=lambda: 1.0, random=lambda: 0.0
+    )
+
+
+def tell(notifier: delivery.Notifier, channels: tuple[desired.Channel, ...], **parts: Any) -> int:
+    """What waits once a cycle is told of."""
+    settings = desired.Settings(notifications=channels)
+    wanted = desired.Desired(structure=desired.Structure(settings=settings))
+    decided: outcome.Outcome = samples.cycle(**parts)
+    happenings.tell(notifier, decided, KNOWN, wanted)
+    return notifier.waiting()
+
+
+def test_the_same_news_of_one_object_waits_once(notifier: delivery.Notifier) -> None:
+    chat = (channel(on=("job-evicted",)),)
+    assert tell(notifier, chat, events=(event("JobEvicted"), event("JobEvicted"))) == 1
+    assert tell(notifier, chat, events=(event("JobEvicted"), event("JobEvicted", "other"))) == 2
+
+
+def test_a_node_that_is_back_takes_the_place_of_its_loss(notifier: delivery.Notifier) -> None:
+    both = (channel(on=("node-lost", "node-back")), channel(name="log", on=("node-lost",)))
+    notifier.tell([LOST], both)
+    assert notifier.waiting() == 2
+    notifier.tell([msgspec.structs.replace(LOST, reason="node-back")], both)
+    assert notifier.waiting() == 1
+
+
+def test_nobody_who_did_not_ask_is_told(notifier: delivery.Notifier) -> None:
+    quiet = (channel(on=("applied", "held")),)
+    assert tell(notifier, quiet, events=(event("JobFailed"),), drift=(HEAT,)) == 0
+
+
+def test_what_is_forgotten_leaves_nothing(
+    notifier: delivery.Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "QUEUE_MAX", 3)
+    for number in range(50):
+        notifier.tell([msgspec.structs.replace(FAILED, object=f"Job/{number}")], [channel()])
+    assert notifier.waiting() == 3
+    assert len(notifier._of) == 3  # the index goes with what it is of
+    notifier.tell([], [])
+    assert (notifier.waiting(), notifier._of) == (0, {})
