@@ -85,6 +85,8 @@ def configure(form: str, level: str, source: str) -> EventLines | None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines(form, source))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # a line for each request would tell the addresses of webhooks, which may be secrets
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     if logging.getLogger().level > logging.INFO:
         return None
     return EventLines(form, source, sys.stderr)

@@ -79,3 +79,49 @@ def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: Receiver) ->
     assert 'muster_notifications_total{channel="chat",result="sent"}' in metrics
     for name in ("controller.log", "server.log", "notified.json"):
         assert "s3cret" not in (bed.cluster.state / name).read_text()
+
+
+WATCH = (
+    "spec: {{{{lease: 5s, nodeSilence: 3s, notifications: "
+    "[{{{{name: chat, kind: webhook, url: '{url}/hook', secret: key, "
+    "on: [job-failed, node-lost, node-back, drift], queues: ['default']}}}}]}}}}"
+)
+
+
+def of_objects(receiver: Receiver) -> list[tuple[str, str]]:
+    """What was told, in order: object and reason."""
+    found = []
+    for _, headers, body in list(receiver.got):
+        signed = messages.signature("s3cret", headers["Muster-Timestamp"], body)
+        assert headers["Muster-Signature"] == signed
+        notice = json.loads(body)["notice"]
+        found.append((notice["object"], notice["reason"]))
+    return found
+
+
+def test_jobs_nodes_and_drift_are_told_to_who_asked(bed: beds.Bed, receiver: Receiver) -> None:
+    old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
+    text = beds.POOL.replace(old, WATCH.format(url=receiver.url))
+    bed.commit({"cluster.yaml": text.format(nodes=4, cpus=4, gpus=2)})
+    bed.start()
+    bed.commit(
+        {
+            "jobs/bad.yaml": beds.job("bad", "  queue: default\n  command: ['false']"),
+            "jobs/good.yaml": beds.job("good", "  queue: default\n  command: ['true']"),
+        }
+    )
+    bed.until_state("bad", "Failed")
+    bed.until_state("good", "Succeeded")
+    bed.until(lambda: ("Job/bad", "job-failed") in of_objects(receiver))
+    nodes = bed.cluster.nodes
+    assert nodes is not None
+    name = nodes.names()[0]
+    nodes.kill_node(name)
+    bed.until(lambda: (f"Node/{name}", "node-lost") in of_objects(receiver))
+    bed.until(lambda: any(one[1] == "drift" for one in of_objects(receiver)))
+    nodes.restart(name)
+    bed.until(lambda: (f"Node/{name}", "node-back") in of_objects(receiver))
+    assert receiver.url not in (bed.cluster.state / "controller.log").read_text()
+    told = of_objects(receiver)
+    assert len(told) == len(set(told))
+    assert {reason for one, reason in told if one.startswith("Job/")} == {"job-failed"}
