@@ -62,65 +62,91 @@ _DECODE_PLACE = msgspec.json.Decoder(Place).decode
 
 
 class Listener:
-    """Reads for one agent. Its methods may be called by different threads."""
+    """Reads for one agent. Its methods may be called by different threads.
+
+    Files are read under one lock, and what was found is told under another: who makes a report
+    never waits for a disk.
+    """
 
     def __init__(self, root: Path) -> None:
         self._attempts = root / "attempts"
         self._logs = root / "logs"
         self._places = root / "metrics"
         self._places.mkdir(mode=0o700, exist_ok=True)
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._words: dict[str, metriclines.Words] = {}
         self._known: dict[str, Place] = {}
+        #: What was read, under a lock of its own that is never held for long.
+        self._telling = threading.Lock()
+        self._told: dict[str, taskwords.TaskMetrics] = {}
+        self._saved: dict[str, taskwords.Saved] = {}
         self._news: dict[str, None] = {}
+        #: Those that are over, and whose places are still to be given up.
+        self._over: set[str] = set()
 
     # For reports -----------------------------------------------------------------------------
 
     def news(self) -> tuple[taskwords.TaskMetrics, ...] | None:
         """What has changed since the last call, of so many tasks; None for nothing."""
-        with self._lock:
+        with self._telling:
             chosen = list(self._news)[: taskwords.TASKS_MAX]
             for name in chosen:
                 del self._news[name]
-            return tuple(self._words[n].told() for n in chosen if n in self._words) or None
+            return tuple(self._told[name] for name in chosen if name in self._told) or None
 
     def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
         """Some were not delivered, or, None, nobody remembers any: they are news again."""
-        with self._lock:
-            names = self._words if told is None else [one.attempt for one in told]
-            self._news |= {name: None for name in names if name in self._words}
+        with self._telling:
+            names = self._told if told is None else [one.attempt for one in told]
+            self._news |= {name: None for name in names if name in self._told}
 
     def with_saved(self, report: AttemptReport) -> AttemptReport:
         """A report with the checkpoint that its task has named."""
-        words = self._words.get(report.id)
-        if words is None or words.checkpoint is None:
+        with self._telling:
+            saved = self._saved.get(report.id)
+        if saved is None:
             return report
-        found = newer(report.checkpoint, words.checkpoint)
-        return msgspec.structs.replace(report, checkpoint=found)
+        return msgspec.structs.replace(report, checkpoint=newer(report.checkpoint, saved))
 
     # Reading ---------------------------------------------------------------------------------
 
     def look(self, running: list[str]) -> None:
         """Read what tasks have written since."""
+        with self._reading:
+            self._give_up()
         for name in running:
-            with self._lock:
+            with self._reading:
                 self._read(name, last=False)
 
     def heard(self, reports: list[AttemptReport]) -> None:
         """Read the last of those that have ended, before anybody hears of their end."""
         for report in reports:
             if report.state is AttemptState.ENDED:
-                with self._lock:
+                with self._reading:
                     self._read(report.id, last=True)
 
     def forget(self, attempts: tuple[str, ...]) -> None:
         """Those are over, and known to be."""
-        with self._lock:
+        with self._telling:
             for name in attempts:
-                self._words.pop(name, None)
+                self._told.pop(name, None)
+                self._saved.pop(name, None)
                 self._news.pop(name, None)
-                if self._known.pop(name, None) is not None:
-                    (self._places / name).unlink(missing_ok=True)
+            self._over.update(attempts)
+        if self._reading.acquire(blocking=False):  # else whoever reads now does it next
+            try:
+                self._give_up()
+            finally:
+                self._reading.release()
+
+    def _give_up(self) -> None:
+        """Let go of what is known of tasks that are over; nobody reads meanwhile."""
+        with self._telling:
+            over, self._over = self._over, set()
+        for name in over:
+            self._words.pop(name, None)
+            if self._known.pop(name, None) is not None:
+                (self._places / name).unlink(missing_ok=True)
 
     def _read(self, name: str, *, last: bool) -> None:
         """One turn of one task; what the file system refuses is left for the next."""
@@ -145,13 +171,24 @@ class Listener:
                 final = last and size - offset <= READ_BYTES_MAX
                 rows = _rows(handle, place, words, now=now, last=final)
                 if (place.inode, place.offset) != before:
-                    self._news[name] = None
+                    self._tell(name, words)
                     with contextlib.suppress(OSError):
                         self._keep(name, place, rows)
                 if not last or final or place.offset <= offset:
                     break
         finally:
             os.close(handle)
+
+    def _tell(self, name: str, words: metriclines.Words) -> None:
+        """Have what was read go out with the next report."""
+        told = words.told()
+        with self._telling:
+            if name in self._over:
+                return
+            self._told[name] = told
+            if words.checkpoint is not None:
+                self._saved[name] = words.checkpoint
+            self._news[name] = None
 
     def _place(self, name: str) -> Place:
         place = self._known.get(name)

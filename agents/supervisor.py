@@ -36,7 +36,6 @@ Record = dict[str, Any]
 ALONE_S = 60.0
 #: Grows when an older agent could not understand this supervisor, or an older supervisor it.
 PROTOCOL = 1
-CLIENTS_MAX = 4
 STARTS_PER_TURN = 32
 #: How long an attempt's end may wait for descendants that were killed to be gone.
 SWEEP_S = 10.0
@@ -82,7 +81,7 @@ class Supervisor:
         self.held = confinement.Confinement(root, os.environ.get(confinement.VARIABLE, ""))
         self.starts: list[Record] = []
         self.news: dict[str, Record] = {}
-        self.clients: dict[int, clients.Client] = {}
+        self.clients = clients.Clients()
         self.renewed_at = processes.boottime()
         self.leaving = False
         self.retry_at = 0.0
@@ -93,7 +92,6 @@ class Supervisor:
             guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
-        self.poller = select.epoll()
         self.orders = {
             "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
@@ -126,7 +124,7 @@ class Supervisor:
         waiting = [order["id"] for order in self.starts if order["id"] not in self.records]
         records = list(self.records.values())
         records += [{"id": name, "state": "Starting", "pid": 0} for name in waiting]
-        self.send(
+        self.clients.send(
             client,
             {
                 "hello": os.getpid(),
@@ -363,30 +361,13 @@ class Supervisor:
         # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
         return min(60.0, max(0.0, min(moments) - processes.boottime()) + 0.001)
 
-    def send(self, client: clients.Client, message: Record) -> None:
-        """Tell one agent; one that does not read is dropped and asks anew."""
-        self.tend(client, alive=client.send(message))
-
-    def tend(self, client: clients.Client, *, alive: bool) -> None:
-        """Wait for what a connection needs next, or let go of it."""
-        handle = client.link.fileno()
-        if alive and handle in self.clients:
-            self.poller.modify(handle, select.EPOLLIN | (select.EPOLLOUT if client.unsent else 0))
-        elif self.clients.pop(handle, None) is not None:
-            client.link.close()
-
-    def receive(self, client: clients.Client) -> None:
-        """Read orders and carry them out."""
-        lines = client.receive()
-        if lines is None:
-            self.tend(client, alive=False)
-            return
-        for line in lines:
-            try:
-                order = json.loads(line)
-                self.orders[order["op"]](order, client)
-            except (ValueError, KeyError, TypeError) as problem:
-                complain(f"an order was not understood: {problem!r}")
+    def obey(self, client: clients.Client, line: bytes) -> None:
+        """Carry out one order."""
+        try:
+            order = json.loads(line)
+            self.orders[order["op"]](order, client)
+        except (ValueError, KeyError, TypeError) as problem:
+            complain(f"an order was not understood: {problem!r}")
 
     def publish(self) -> None:
         """Make the turn's ends durable, then tell everyone what changed."""
@@ -404,15 +385,13 @@ class Supervisor:
         if self.news:
             message = {"records": list(self.news.values())}
             self.news = {}
-            for client in list(self.clients.values()):
-                if client.greeted:
-                    self.send(client, message)
+            self.clients.tell(message)
 
     def serve(self, listener: socket.socket, wakeup: int) -> None:
         """Turn after turn until told to leave."""
         self.guardian.start()
         for handle in (listener.fileno(), wakeup):
-            self.poller.register(handle, select.EPOLLIN)
+            self.clients.poller.register(handle, select.EPOLLIN)
         while not (self.leaving and not self.live):
             try:
                 self.turn(listener, wakeup)
@@ -425,17 +404,15 @@ class Supervisor:
 
     def turn(self, listener: socket.socket, wakeup: int) -> None:
         """Wait for something to happen and see to it."""
-        for handle, event in self.poller.poll(self.wait_s()):
+        for handle, event in self.clients.poller.poll(self.wait_s()):
             if handle == wakeup:
                 os.read(wakeup, 4096)
             elif handle == listener.fileno():
-                self.accept(listener)
+                self.clients.accept(listener)
             elif handle in self.clients:
-                client = self.clients[handle]
-                if event & select.EPOLLOUT:
-                    self.tend(client, alive=client.pump())
-                if event & ~select.EPOLLOUT:
-                    self.receive(client)
+                client, lines = self.clients.attend(handle, event)
+                for line in lines:
+                    self.obey(client, line)
         self.run_starts()
         self.reap()
         self.enforce()
@@ -444,20 +421,12 @@ class Supervisor:
         if self.tidy_at is not None and processes.boottime() >= self.tidy_at:
             in_s = self.held.tidy()
             self.tidy_at = None if in_s is None else processes.boottime() + in_s
-        if self.clients or self.live or self.starts:
+        if len(self.clients) or self.live or self.starts:
             self.alone_since = None
         elif self.alone_since is None:
             self.alone_since = processes.boottime()
         elif processes.boottime() >= self.alone_since + ALONE_S:
             self.leaving = True
-
-    def accept(self, listener: socket.socket) -> None:
-        """Let an agent in; one too many sends the oldest away."""
-        link, _ = listener.accept()
-        if len(self.clients) >= CLIENTS_MAX:
-            self.tend(next(iter(self.clients.values())), alive=False)
-        self.clients[link.fileno()] = clients.Client(link)
-        self.poller.register(link.fileno(), select.EPOLLIN)
 
 
 def used(record: Record, kernel: Record) -> Record:
@@ -500,7 +469,7 @@ def main() -> int:
     os.umask(0o077)
     listener.bind("supervisor.sock")
     os.umask(0o022)
-    listener.listen(CLIENTS_MAX)
+    listener.listen(clients.CLIENTS_MAX)
     listener.setblocking(False)
     supervisor.serve(listener, read)
     os.unlink(f"{root}/supervisor.sock")

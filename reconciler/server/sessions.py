@@ -1,7 +1,8 @@
 """What the server knows of each node between two of its syncs: what to tell it, and who it is.
 
 One session a node: the agent that holds it is known by boot id and incarnation. Another one is
-turned away while the holder's connection is open or was heard of a short while ago.
+turned away while the holder's connection is open or was heard of a short while ago, unless it
+follows the holder in the same root, whose lock says that the holder is gone.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ class Session:
         self.log_requests: dict[str, wire.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
         self.exchange = 0
+        #: The first exchange of the holder: those before it were somebody else's.
+        self.first = 0
         self.open = False
         self.closed = True
         self.heard_at = 0.0
@@ -101,9 +104,15 @@ class Session:
         """Whether there is anything to tell."""
         return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
 
-    def enter(self, who: tuple[str, str], poll_s: float, now: float) -> int | Busy:
-        """Begin an exchange; returns its number, or why the agent is turned away."""
-        if self.holder != who and self.holder is not None and not self.closed:
+    def enter(
+        self, who: tuple[str, str], poll_s: float, now: float, follows: tuple[str, ...] = ()
+    ) -> int | Busy:
+        """Begin an exchange; returns its number, or why the agent is turned away.
+
+        ``follows`` are incarnations that are known to be gone.
+        """
+        held = self.holder is not None and self.holder[1] not in follows
+        if self.holder is not None and self.holder != who and held and not self.closed:
             silent_s = now - self.heard_at
             left_s = SILENT_POLLS * poll_s - silent_s
             if self.open or left_s > 0:
@@ -114,8 +123,9 @@ class Session:
                     "one a name of its own",
                     max(left_s, 1.0),
                 )
-        self.holder = who
         self.exchange += 1
+        if self.holder != who:
+            self.holder, self.first = who, self.exchange
         self.open, self.closed = True, False
         self.heard_at = now
         # an older exchange of the same agent that still waits has nothing more to wait for
@@ -127,6 +137,9 @@ class Session:
         if exchange == self.exchange:
             self.open, self.closed = False, closed
             self.heard_at = now
+        elif closed and exchange >= self.first and not self.open:
+            # an older one of the same agent: whoever lost it will come again, or is gone
+            self.closed = True
 
     async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:
         """Until there is something to tell, the exchange is not the newest, or time is up."""

@@ -182,7 +182,8 @@ async def sync(
         raise Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
     who = (said.boot_id, said.incarnation)
     new = session.holder != who
-    entered = session.enter(who, published.poll_s, service.sessions.clock())
+    follows = said.follows[-wire.FOLLOWS_MAX :]
+    entered = session.enter(who, published.poll_s, service.sessions.clock(), follows)
     if isinstance(entered, sessions.Busy):
         raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
     session.reported_at = time.time()

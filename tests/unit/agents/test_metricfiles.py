@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,27 @@ def test_the_last_words_of_a_task_are_read_before_its_end_is_told(root: Path) ->
     listener.forget((NAME,))
     listener.again()
     assert listener.news() is None
+    assert not list((root / "metrics").iterdir())
+
+
+def test_who_makes_a_report_never_waits_for_a_disk(root: Path) -> None:
+    listener = metricfiles.Listener(root)
+    write(root, '{"loss": 1}\n{"checkpoint": "step-3", "step": 3, "time": 5}\n')
+    listener.look([NAME])
+    done = threading.Event()
+
+    def report() -> None:
+        told = listener.news()
+        listener.again(told)
+        listener.with_saved(AttemptReport(NAME, AttemptState.RUNNING))
+        listener.forget((NAME,))
+        done.set()
+
+    with listener._reading:  # a read that hangs
+        threading.Thread(target=report, daemon=True).start()
+        assert done.wait(60)
+    assert list((root / "metrics").iterdir())
+    listener.look([])
     assert not list((root / "metrics").iterdir())
 
 

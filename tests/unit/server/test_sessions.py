@@ -36,6 +36,32 @@ def test_an_older_exchange_of_the_same_agent_does_not_end_the_newer() -> None:
     assert isinstance(session.enter(TWO, 10.0, 3.0), sessions.Busy)
 
 
+def test_an_agent_that_was_started_again_takes_the_place_of_the_one_it_follows() -> None:
+    session = sessions.Session("n1")
+    session.enter(ONE, 10.0, 0.0)
+    assert session.open
+    assert isinstance(session.enter(TWO, 10.0, 1.0, ("other",)), sessions.Busy)
+    assert session.enter(TWO, 10.0, 1.0, ("other", "one")) == 2
+    # what the server still hears of the first one's connection says nothing of the second's
+    session.leave(1, 2.0, closed=True)
+    assert session.open
+    assert isinstance(session.enter(ONE, 10.0, 3.0), sessions.Busy)
+    session.leave(2, 4.0, closed=False)
+    assert not session.closed
+    session.leave(1, 5.0, closed=True)
+    assert not session.closed
+
+
+def test_a_cut_poll_frees_the_session_though_a_report_came_after_it() -> None:
+    session = sessions.Session("n1")
+    poll, report = session.enter(ONE, 10.0, 0.0), session.enter(ONE, 10.0, 1.0)
+    assert (poll, report) == (1, 2)
+    session.leave(2, 1.0, closed=False)
+    assert isinstance(session.enter(TWO, 10.0, 2.0), sessions.Busy)
+    session.leave(1, 2.0, closed=True)
+    assert session.enter(TWO, 10.0, 2.0) == 3
+
+
 def test_an_exchange_that_is_not_the_newest_stops_waiting() -> None:
     async def scene() -> None:
         session = sessions.Session("n1")
