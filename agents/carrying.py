@@ -12,7 +12,22 @@ from typing import Any
 
 import msgspec
 
-from agents import cores, gates, hosts, images, mps, runtimes, state, tasks, trash, vault, views
+from agents import (
+    cores,
+    datacache,
+    gates,
+    hosts,
+    images,
+    mps,
+    runtimes,
+    staging,
+    state,
+    tasks,
+    trash,
+    vault,
+    views,
+    volumes,
+)
 from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
@@ -44,6 +59,10 @@ class Carrier:
         self._cores: cores.Cores | None = None
         self.images = images.Images(settings.image_timeout_s)
         self._vault = vault.Vault(settings.secrets, settings.secret_command)
+        cache = datacache.Cache(settings.root, settings.cache_bytes_max)
+        self.stager = staging.Stager(place.root, cache, self._vault)
+        #: Looks at volumes before tasks start; None: nobody does.
+        self.volumes: volumes.Volumes | None = None
         self._fetching: set[str] = set()
         self._daemons = mps.Daemons(Path(place.root))
         self._ready: dict[str, dict[str, Any]] = {}
@@ -66,6 +85,7 @@ class Carrier:
         self._daemons.keep(
             {one["id"] for one in hello.get("records", ()) if one["state"] != AttemptState.ENDED}
         )
+        self.stager.cache.keep({one["id"] for one in hello.get("records", ())})
         self._takes_spares = bool(hello.get("spares"))
         self._cores = None
         if self._settings.pin_cpus and "cpuset" in enforces:
@@ -173,35 +193,66 @@ class Carrier:
     ) -> list[dict[str, Any]]:
         order = self.start_order(step, kept)
         image, secrets = order.pop("image", None), order.pop("wanted", None)
-        sharing = order.pop("mps", None)
-        if image is not None and order["op"] == "start" and step.assignment.hold:
+        sharing, stage = order.pop("mps", None), order.pop("stage", None)
+        copies_in = stage is not None and bool(stage.plan.ins)
+        needed = step.template.volumes if order["op"] == "start" else ()
+        if (image is not None or copies_in) and step.assignment.hold:
             order["hold"] = True
-        if image is None and secrets is None and sharing is None:
+        if all(one is None for one in (image, secrets, sharing, stage)) and not needed:
             return [order]
         name = step.assignment.attempt
 
-        def told(problem: str) -> None:
-            later(refusal(name, EndReason.START_FAILED, problem) if problem else order)
-
-        def fetch() -> None:
-            try:
-                if secrets is not None:
-                    add_secrets(order, secrets, self._vault)
-                if sharing is not None:
-                    self._daemons.want(name, sharing)
-            except (vault.SecretError, mps.MpsError) as problem:
-                told(str(problem))
-                return
-            if name not in self._fetching:
-                self._daemons.leave(name)
-                return
+        def refuse(reason: EndReason, problem: str) -> None:
             self._fetching.discard(name)
+            later(refusal(name, reason, problem))
+
+        def told(problem: str) -> None:
+            if problem:
+                refuse(EndReason.START_FAILED, problem)
+            else:
+                later(order)
+
+        def staged(problem: str, found: dict[str, str]) -> None:
+            if problem:
+                refuse(EndReason.STAGE_FAILED, problem)
+                return
+            add_staged(order, found)
+            go_on()
+
+        def go_on() -> None:
             if image is None:
                 told("")
             else:
                 self.images.want(name, image, told)
 
-        if secrets is None and sharing is None:
+        def fetch() -> None:
+            lacking = self.volumes.problem(needed) if needed and self.volumes is not None else ""
+            if lacking:
+                refuse(EndReason.CHECK_FAILED, lacking)
+                return
+            try:
+                if secrets is not None:
+                    add_secrets(order, secrets, self._vault)
+                if sharing is not None:
+                    self._daemons.want(name, sharing)
+                if stage is not None:
+                    self.stager.prepare(name, stage)
+            except (vault.SecretError, mps.MpsError) as problem:
+                told(str(problem))
+                return
+            except OSError as problem:
+                refuse(EndReason.STAGE_FAILED, f"data: {problem}")
+                return
+            if name not in self._fetching:
+                self._daemons.leave(name)
+                return
+            if copies_in:
+                self.stager.want(name, stage, staged)
+            self._fetching.discard(name)
+            if not copies_in:
+                go_on()
+
+        if secrets is None and sharing is None and stage is None and not needed:
             self.images.want(name, image, told)
         else:
             self._fetching.add(name)
@@ -237,8 +288,9 @@ class Carrier:
             **dict.fromkeys(self._looking, "looking for its checkpoints"),
             **dict.fromkeys(self._fetching, "getting what it needs"),
         }
+        early |= self.stager.waiting()
         found |= {name: (AttemptState.FETCHING, note) for name, note in early.items()}
-        ready = (AttemptState.READY, "its image is there; it waits for those of its gang")
+        ready = (AttemptState.READY, "what it needs is there; it waits for the rest of its gang")
         return found | dict.fromkeys(self._ready, ready)
 
     def stop_order(self, step: state.Stop) -> dict[str, Any]:
@@ -253,7 +305,9 @@ class Carrier:
             return refusal(step.attempt, step.reason, "stopped while it waited for its gang")
         fetching = step.attempt in self._fetching
         self._fetching.discard(step.attempt)
-        if self.images.give_up(step.attempt) or fetching:
+        staged = self.stager.give_up(step.attempt)
+        self.stager.stop(step.attempt)
+        if self.images.give_up(step.attempt) or fetching or staged:
             return refusal(step.attempt, step.reason, "stopped while what it needs was fetched")
         return {
             "op": "stop", "id": step.attempt, "reason": step.reason.value,
@@ -286,6 +340,15 @@ class Carrier:
 def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
     """The order to record an end of what never started."""
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
+
+
+def add_staged(order: dict[str, Any], found: dict[str, str]) -> None:
+    """Tell a task where data is that was copied for it."""
+    for name, path in found.items():
+        variable = tasks.staged_variable(name)
+        for key in (variable, *(f"{prefix}{variable}" for prefix in runtimes.PREFIXES)):
+            if key in order["env"]:
+                order["env"][key] = path
 
 
 def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: vault.Vault) -> None:

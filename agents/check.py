@@ -6,6 +6,7 @@ without, ``failed`` for what keeps a node from running here.
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -83,6 +84,7 @@ def findings(
     yield from runtimes(os.environ.get("PATH", os.defpath))
     if sample is not None and sample.devices:
         yield from sharing()
+    yield data()
     yield from machine(hosts.read(top))
     yield from shared_memory(top)
     yield from link(given)
@@ -289,6 +291,14 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
         )
     else:
         yield Finding("controller", OK, f"{given.server} can be reached")
+
+
+def data() -> Finding:
+    """Whether jobs can copy data from and to buckets here."""
+    if importlib.util.find_spec("obstore") is None:
+        return Finding("data", NOTE, "folders only: no library for buckets",
+                       "install muster-cluster[agent,data] for volumes of type s3")  # fmt: skip
+    return Finding("data", OK, "jobs can copy from and to folders and buckets")
 
 
 def sharing() -> Iterator[Finding]:

@@ -226,11 +226,15 @@ class Mounts:
 
     def problem(self, path: str) -> str:
         """What is wrong with a mount; empty for nothing."""
-        self._hung = {key: child for key, child in self._hung.items() if child.poll() is None}
         text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
         points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
         if path.replace(" ", "\\040") not in points:
             return "is not mounted"
+        return self.answer(path)
+
+    def answer(self, path: str) -> str:
+        """Why a path does not answer; empty where it does."""
+        self._hung = {key: child for key, child in self._hung.items() if child.poll() is None}
         if path in self._hung:
             return f"does not answer: process {self._hung[path].pid}, which asked, is stuck there"
         process = subprocess.Popen(

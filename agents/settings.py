@@ -60,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True):
     log_bytes_max: int = 64 * 2**20
     logs_total_bytes_max: int = 4 * 2**30
     logs_age_s_max: float = 7 * 86_400.0
+    #: Data that tasks have copied to the node; 0: a fifth of the file system.
+    cache_bytes_max: int = 0
     #: Form of what the agent itself tells on its standard error.
     log_format: str = "readable"
 
@@ -120,6 +122,8 @@ def parser(*, required: bool = True) -> Parser:
         "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
     add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
     add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all old logs may have")
+    add("--data-cache", metavar="AMOUNT", help="size that data may have which jobs copy to this "
+        "node; left out: a fifth of the file system of --root")  # fmt: skip
     return made
 
 
@@ -179,6 +183,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
             die_with_parent=given.die_with_parent,
             log_bytes_max=max(2**12, parse_memory(given.log_limit)),
             logs_total_bytes_max=parse_memory(given.logs_total),
+            cache_bytes_max=parse_memory(given.data_cache) if given.data_cache else 0,
             log_format=given.log_format,
         )
     except ValueError as problem:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model import checks, drift
+from reconciler.model import checks, drift, staging
 from reconciler.model.records import AttemptReport, StopOrder
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import Assignment, LogRequest, SyncResponse, TaskTemplate
@@ -94,8 +94,15 @@ class Check(msgspec.Struct, frozen=True):
     plan: checks.Plan | None
 
 
+class Watch(msgspec.Struct, frozen=True):
+    """Look at these volumes from now on, and at no others."""
+
+    volumes: tuple[staging.WantedVolume, ...]
+
+
 Step = (
     Check
+    | Watch
     | Remedy
     | Start
     | Release
@@ -121,6 +128,7 @@ class NodeState:
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
         self.checks: checks.Plan | None = None
+        self.volumes: tuple[staging.WantedVolume, ...] = ()
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
         self.remedies: tuple[drift.Remedy, ...] | None = ()
         self.want_inventory = True
@@ -185,6 +193,9 @@ class NodeState:
             if response.set.checks != self.checks:
                 self.checks = response.set.checks
                 steps.append(Check(self.checks))
+            if response.set.volumes != self.volumes:
+                self.volumes = response.set.volumes
+                steps.append(Watch(self.volumes))
             if response.set.remedies != self.remedies:
                 self.remedies = response.set.remedies
                 steps.append(Remedy(response.set.remedies))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agents import checkpoints as saves
-from agents import frameworks, images, mps, runtimes, views
+from agents import frameworks, images, mps, runtimes, staging, views
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -139,6 +139,7 @@ def order_for(
         "files": files,
         "wanted": wanted_secrets(template, user),
         "mps": sharing,
+        "stage": wanted_data(assignment, template, user),
         "env": environment,
         "cwd": cwd,
         "user": switch_to(user) if user.switch else None,
@@ -188,6 +189,8 @@ def _contained(
     folder = f"{place.root}/attempts/{assignment.attempt}"
     library = (f"{place.root}/lib", True)
     binds = [(folder, False), (place.shared, False), library, *template.mounts]
+    if template.stage.ins:
+        binds.append((f"{place.root}/cache/{user.uid}", True))
     box = runtimes.Box(
         attempt=assignment.attempt,
         root=place.root,
@@ -221,10 +224,30 @@ def _contained(
         "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
         "wanted": wanted_secrets(template, user),
+        "stage": wanted_data(assignment, template, user),
         "image": images.Wanted(
             runtime, template.image, switched, tuple(base.items()), template.image_timeout_s
         ),
     }
+
+
+def staged_variable(name: str) -> str:
+    """The variable that tells where data is that was copied under a name."""
+    return f"MUSTER_STAGED_{name.upper().replace('-', '_')}"
+
+
+def wanted_data(
+    assignment: Assignment, template: TaskTemplate, user: User
+) -> staging.Wanted | None:
+    """What is copied for a task, and as whom; None: nothing."""
+    if not template.stage:
+        return None
+    words = {
+        "job": template.job, "run": str(template.run), "element": str(assignment.element),
+        "group": template.group, "index": str(assignment.index), "try": str(assignment.try_number),
+    }  # fmt: skip
+    switched = switch_to(user) if user.switch else None
+    return staging.Wanted(template.stage, switched, user.name, user.uid, user.gid, words)
 
 
 def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
@@ -273,6 +296,10 @@ def environment_of(
         reserved["MUSTER_MIG_PROFILE"] = assignment.mig_profile
         reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
     reserved |= kept
+    # the paths are filled in where they are known
+    reserved |= {staged_variable(one.name): "" for one in template.stage.ins}
+    if template.stage.outs:
+        reserved["MUSTER_OUT_DIR"] = f"{place.root}/attempts/{assignment.attempt}/work"
     if template.secrets:
         folder = f"{place.root}/attempts/{assignment.attempt}/secrets"
         reserved["MUSTER_SECRETS_DIR"] = folder

@@ -15,6 +15,7 @@ from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired
 from reconciler.model.reasons import FunnelStep, Reason, ReasonCode
+from reconciler.model.staging import VolumeState
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import WHOLE
 
@@ -26,6 +27,7 @@ FORMS_MAX = 10_000
 
 Selector = tuple[tuple[str, str], ...]
 Holds = Callable[[desired.Pool], bool]
+_Facts = tuple[Mapping[str, str], bool, tuple[VolumeState, ...]]
 
 
 def labels_of(spec: desired.Job) -> dict[str, str]:
@@ -66,7 +68,7 @@ class _Known(recalls.Part):
         self.epoch = object()
         self._frame: tuple[object, ...] = ()
         self._selectors: tuple[Selector, ...] = ()
-        self._facts: dict[str, tuple[Mapping[str, str], bool]] = {}
+        self._facts: dict[str, _Facts] = {}
         self.forms: dict[tuple[object, ...], str] = {}
         self.made: dict[str, tuple[columns.Shape, Reason | None]] = {}
         self.masks: dict[tuple[str, str], columns.Mask] = {}
@@ -94,12 +96,12 @@ class _Known(recalls.Part):
             kept.clear()
 
 
-def _facts(work: desk.Work, name: str) -> tuple[Mapping[str, str], bool]:
+def _facts(work: desk.Work, name: str) -> _Facts:
     """What of a node's own report tells who may go there."""
     node = work.node(name)
     if node is None:
-        return {}, False
-    return node.inventory.labels, node.inventory.runs_as_root
+        return {}, False, ()
+    return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
 
 
 class Shapes:
@@ -181,7 +183,7 @@ class Shapes:
     def _where(self, spec: desired.Job) -> tuple[object, ...]:
         has_user = spec.owner in self._structure.unix_users
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
-        return (spec.pools, selector, has_user, spec.tolerations, spec.volumes)
+        return (spec.pools, selector, has_user, spec.tolerations, spec.storage)
 
     def _make(
         self, spec: desired.Job, matches: tuple[int, ...], form: str
@@ -257,13 +259,16 @@ class Shapes:
             found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why)
         observed = self._in_pools(lambda pool: pool.observe_only)
         found.keep(~observed, "only observed (mode: observe)")
-        for name in spec.volumes:
+        for name in spec.storage:
             volume = self._structure.volumes.get(name)
             if volume is None:
                 found.keep(np.zeros_like(found.mask), f"no volume {name} is declared")
             elif volume.pools:
                 there = self._in_pools(lambda pool, v=volume: pool.name in v.pools)  # type: ignore[misc]
                 found.keep(there, f"without volume {name}")
+            if volume is not None and volume.objects is None:
+                for why, lacking in self._lacking(name):
+                    found.keep(~lacking, why)
         for label, value in sorted(spec.node_selector.items()):
             found.keep(self._having(label, value), f"without label {label}={value}")
         minded = sorted(
@@ -284,6 +289,18 @@ class Shapes:
             found.keep(~self._needs_user(), _NO_USER)
             found.without_user = before - int(found.mask.sum())
         return found
+
+    def _lacking(self, volume: str) -> list[tuple[str, columns.Mask]]:
+        """Nodes that say that a volume is not there as it has to be, by what they say of it."""
+        found: dict[str, columns.Mask] = {}
+        for row, name in enumerate(self._nodes.names):
+            node = self._work.node(name)
+            for one in node.inventory.volumes if node is not None else ():
+                if one.name == volume and one.problem:
+                    why = f"volume {volume}: {one.problem}"
+                    mask = found.setdefault(why, np.zeros(len(self._nodes.names), dtype=np.bool_))
+                    mask[row] = True
+        return sorted(found.items())
 
     def _needs_user(self) -> columns.Mask:
         """Nodes whose agent is root, in pools that allow no task to be."""

@@ -8,6 +8,7 @@ what a fault refuses.
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from reconciler.desired import storage
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, hostlists, quantities, resources
 
@@ -214,9 +215,19 @@ def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
     for index, volume in enumerate(job.volumes):
         if volume not in structure.volumes:
             return _unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
+    ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
+    for field, staged in (("inputs", ins), ("outputs", outs)):
+        for index, volume in enumerate(staged):
+            if volume not in structure.volumes:
+                at = ("spec", "stage", field, index, "volume")
+                return _unknown("volume", volume, at, structure.volumes)
     if job.reservation and job.reservation not in structure.reservations:
         place = ("spec", "reservation")
         return _unknown("reservation", job.reservation, place, structure.reservations)
+    if job.storage:
+        fault = storage.of_job(job, structure.volumes)
+        if fault is not None:
+            return fault
     return _unknown_level(job, structure) or _beyond_queue(job, queue)
 
 
@@ -285,7 +296,7 @@ class Fitting:
         if not self._pools:
             return None
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
-        elsewhere = self._barred(job) if job.volumes or self._tainted else ()
+        elsewhere = self._barred(job) if job.storage or self._tainted else ()
         for group in job.groups:
             devices = (group.devices, group.gpu_memory_bytes, group.mig_profile)
             why = self._why(group.resources, devices, job.pools, selector, elsewhere)
@@ -304,7 +315,7 @@ class Fitting:
         for pool in self._pools.values():
             lacking = [
                 name
-                for name in job.volumes
+                for name in job.storage
                 if self._volumes[name].pools and pool.name not in self._volumes[name].pools
             ]
             minded = [taint for taint in pool.taints if taint.hard and not job.tolerates(taint)]

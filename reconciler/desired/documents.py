@@ -44,6 +44,7 @@ EXECUTION_FIELDS = (
     "placement",
     "exclusive",
     "volumes",
+    "stage",
 )
 _HASH_CHARACTERS = 16
 _encode = msgspec.json.Encoder(order="deterministic").encode

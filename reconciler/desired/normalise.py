@@ -8,7 +8,7 @@ normalised comes out as faults.
 
 import msgspec
 
-from reconciler.desired import asking, pruning
+from reconciler.desired import asking, pruning, storage
 from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault
 from reconciler.desired.yamlreader import Path
@@ -141,6 +141,7 @@ def job(
         placement=spec.placement,
         exclusive=spec.exclusive,
         volumes=tuple(spec.volumes),
+        stage=_NO_STAGE if spec.stage is None else storage.stage(spec.stage, faults),
         reservation=spec.reservation or "",
     )
     _check_image(spec, faults)
@@ -150,6 +151,7 @@ def job(
     return (None, faults.found) if faults.found else (made, faults.found)
 
 
+_NO_STAGE = desired.Stage()
 _WRITTEN_RETRIES = documents.RetriesSpec()
 _DEFAULT_RETRIES = desired.Retries(
     _WRITTEN_RETRIES.limit,

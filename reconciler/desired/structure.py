@@ -19,6 +19,7 @@ from reconciler.desired import (
     pools,
     pruning,
     sharing,
+    storage,
 )
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
@@ -171,7 +172,7 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
     elif isinstance(part, policy.Policy):
         made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
     elif isinstance(part, volume.Volume):
-        made.volumes[name] = desired.Volume(name, part.spec.mount_path, tuple(part.spec.pools))
+        made.volumes[name] = storage.volume(name, part.spec, faults)
 
 
 def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:

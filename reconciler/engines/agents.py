@@ -21,9 +21,12 @@ from reconciler.model import (
     link,
     outcome,
     records,
+    staging,
     wire,
 )
 from reconciler.model.states import AttemptState
+
+_Watched = tuple[checks.Plan | None, tuple[staging.WantedVolume, ...]]
 
 
 class Held(Protocol):
@@ -65,7 +68,8 @@ class AgentsEngine:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
-        self._plans: dict[str, checks.Plan | None] = {}
+        #: What nodes were told to look at: checks, and volumes.
+        self._plans: dict[str, _Watched] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
         #: Whether gangs wait for images, by job, element and try, as long as nothing changes.
@@ -93,11 +97,11 @@ class AgentsEngine:
         ]
 
     def behind(self, structure: desired.Structure, memory: Held) -> list[str]:
-        """Nodes that were told to make other checks than their pool has now."""
+        """Nodes that were told to look at something else than their pool has now."""
         return [
             node
             for node, plan in self._plans.items()
-            if node in memory.nodes and plan != plan_of(node, structure, memory)
+            if node in memory.nodes and plan != _watched(node, structure, memory)
         ]
 
     def update(
@@ -153,9 +157,13 @@ class AgentsEngine:
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
-        plan = self._plans[node] = plan_of(node, structure, memory)
+        plan, volumes = self._plans[node] = _watched(node, structure, memory)
         return wire.AssignmentSet(
-            templates=templates, assignments=tuple(assignments), remedies=remedies, checks=plan
+            templates=templates,
+            assignments=tuple(assignments),
+            remedies=remedies,
+            checks=plan,
+            volumes=volumes,
         )
 
     def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, memory: Held) -> bool:
@@ -214,6 +222,10 @@ class AgentsEngine:
             image=spec.image,
             secrets=spec.secrets,
             mounts=_mounts(spec, structure),
+            volumes=tuple(
+                one for one in spec.storage if _mounted(structure.volumes.get(one)) is not None
+            ),
+            stage=_stage(spec, structure),
         )
 
 
@@ -234,7 +246,48 @@ def _saved(job: records.JobRecord, element: int) -> str:
 def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str, bool], ...]:
     """Folders of a job's volumes, as containers are to see them."""
     found = (structure.volumes.get(name) for name in spec.volumes)
-    return tuple((volume.mount_path, False) for volume in found if volume is not None)
+    return tuple(
+        (one.mount_path, bool(one.read_only)) for one in filter(None, map(_mounted, found))
+    )
+
+
+def _mounted(volume: desired.Volume | None) -> desired.Volume | None:
+    """A volume that is there and that nodes have mounted."""
+    return volume if volume is not None and volume.objects is None else None
+
+
+def _stage(spec: desired.Job, structure: desired.Structure) -> staging.Plan:
+    """What each task copies, of volumes that are there."""
+    if not (spec.stage.ins or spec.stage.outs):
+        return staging.Plan()
+    known = structure.volumes
+    return staging.Plan(
+        tuple(
+            staging.In(one.name, known[one.volume].store(), one.path, one.sha256, one.checksums)
+            for one in spec.stage.ins
+            if one.volume in known
+        ),
+        tuple(
+            staging.Out(one.path, known[one.volume].store(), one.to, one.when)
+            for one in spec.stage.outs
+            if one.volume in known
+        ),
+        float(spec.stage.timeout_s),
+    )
+
+
+def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
+    """The checks that the pool of a node asks for, and the volumes that it is to have."""
+    record = memory.nodes.get(node)
+    pool = record.pool if record else ""
+    volumes = tuple(
+        staging.WantedVolume(
+            one.name, one.mount_path, one.file_system, one.source, one.read_only is False
+        )
+        for one in structure.volumes.values()
+        if pool and one.objects is None and (not one.pools or pool in one.pools)
+    )
+    return plan_of(node, structure, memory), volumes
 
 
 def plan_of(node: str, structure: desired.Structure, memory: Held) -> checks.Plan | None:
@@ -253,7 +306,7 @@ def _told(
         told["MUSTER_TASKS_MIN"] = str(group.least)
         told["MUSTER_TASKS_MAX"] = str(group.count)
     for name in spec.volumes:
-        volume = structure.volumes.get(name)
+        volume = _mounted(structure.volumes.get(name))
         if volume is not None:
             told[f"MUSTER_VOLUME_{name.upper().replace('-', '_')}"] = volume.mount_path
     return told

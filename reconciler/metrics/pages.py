@@ -379,6 +379,8 @@ def _put_usage(page: Text, usage: records.NodeUsage, who: tuple[str, str]) -> No
     page.put("muster_node_disk_used_bytes", usage.disk_used_bytes, *who)
     page.put("muster_node_disk_size_bytes", usage.disk_total_bytes, *who)
     page.put("muster_node_load1", usage.load_1m, *who)
+    page.put("muster_node_data_cache_bytes", usage.cache_bytes, *who)
+    page.put("muster_node_staged_bytes_total", usage.staged_bytes, *who)
     page.put("muster_agent_cpu_seconds_total", usage.agent_cpu_s, *who)
     page.put("muster_agent_resident_memory_bytes", usage.agent_memory_bytes, *who)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import taskwords
+from reconciler.model import staging, taskwords
 from reconciler.model.access import Access
 from reconciler.model.checks import Plan
 from reconciler.model.drift import Action
@@ -135,6 +135,33 @@ class JobAffinity(msgspec.Struct, frozen=True):
     weight: float | None = None
 
 
+class StageIn(msgspec.Struct, frozen=True):
+    """Data of a volume that is copied to the node, see ``staging.In``."""
+
+    name: str
+    volume: str
+    path: str = ""
+    sha256: str = ""
+    checksums: str = ""
+
+
+class StageOut(msgspec.Struct, frozen=True):
+    """Results that are copied to a volume, see ``staging.Out``; ``to`` may have placeholders."""
+
+    path: str
+    volume: str
+    to: str
+    when: staging.When = "success"
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """What is copied in before a job's tasks start, and out when they have ended."""
+
+    ins: tuple[StageIn, ...] = ()
+    outs: tuple[StageOut, ...] = ()
+    timeout_s: int = 3600
+
+
 class Job(msgspec.Struct, frozen=True):
     """One job as normalised. ``hash`` is over the execution fields as they were written.
 
@@ -179,6 +206,7 @@ class Job(msgspec.Struct, frozen=True):
     placement: Placement | None = None
     exclusive: bool = False
     volumes: tuple[str, ...] = ()
+    stage: Stage = Stage()
     reservation: str = ""
     prune: Prune | None = None
 
@@ -190,8 +218,17 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def waits_for_images(self) -> bool:
-        """Whether the tasks of an element start when all of them have their image."""
-        return self.runtime != "process" and sum(group.count for group in self.groups) > 1
+        """Whether the tasks of an element start when all have their image, and their data."""
+        fetches = self.runtime != "process" or bool(self.stage.ins)
+        return fetches and sum(group.count for group in self.groups) > 1
+
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """Names of all volumes without which it can't run somewhere, those it stages included."""
+        if not (self.stage.ins or self.stage.outs):
+            return self.volumes
+        staged = [one.volume for one in self.stage.ins] + [one.volume for one in self.stage.outs]
+        return tuple(dict.fromkeys((*self.volumes, *staged)))
 
     @property
     def is_elastic(self) -> bool:
@@ -462,11 +499,25 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """Storage by name: where it is mounted, and on the nodes of which pools; none: of all."""
+    """Storage by name, on the nodes of some pools; none: of all.
+
+    It is mounted at ``mount_path``, or it is ``objects`` that nothing is mounted of. What is looked
+    at of a mount: ``file_system`` and ``source``, empty for any; ``read_only`` None: it may be.
+    """
 
     name: str
-    mount_path: str
+    mount_path: str = ""
     pools: tuple[str, ...] = ()
+    file_system: str = ""
+    source: str = ""
+    read_only: bool | None = None
+    objects: staging.ObjectStore | None = None
+
+    def store(self) -> staging.Store:
+        """Where its data is."""
+        return staging.Store(
+            self.name, self.mount_path, self.objects, read_only=bool(self.read_only)
+        )
 
 
 class Waiver(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from reconciler.model.checks import Result
 from reconciler.model.drift import Drift, Remedy
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
+from reconciler.model.staging import VolumeState
 from reconciler.model.states import (
     ELEMENT_CODE,
     FINISHED_JOB_STATES,
@@ -180,7 +181,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
     @property
     def lacks_image(self) -> bool:
-        """Whether its node has not said yet that its image is there."""
+        """Whether its node has not said yet that its image, and its data, are there."""
         early = self.state in (AttemptState.ASSIGNED, AttemptState.FETCHING)
         return early and self.started_at is None
 
@@ -247,7 +248,8 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node has, told again whenever it changes.
 
     ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
-    looked for one, ``host`` and ``isolation`` where the agent is older than the field.
+    looked for one, ``host`` and ``isolation`` where the agent is older than the field. ``volumes``
+    are those that it was told to look at.
     """
 
     hostname: str = ""
@@ -264,10 +266,11 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     host: hosts.Host | None = None
     isolation: Isolation | None = None
     checks: tuple[Result, ...] = ()
+    volumes: tuple[VolumeState, ...] = ()
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
-    """What a node uses now."""
+    """What a node uses now. ``staged_bytes`` were copied in and out since its agent began."""
 
     at: float = 0.0
     cpu_percent: float = 0.0
@@ -277,6 +280,8 @@ class NodeUsage(msgspec.Struct, frozen=True):
     load_1m: float = 0.0
     agent_cpu_s: float = 0.0
     agent_memory_bytes: int = 0
+    cache_bytes: int = 0
+    staged_bytes: int = 0
 
 
 class QuickFailure(msgspec.Struct, frozen=True):

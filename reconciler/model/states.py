@@ -23,7 +23,8 @@ class JobState(StrEnum):
 class AttemptState(StrEnum):
     """State of one try at one task (DESIGN section 5).
 
-    ``Fetching`` is its image, ``Ready`` a task that has it and waits for those of its gang.
+    ``Fetching`` is its image or its data, ``Ready`` a task that has them and waits for those of its
+    gang.
     """
 
     ASSIGNED = "Assigned"
@@ -63,6 +64,7 @@ class EndReason(StrEnum):
     START_FAILED = "StartFailed"
     REFUSED = "Refused"
     CHECK_FAILED = "CheckFailed"
+    STAGE_FAILED = "StageFailed"
     OUT_OF_MEMORY = "OutOfMemory"
 
 

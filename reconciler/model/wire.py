@@ -7,7 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
-from reconciler.model import taskwords
+from reconciler.model import staging, taskwords
 from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuUsage
 from reconciler.model.drift import Remedy
@@ -25,6 +25,8 @@ PROTOCOL_VERSION = 1
 SYNC_BYTES_MAX = 8 * 2**20
 #: The most ends of remedies that one request tells.
 REMEDIES_MAX = 256
+#: The most agents before it that one tells to follow.
+FOLLOWS_MAX = 8
 
 
 class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +38,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     every request of an incarnation: of two that cross on their way the older is dropped.
     ``gpu_usage`` is for the server to show: it goes no further. ``remedies`` are those that have
     come to their end, told until the node is no longer to have them. ``task_metrics`` are of tasks
-    that have written some since they were told last; they go no further either.
+    that have written some since they were told last; they go no further either. ``follows`` are
+    incarnations that worked in the same root before, which is locked: none of them lives.
     """
 
     node: str
@@ -53,6 +56,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_usage: tuple[GpuUsage, ...] | None = None
     remedies: tuple[RemedyReport, ...] = ()
     task_metrics: tuple[taskwords.TaskMetrics, ...] | None = None
+    follows: tuple[str, ...] = ()
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +69,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     value, empty for none; no value ever comes this way. ``saves`` is how a checkpoint is known
     to be whole; None: by what the task says alone. ``image_timeout_s`` is how long the pull of its
     image may take, None: as long as the node says. ``mps``: a shared device is shared by MPS.
+    ``volumes`` are names of those that the node must have; ``stage`` is what is copied in and out.
     """
 
     job: str
@@ -91,6 +96,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     saves: taskwords.Rule | None = None
     image_timeout_s: float | None = None
     mps: bool = False
+    volumes: tuple[str, ...] = ()
+    stage: staging.Plan = staging.Plan()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,13 +146,14 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything one node has to have, with the templates that its assignments name.
 
     ``remedies`` are to be carried out once each: an id that was is not carried out again.
-    ``checks`` is what the node is to look at; None: nothing.
+    ``checks`` is what the node is to look at; None: nothing. ``volumes`` it is to have mounted.
     """
 
     templates: dict[str, TaskTemplate] = {}
     assignments: tuple[Assignment, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     checks: Plan | None = None
+    volumes: tuple[staging.WantedVolume, ...] = ()
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

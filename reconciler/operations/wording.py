@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import checks, desired, hostlists, quantities, times
+from reconciler.model import checks, desired, hostlists, quantities, staging, times
 from reconciler.model.resources import Resources
 
 Texts = dict[str, str]
@@ -143,6 +143,11 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
     (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
+    (desired.Volume, "objects"): ("s3", None),
+    (staging.ObjectStore, "access_key"): ("accessKeySecret", None),
+    (staging.ObjectStore, "secret_key"): ("secretKeySecret", None),
+    (desired.Stage, "ins"): ("inputs", None),
+    (desired.Stage, "outs"): ("outputs", None),
     (desired.Job, "array_count"): ("array.count", None),
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),

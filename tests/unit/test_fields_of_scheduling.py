@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit import test_fields_honoured as base
+from tests.unit import test_fields_of_data, test_fields_of_provisioning, test_fields_of_safety
 from tests.unit import test_fields_of_policy as policies
-from tests.unit import test_fields_of_provisioning, test_fields_of_safety
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
 NOW = "1970-01-12T13:46:40Z"  # Monday; the second at which the world of the tests begins
@@ -719,6 +719,7 @@ def test_every_field_has_an_entry() -> None:
     known |= policies.KNOWN
     known |= test_fields_of_safety.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE.keys()
+    known |= test_fields_of_data.TABLE.keys() | test_fields_of_data.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE_OF_PROBLEMS.keys()
     found = {field for field in base.fields() if not field.endswith(".metadata.annotations")}
     assert found == known - {"*.metadata.annotations"}

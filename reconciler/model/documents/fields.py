@@ -41,6 +41,10 @@ class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+RelativePath = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*(?!\n)$"),
+]
 NonNegativeInteger = Annotated[int, msgspec.Meta(ge=0)]
 NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 Cpu = (

@@ -1,28 +1,92 @@
 """``Volume``: storage that jobs ask for by name, and run where it is."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Metadata, Name, Part, doc
+from reconciler.model.documents.fields import Metadata, Name, Part, RelativePath, doc
+
+MountWord = Annotated[str, msgspec.Meta(pattern=r"^[^\s\x00]+(?!\n)$", max_length=1024)]
+
+
+class ObjectStoreSpec(Part, frozen=True):
+    """A bucket behind the S3 protocol."""
+
+    endpoint: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+/?(?!\n)$")],
+        doc("Where it is served.", example="https://s3.example.org"),
+    ]
+    bucket: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?!\n)$")],
+        doc("Name of the bucket.", example="datasets"),
+    ]
+    prefix: Annotated[
+        RelativePath | None,
+        doc("What the names of its objects begin with, without `/`.", example="vision/v2"),
+    ] = None
+    region: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,64}(?!\n)$")] | None,
+        doc("Region, where the service has any.", example="eu-west-1"),
+    ] = None
+    access_key_secret: Annotated[
+        Name | None,
+        doc(
+            "Name of the [secret](../guides/secrets.md) with the access key, of the Unix user of "
+            "the job; left out, with the other one: access without credentials.",
+            example="s3-access",
+        ),
+    ] = None
+    secret_key_secret: Annotated[
+        Name | None, doc("Name of the secret with the secret key.", example="s3-secret")
+    ] = None
 
 
 class VolumeSpec(Part, frozen=True):
     """Where storage is found."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "type": "Muster does not mount volumes, the nodes have to have them",
-        "readOnly": "Muster does not mount volumes, the nodes' own mount says whether it is "
-        "read-only",
-    }
-
-    mount_path: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^/[^\x00\n]*(?!\n)$", max_length=4096)],
+    type: Annotated[
+        Literal["mount", "s3"],
         doc(
-            "Folder where the nodes have it mounted; told to tasks in `MUSTER_VOLUME_NAME`.",
+            "`mount`: a folder that the nodes have mounted; Muster looks at it and mounts nothing. "
+            "`s3`: a bucket that jobs copy from and to.",
+            example="s3",
+        ),
+    ] = "mount"
+    mount_path: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^/[^\x00\n]*(?!\n)$", max_length=4096)] | None,
+        doc(
+            "Folder where the nodes have it mounted; told to tasks in `MUSTER_VOLUME_NAME`. "
+            "Of type `mount` only, which needs it.",
             example="/data/imagenet",
         ),
-    ]
+    ] = None
+    file_system: Annotated[
+        MountWord | None,
+        doc(
+            "File system that has to be mounted there, as in `/proc/mounts`; with it, or with "
+            "`source`, a folder that is no mount will not do.",
+            example="nfs4",
+        ),
+    ] = None
+    source: Annotated[
+        MountWord | None,
+        doc("What has to be mounted there, as in `/proc/mounts`.", example="filer:/imagenet"),
+    ] = None
+    read_only: Annotated[
+        bool | None,
+        doc(
+            "`true`: nothing is copied out to it, and containers can't write to it; `false`: nodes "
+            "have it only where it can be written to. Left out: not looked at.",
+            example=True,
+        ),
+    ] = None
+    s3: Annotated[
+        ObjectStoreSpec | None,
+        doc(
+            "The bucket; of type `s3` only, which needs it.",
+            example={"endpoint": "https://s3.example.org", "bucket": "datasets"},
+        ),
+    ] = None
     pools: Annotated[
         list[Name],
         doc("Pools whose nodes have it; left out: all.", example=["h200"]),

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model.records import AttemptReport, Inventory, StopOrder
+from reconciler.model.staging import WantedVolume
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import (
     Assignment,
@@ -31,6 +32,7 @@ class Controller:
         self.epoch, self.version = 1, 1
         self.templates: dict[str, TaskTemplate] = {}
         self.assignments: dict[str, Assignment] = {}
+        self.volumes: tuple[WantedVolume, ...] = ()
         self.seen: dict[str, AttemptReport] = {}
         self.listed: tuple[str, ...] = ()
         self.acknowledge = False
@@ -124,7 +126,9 @@ class Controller:
 
     def response(self, request: SyncRequest) -> SyncResponse:
         """The answer to a request."""
-        chosen = AssignmentSet(dict(self.templates), tuple(self.assignments.values()))
+        chosen = AssignmentSet(
+            dict(self.templates), tuple(self.assignments.values()), volumes=self.volumes
+        )
         made = SyncResponse(
             epoch=self.epoch,
             version=self.version,

@@ -43,12 +43,12 @@ def test_a_text_that_can_not_be_written_keeps_no_report_back() -> None:
 def test_what_could_not_be_sent_is_told_again(agent: shell.Agent) -> None:
     report = AttemptReport("a", AttemptState.RUNNING)
     agent.state.attempts_changed([report])
-    given = agent._request(0.0, complete=False)
+    given = agent.request(0.0, complete=False)
     assert [one.id for one in given.attempts] == ["a"]
     broken = msgspec.structs.replace(given, gpu_usage=object())
     with pytest.raises(TypeError):
-        agent._exchange(link.Connection(agent.target), broken, 1.0)
-    assert [one.id for one in agent._request(0.0, complete=False).attempts] == ["a"]
+        agent.talks.exchange(link.Connection(agent.target), broken, 1.0)
+    assert [one.id for one in agent.request(0.0, complete=False).attempts] == ["a"]
 
 
 def test_one_bad_attempt_fails_alone(agent: shell.Agent) -> None:

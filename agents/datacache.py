@@ -1,0 +1,249 @@
+"""What of a node's disk holds data that tasks have staged: found again, bounded, and let go of.
+
+An entry is a folder ``cache/UID/KEY`` of the user whose tasks it is for, and whole by its name:
+what is being made, or deleted, has an ending of its own, and is removed by the next agent. Entries
+that a task needs are pinned by a file of that attempt; of the others the one that was used longest
+ago goes first. Folders of users are the users' own: nothing in them is followed or trusted.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents import stagehand
+
+#: Of the file system, where no limit is given; and what is left free of it in any case.
+LIMIT_RATIO = 0.2
+RESERVE_BYTES, RESERVE_RATIO = 2**30, 0.05
+#: Entries of one user that are remembered; a user who has more has made them by hand.
+ENTRIES_MAX = 10_000
+
+Key = tuple[int, str]
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of an attempt: entries that it needs, and what is to be copied out of it.
+
+    ``outs`` is the order for that, without credentials, None for nothing; ``done`` whether it was
+    carried out, with ``problem`` where it could not be.
+    """
+
+    pins: tuple[Key, ...] = ()
+    outs: dict[str, Any] | None = None
+    done: bool = False
+    problem: str = ""
+
+
+class _Entry(msgspec.Struct):
+    size_bytes: int
+    used_at: float
+
+
+class Cache:
+    """One node's. Its methods may be called by different threads.
+
+    Args:
+        root: the node's folder.
+        limit_bytes: how much may be in it; 0: a fifth of the file system.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int = 0) -> None:
+        self._folder = root / "cache"
+        self._notes_folder = root / "staging"
+        self._folder.mkdir(mode=0o711, exist_ok=True)
+        self._notes_folder.mkdir(mode=0o700, exist_ok=True)
+        space = os.statvfs(root)
+        total = space.f_blocks * space.f_frsize
+        self.limit_bytes = limit_bytes or int(total * LIMIT_RATIO)
+        self._reserve = min(RESERVE_BYTES, int(total * RESERVE_RATIO))
+        self._lock = threading.Lock()
+        self._entries: dict[Key, _Entry] = {}
+        #: What copies under way were promised, by attempt.
+        self._promised: dict[str, int] = {}
+        self._notes: dict[str, Note] = {}
+        self._load()
+
+    # Notes of attempts -----------------------------------------------------------------------
+
+    def note(self, attempt: str) -> Note | None:
+        """What is kept of an attempt."""
+        with self._lock:
+            return self._notes.get(attempt)
+
+    def put(self, attempt: str, note: Note) -> None:
+        """Keep something of an attempt, on disk, before anything is done by it.
+
+        Raises:
+            OSError: it can't be kept.
+        """
+        with self._lock:
+            self._put(attempt, note)
+
+    def _put(self, attempt: str, note: Note) -> None:
+        path = self._notes_folder / attempt
+        fresh = self._notes_folder / f".{attempt}"
+        fresh.write_bytes(msgspec.json.encode(note))
+        fresh.replace(path)
+        self._notes[attempt] = note
+
+    def forget(self, attempt: str) -> None:
+        """An attempt is over, and that is known."""
+        with self._lock:
+            self._promised.pop(attempt, None)
+            if self._notes.pop(attempt, None) is not None:
+                (self._notes_folder / attempt).unlink(missing_ok=True)
+
+    def keep(self, attempts: set[str]) -> None:
+        """Forget all but these: an agent before this one may have died over them."""
+        with self._lock:
+            gone = self._notes.keys() - attempts
+        for name in gone:
+            self.forget(name)
+
+    # Entries ---------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is in it."""
+        with self._lock:
+            return sum(one.size_bytes for one in self._entries.values())
+
+    def home(self, uid: int, gid: int) -> str:
+        """The folder of a user's entries, made where there is none.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        home = self._folder / str(uid)
+        with contextlib.suppress(FileExistsError):
+            home.mkdir(mode=0o700)
+        handle = os.open(home, stagehand.FOLDER)
+        try:
+            if os.fstat(handle).st_uid != uid:
+                os.fchown(handle, uid, gid)
+            os.fchmod(handle, 0o700)
+        finally:
+            os.close(handle)
+        return str(home)
+
+    def claim(self, attempt: str, key: Key, size_bytes: int, *, there: bool) -> str:
+        """Pin an entry for an attempt and make room where it is still to come; why that can't be.
+
+        Raises:
+            OSError: the pin can't be kept.
+        """
+        with self._lock:
+            note = self._notes.get(attempt, Note())
+            if key not in note.pins:
+                self._put(attempt, msgspec.structs.replace(note, pins=(*note.pins, key)))
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.used_at = time.time()
+        while not there:
+            with self._lock:
+                victim, problem = self._make_room(attempt, size_bytes)
+            if victim is None:
+                return problem
+            self._remove(victim)  # beside the lock: it may be much
+        return ""
+
+    def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
+        """A copy has ended, one way or the other: measure what is there now, and remove what it
+        could not finish."""
+        for uid, name in keys:
+            _delete(self._folder / str(uid) / (name + stagehand.PART))
+        sizes = {key: _size(self._folder / str(key[0]) / key[1]) for key in keys}
+        with self._lock:
+            self._promised.pop(attempt, None)
+            for key, size in sizes.items():
+                if size is not None:
+                    self._entries[key] = _Entry(size, time.time())
+
+    def _make_room(self, attempt: str, size_bytes: int) -> tuple[Key | None, str]:
+        """Promise so much room: the entry that has to go before, else why it never will fit."""
+        promised = sum(size for name, size in self._promised.items() if name != attempt)
+        own = self._promised.get(attempt, 0) + size_bytes
+        pinned = {key for note in self._notes.values() for key in note.pins}
+        used = sum(one.size_bytes for one in self._entries.values())
+        space = os.statvfs(self._folder)
+        left = space.f_bavail * space.f_frsize - self._reserve - promised
+        if used + promised + own <= self.limit_bytes and size_bytes <= left:
+            self._promised[attempt] = own
+            return None, ""
+        idle = [key for key in self._entries if key not in pinned]
+        if idle:
+            victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
+            del self._entries[victim]
+            return victim, ""
+        return None, (
+            f"no room on the node's disk: {_mib(size_bytes)} are to be copied, {_mib(used)} of at "
+            f"most {_mib(self.limit_bytes)} are held by tasks, and {_mib(left)} are free"
+        )
+
+    def _remove(self, key: Key) -> None:
+        """Delete what was an entry, under a name that says so."""
+        path = self._folder / str(key[0]) / key[1]
+        gone = path.with_name(path.name + stagehand.GONE)
+        with contextlib.suppress(OSError):
+            path.rename(gone)
+        _delete(gone)
+
+    def _load(self) -> None:
+        """Find what an earlier agent has left, and remove what is of no use."""
+        for path in self._notes_folder.iterdir():
+            try:
+                self._notes[path.name] = msgspec.json.decode(path.read_bytes(), type=Note)
+            except (OSError, msgspec.MsgspecError):
+                path.unlink(missing_ok=True)
+        for name in [name for name in self._notes if name.startswith(".")]:
+            del self._notes[name]
+            (self._notes_folder / name).unlink(missing_ok=True)
+        for home in self._folder.iterdir():
+            if not home.name.isdigit() or home.is_symlink():
+                continue
+            for number, path in enumerate(sorted(home.iterdir())):
+                endings = (stagehand.PART, stagehand.GONE)
+                size = None if path.name.endswith(endings) else _size(path)
+                if size is None or number >= ENTRIES_MAX:
+                    _delete(path)
+                    continue
+                used_at = path.stat(follow_symlinks=False).st_mtime
+                self._entries[int(home.name), path.name] = _Entry(size, used_at)
+
+
+def _size(path: Path) -> int | None:
+    """What a folder takes of the disk; None where it is none. No link is followed."""
+    try:
+        top = os.open(path, stagehand.FOLDER)
+    except OSError:
+        return None
+    total = 0
+    try:
+        for _, _, names, handle in os.fwalk(".", dir_fd=top):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                    total += found.st_blocks * 512
+    finally:
+        os.close(top)
+    return total
+
+
+def _delete(path: Path) -> None:
+    """Delete what is there, a link as the link that it is."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(path.stat(follow_symlinks=False).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _mib(size: int) -> str:
+    return f"{max(0, size) / 2**20:.4g} MiB"

@@ -1,0 +1,171 @@
+"""What an agent notices of its node beside its tasks: machine, GPUs, and whether it is well.
+
+Loops look, each in a thread that the agent keeps going; what they find becomes the inventory,
+under the agent's lock, and what is new of it is told at once.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from agents import checks, gpuwatch, inventory, probe, simulated, volumes
+from agents.settings import Settings
+from reconciler.model.checks import Plan, Result
+from reconciler.model.devices import GpuUsage
+from reconciler.model.records import Gpu, Inventory
+from reconciler.model.staging import VolumeState
+
+
+class Node(Protocol):
+    """What noticing needs of the agent around it."""
+
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+
+    def pids(self) -> dict[str, int]:
+        """Main processes of tasks that run, by attempt."""
+
+    def have_told(self) -> None:
+        """The inventory says something new; called under the lock."""
+
+    def know_gpus(self, gpus: tuple[Gpu, ...]) -> None:
+        """These are the GPUs from now on; called under the lock."""
+
+    def keep_at(self, work: Callable[[], None]) -> None:
+        """Call ``work`` again and again in a thread of its own, until the agent leaves."""
+
+    def say(self, text: str) -> None:
+        """Tell the operator."""
+
+
+class Senses:
+    """One node's.
+
+    Attributes:
+        inventory: what is known of the node; replaced under the lock, and known by its identity.
+        probe: asks the driver.
+        volumes: looks at those that the node is to have.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        boot_id: str,
+        node: Node,
+        lock: threading.RLock,
+        leaving: threading.Event,
+    ) -> None:
+        self.inventory = inventory.inventory_of(settings)
+        self.probe = probe.Probe()
+        self._settings = settings
+        self._boot_id = boot_id
+        self._node = node
+        self._lock = lock
+        self._leaving = leaving
+        self._checker = checks.Checker(settings.root)
+        self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
+        self._plan: Plan | None = None
+        self._look_now = threading.Event()
+        self._seen: tuple[GpuUsage, ...] = ()
+        self._untold: tuple[GpuUsage, ...] | None = None
+
+    def begin(self) -> None:
+        """Know the GPUs before the first report, unless the driver takes long over them."""
+        if self._settings.gpus:
+            self._begin_simulating()
+        if not self._settings.watch_gpus:
+            return
+        watch = gpuwatch.Watch(self._settings.root, self._boot_id, self.probe, self._settings)
+        watcher = self._watcher(watch)
+        self._node.keep_at(watcher.turn)
+        watcher.wait_for_first()
+
+    def follow(self, plan: Plan | None) -> None:
+        """What is to be checked from now on."""
+        self._plan = plan
+        self._look_now.set()
+
+    def take_over(self, found: Inventory) -> bool:
+        """Take over an inventory that says something new, under the lock, and have it told."""
+        if found == self.inventory:
+            return False  # the one that is held may be on its way: it is known by its identity
+        self.inventory = found
+        self._node.have_told()
+        return True
+
+    def gpu_usage(self) -> tuple[GpuUsage, ...] | None:
+        """What GPUs do, as far as it was not told yet; asked under the lock."""
+        untold, self._untold = self._untold, None
+        return untold
+
+    def look_at_host(self) -> None:
+        """Notice what has changed of the machine itself."""
+        with self._lock:
+            self.take_over(inventory.with_host(self.inventory))
+
+    def check(self) -> None:
+        """Look at the node's health as its pool asks for; what changes is told at once."""
+        while not self._leaving.is_set():
+            plan = self._plan
+            self._look_now.wait(plan.interval_s if plan is not None else None)
+            self._look_now.clear()
+            plan = self._plan
+            with self._lock:
+                gpus, usage = self.inventory.gpus, self._seen
+                idle = not self._node.running()
+            with self._checker.turn:
+                found = self._checker.look(plan, gpus, usage, idle=idle) if plan else ()
+                with self._lock:
+                    told = checks.unwell(found)
+                    self.take_over(msgspec.structs.replace(self.inventory, checks=told))
+
+    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+        """Make checks before or after a job; what they found is told before anything else."""
+        with self._lock:
+            gpus, usage = self.inventory.gpus, self._seen
+        with self._checker.turn:
+            found = self._checker.gate(plan, names, gpus, usage)
+            with self._lock:
+                told = checks.merged(self.inventory.checks, found)
+                self.take_over(msgspec.structs.replace(self.inventory, checks=told))
+        return found
+
+    def _know_volumes(self, known: tuple[VolumeState, ...]) -> None:
+        with self._lock:
+            self.take_over(msgspec.structs.replace(self.inventory, volumes=known))
+
+    def _watcher(self, watch: gpuwatch.Watch) -> gpuwatch.Watcher:
+        return gpuwatch.Watcher(
+            self._settings, watch, tasks=self._node.pids, take=self._take, leaving=self._leaving
+        )
+
+    def _begin_simulating(self) -> None:
+        """Look at what a file says of simulated GPUs, from when there is one."""
+        source = simulated.Source(self._settings.root / simulated.FILE_NAME, self._settings.gpus)
+        watch = gpuwatch.Watch(self._settings.root, self._boot_id, source, self._settings)
+        watcher = self._watcher(watch)
+        begun = bool(watch.known)
+        watch.known = watch.known or self._settings.gpus
+
+        def turn() -> None:
+            nonlocal begun
+            begun = begun or source.exists()
+            if begun:
+                watcher.turn()
+            else:
+                self._leaving.wait(self._settings.gpu_every_s)
+
+        self._node.keep_at(turn)
+
+    def _take(self, look: gpuwatch.Look) -> None:
+        """Take over what a look at GPUs found; what changed is reported at once."""
+        with self._lock:
+            self._untold = look.usage or self._untold
+            self._seen = look.usage
+            if not self.take_over(inventory.with_gpus(self.inventory, look)):
+                return
+            self._node.know_gpus(self.inventory.gpus)
+        for complaint in gpuwatch.complaints(look):
+            self._node.say(complaint)

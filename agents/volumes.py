@@ -1,0 +1,125 @@
+"""Volumes that a node is to have mounted: whether they are there, and as they have to be.
+
+The table of mounts is judged as it stands; then each volume is asked, by a child, whether it
+answers. What is found is a fact of the node: jobs that need a volume go where it is.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from agents import checks, processes
+from reconciler.model.staging import VolumeState, WantedVolume
+
+#: How old what was found may be where a task is to start by it.
+FRESH_S = 5.0
+EVERY_S = 60.0
+VOLUMES_MAX = 256
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """A line of the table of mounts."""
+
+    source: str
+    path: str
+    file_system: str
+    options: frozenset[str] = frozenset()
+
+
+def table(text: str) -> list[Mounted]:
+    """The mounts of ``/proc/self/mounts``, the newest of a path last."""
+    found = []
+    for line in text.splitlines():
+        words = [_ESCAPE.sub(lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")]
+        if len(words) >= 4:
+            found.append(Mounted(words[0], words[1], words[2], frozenset(words[3].split(","))))
+    return found
+
+
+def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
+    """What is wrong with a volume by the table of mounts; empty for nothing."""
+    path = wanted.path.rstrip("/") or "/"
+    here = [one for one in mounts if one.path == path]
+    if wanted.file_system or wanted.source:
+        if not here:
+            return f"{path} is not mounted"
+        if wanted.file_system and here[-1].file_system != wanted.file_system:
+            return f"{path} is mounted as {here[-1].file_system}, not as {wanted.file_system}"
+        if wanted.source and here[-1].source != wanted.source:
+            return f"{path} is mounted from {here[-1].source}, not from {wanted.source}"
+    if wanted.writable:
+        above = [one for one in mounts if path == one.path or _is_below(path, one.path)]
+        longest = max((len(one.path) for one in above), default=0)
+        last = [one for one in above if len(one.path) == longest][-1:]
+        if last and "ro" in last[0].options:
+            return f"{path} is mounted read-only"
+    return ""
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path.startswith(other if other.endswith("/") else f"{other}/")
+
+
+class Volumes:
+    """Looks at volumes for one agent; ``found`` is called with what is known when it changes."""
+
+    def __init__(
+        self, mounts: checks.Mounts, found: Callable[[tuple[VolumeState, ...]], None]
+    ) -> None:
+        self._mounts = mounts
+        self._found = found
+        self._wanted: dict[str, WantedVolume] = {}
+        self._known: dict[str, tuple[float, VolumeState]] = {}
+        self._turn = threading.Lock()
+        self._asked = threading.Event()
+
+    def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
+        """What is to be looked at from now on."""
+        self._wanted = {one.name: one for one in wanted[:VOLUMES_MAX]}
+        self._asked.set()
+
+    def turn(self, wait_s: float = EVERY_S) -> None:
+        """One turn of the thread that looks at all of them."""
+        self._asked.wait(wait_s)
+        self._asked.clear()
+        with self._turn:
+            self._look(self._wanted)
+
+    def problem(self, names: Iterable[str]) -> str:
+        """Why a task that needs these can't start here, found out now or a moment ago. What was
+        found is told before this returns. A volume of which nothing is known keeps nobody."""
+        with self._turn:
+            now = time.monotonic()
+            asked = [name for name in names if name in self._wanted]
+            stale = [n for n in asked if self._known.get(n, (-FRESH_S,))[0] <= now - FRESH_S]
+            if stale:
+                self._look(stale)
+            for name in asked:
+                state = self._known[name][1]
+                if state.problem:
+                    return f"volume {name}: {state.problem}"
+        return ""
+
+    def _look(self, names: Iterable[str]) -> None:
+        """Look at some, and have all that is known told."""
+        wanted = self._wanted
+        mounts = table(processes.read_file("/proc/self/mounts").decode("utf-8", "replace"))
+        for name in list(names):
+            if name in wanted:
+                one = wanted[name]
+                problem = judge(one, mounts) or self._answer(one.path)
+                self._known[name] = time.monotonic(), VolumeState(name, problem)
+        self._known = {name: one for name, one in self._known.items() if name in wanted}
+        self._found(tuple(one for _, one in sorted(self._known.values(), key=_by_name)))
+
+    def _answer(self, path: str) -> str:
+        problem = self._mounts.answer(f"{path.rstrip('/')}/.")
+        return f"{path} {problem}" if problem else ""
+
+
+def _by_name(known: tuple[float, VolumeState]) -> str:
+    return known[1].name

@@ -1,0 +1,162 @@
+"""Data of tasks in buckets: a real S3-compatible server on loopback, with credentials."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents import buckets
+from reconciler.model import wire
+from reconciler.model.staging import In, ObjectStore, Out, Plan, Store
+from reconciler.model.states import EndReason
+from tests.integration.agents.conftest import Node
+from tests.integration.agents.controller import Controller
+from tests.integration.agents.test_staging import helpers
+
+#: Larger than what is sent in one part.
+LARGE = os.urandom(buckets.PART_BYTES + 2**20)
+ACCESS, SECRET = "muster-tests", "a-key-of-the-tests-that-is-long-enough"
+
+
+class Server:
+    """A server of a folder, each folder in which is a bucket; ``data`` is one."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.bucket = folder / "data"
+
+    def store(self, **more: str) -> Store:
+        """The bucket, as a job names it."""
+        keys = {"access_key": "s3-access", "secret_key": "s3-secret"}
+        return Store("v", objects=ObjectStore(self.url, "data", **(keys | more)))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server, which takes nothing that is not signed."""
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "data" / "sets" / "a" / "deep").mkdir(parents=True)
+    (folder / "data" / "sets" / "a" / "large.bin").write_bytes(LARGE)
+    (folder / "data" / "sets" / "a" / "deep" / "small.txt").write_text("small\n")
+    (folder / "data" / "sets" / "ab.txt").write_text("other\n")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or "rclone"
+    command = [
+        program, "serve", "s3", str(folder), f"--addr=127.0.0.1:{port}",
+        f"--auth-key={ACCESS},{SECRET}", "--config=", "--dir-cache-time=0s",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 120
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert process.poll() is None
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            yield Server(f"http://127.0.0.1:{port}", folder)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def clerk(node: Node, tmp_path: Path) -> Node:
+    """A node that knows the user's keys."""
+    folder = tmp_path / "secrets" / _user()
+    folder.mkdir(parents=True, mode=0o755)
+    for name, value in {"s3-access": ACCESS, "s3-secret": SECRET}.items():
+        (folder / name).write_text(value)
+        (folder / name).chmod(0o600)
+    node.start("--secrets", str(tmp_path / "secrets"))
+    return node
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def template(plan: Plan, script: str) -> wire.TaskTemplate:
+    command = ("sh", "-ec", script)
+    return wire.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
+
+
+def test_objects_come_in_and_results_go_out(
+    clerk: Node, controller: Controller, server: Server
+) -> None:
+    plan = Plan(
+        ins=(In("a", server.store(prefix="sets"), "a"), In("one", server.store(), "sets/ab.txt")),
+        outs=(Out("out", server.store(prefix="results"), "{job}/{index}"),),
+    )
+    script = (
+        "mkdir -p out/deep; cp $MUSTER_STAGED_A/large.bin out/; cp $MUSTER_STAGED_ONE out/deep/one;"
+        " ls $MUSTER_STAGED_A > out/names; env > out/environment"
+    )
+    controller.assign("a.1", template=template(plan, script))
+    end = controller.ended("a.1")
+    assert (end.end_reason, end.exit_code, end.message) == (EndReason.EXITED, 0, "")
+    out = server.bucket / "results" / "job" / "0" / "out"
+    assert (out / "large.bin").read_bytes() == LARGE
+    assert (out / "deep" / "one").read_bytes() == b"other\n"
+    assert (out / "names").read_bytes() == b"deep\nlarge.bin\n"
+    assert SECRET.encode() not in (out / "environment").read_bytes()
+    # nothing that is kept on the node or told has a key in it
+    for path in clerk.root.rglob("*"):
+        if path.is_file() and "cache" not in path.parts:
+            assert SECRET.encode() not in path.read_bytes(), path
+    assert SECRET not in clerk.log.read_text()
+    assert not helpers(clerk)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({}, "sets/nothing", "there is no such object"),
+        ({"secret_key": "wrong"}, "sets/a", "SignatureDoesNotMatch"),
+        ({"secret_key": "unknown"}, "sets/a", "secret 'unknown'"),
+        ({"prefix": "nothing"}, "", "nothing: there is no such object"),
+    ],
+)
+def test_what_a_service_refuses_is_said(
+    clerk: Node, controller: Controller, server: Server, case: tuple[dict[str, str], str, str]
+) -> None:
+    more, path, message = case
+    wrong = clerk.root.parent / "secrets" / _user() / "wrong"
+    wrong.write_text("not-the-key")
+    wrong.chmod(0o600)
+    plan = Plan(ins=(In("a", server.store(**more), path),))
+    controller.assign("a.1", template=template(plan, "true"))
+    end = controller.ended("a.1")
+    assert end.end_reason in {EndReason.STAGE_FAILED, EndReason.START_FAILED}
+    assert message in end.message
+    assert "not-the-key" not in end.message
+
+
+def test_a_service_that_is_away_is_said_after_a_while(clerk: Node, controller: Controller) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    store = Store("v", objects=ObjectStore(f"http://127.0.0.1:{port}", "data"))
+    controller.assign("a.1", template=template(Plan(ins=(In("a", store, "x"),)), "true"))
+    end = controller.ended("a.1")
+    assert end.end_reason is EndReason.STAGE_FAILED
+    assert f"127.0.0.1:{port}" in end.message
+
+
+def test_an_object_that_changes_meanwhile_is_not_taken(server: Server) -> None:
+    store = {"endpoint": server.url, "bucket": "data"}
+    bucket = buckets.Bucket(store, (ACCESS, SECRET))
+    single, ((name, size, _tag),) = bucket.list("sets/ab.txt", 10)
+    assert (single, name, size) == (True, "ab.txt", 6)
+    with pytest.raises(buckets.BucketError, match="changed meanwhile"):
+        list(bucket.read("sets/ab.txt", name, "0" * 32, single=True))
+    with pytest.raises(buckets.BucketError, match="more than 1 objects"):
+        bucket.list("sets", 1)

@@ -1,0 +1,105 @@
+"""The cache of data on a node: bounded, pinned by tasks, found again, and nobody's way out."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agents import datacache, stagehand
+from agents.datacache import Cache, Note
+
+UID, GID = os.geteuid(), os.getegid()
+KIB = 1024
+
+
+def fill(cache: Cache, key: str, kib: int = 8) -> Path:
+    """An entry as a stagehand makes one."""
+    entry = Path(cache.home(UID, GID)) / key
+    (entry / "data").mkdir(parents=True)
+    (entry / "data" / "file").write_bytes(b"x" * kib * KIB)
+    return entry
+
+
+def add(cache: Cache, attempt: str, key: str, kib: int = 8) -> str:
+    """Copy something for an attempt; why there was no room."""
+    problem = cache.claim(attempt, (UID, key), kib * KIB, there=False)
+    if not problem:
+        fill(cache, key, kib)
+    cache.settle(attempt, ((UID, key),))
+    return problem
+
+
+def entries(root: Path) -> set[str]:
+    return {path.name for path in (root / "cache" / str(UID)).iterdir()}
+
+
+def test_what_was_used_longest_ago_goes_first_and_what_is_needed_stays(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 24 * KIB)
+    for number, attempt in enumerate(("a.1", "a.2", "a.3")):
+        assert add(cache, attempt, f"k{number}") == ""
+    assert cache.size_bytes == 24 * KIB
+    for attempt in ("a.2", "a.3"):
+        cache.forget(attempt)
+    # k0 is older, but pinned; k1 was used after k2 now
+    assert cache.claim("a.4", (UID, "k1"), 8 * KIB, there=True) == ""
+    cache.forget("a.4")
+    assert add(cache, "a.5", "k3") == ""
+    assert entries(tmp_path) == {"k0", "k1", "k3"}
+    assert cache.size_bytes == 24 * KIB
+
+
+def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 24 * KIB)
+    assert add(cache, "a.1", "k0", 16) == ""
+    problem = add(cache, "a.2", "k1", 16)
+    assert "no room on the node's disk" in problem
+    assert entries(tmp_path) == {"k0"}
+    # what a copy under way was promised counts as well
+    cache.forget("a.1")
+    assert cache.claim("a.3", (UID, "k2"), 16 * KIB, there=False) == ""
+    assert "no room" in cache.claim("a.4", (UID, "k3"), 16 * KIB, there=False)
+    cache.settle("a.3")
+    assert cache.claim("a.4", (UID, "k3"), 16 * KIB, there=False) == ""
+
+
+def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 2**20)
+    add(cache, "a.1", "k0")
+    fill(cache, f"k1{stagehand.PART}")
+    fill(cache, f"k2{stagehand.GONE}")
+    kept = Note(pins=((UID, "k0"),), outs={"plan": {}}, done=True, problem="x")
+    cache.put("a.2", kept)
+    (tmp_path / "staging" / ".a.3").write_text("half")
+    (tmp_path / "staging" / "a.4").write_text("{broken")
+    again = Cache(tmp_path, 2**20)
+    assert entries(tmp_path) == {"k0"}
+    assert again.size_bytes == cache.size_bytes == 8 * KIB
+    assert again.note("a.2") == kept
+    again.keep({"a.2"})
+    assert {path.name for path in (tmp_path / "staging").iterdir()} == {"a.2"}
+    again.forget("a.2")
+    assert not list((tmp_path / "staging").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["entry", "inside"])
+def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x" * 64 * KIB)
+    cache = Cache(tmp_path, 2**20)
+    home = Path(cache.home(UID, GID))
+    if kind == "entry":
+        (home / "k0").symlink_to(outside)
+    else:
+        (fill(cache, "k0") / "data" / "more").symlink_to(outside)
+    cache = Cache(tmp_path, 12 * KIB)
+    assert cache.size_bytes == (0 if kind == "entry" else 8 * KIB)
+    assert add(cache, "a.1", "k1", 12) == ""
+    assert entries(tmp_path) == {"k1"}
+    assert (outside / "precious").exists()
+
+
+def test_the_default_limit_is_a_part_of_the_disk(tmp_path: Path) -> None:
+    space = os.statvfs(tmp_path)
+    expected = int(space.f_blocks * space.f_frsize * datacache.LIMIT_RATIO)
+    assert Cache(tmp_path).limit_bytes == expected
