@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: install demo test quick crash simulate-faults format clean packages
+.PHONY: install demo test quick crash soak simulate-faults format clean packages
 
 install: $(VENV)/.installed
 
@@ -44,6 +44,11 @@ quick: $(VENV)/.installed-dev
 KILLS ?= 300
 crash: $(VENV)/.installed-dev packages
 	$(BIN)/python -m tests.crash.storm --kills $(KILLS)
+
+TASKS ?= 4000
+# one node through a day's worth of tasks that fork, hide, hang and fill what they can
+soak: $(VENV)/.installed-dev packages
+	$(BIN)/python -m tests.soak --tasks $(TASKS)
 
 SEEDS ?= 1000
 PROCESSES ?= 1

@@ -212,11 +212,16 @@ def remembered(root: str) -> list[str]:
 
 
 def remember(root: str, bases: list[str]) -> None:
-    """Note where groups are."""
+    """Note where groups are, if it is not known; a supervisor has to live on a full disk, too."""
+    if remembered(root) == bases:
+        return
     fresh = f"{root}/{FILE}.new"
-    with open(fresh, "w", encoding="utf-8") as stream:
-        json.dump(bases, stream)
-    os.replace(fresh, f"{root}/{FILE}")
+    try:
+        with open(fresh, "w", encoding="utf-8") as stream:
+            json.dump(bases, stream)
+        os.replace(fresh, f"{root}/{FILE}")
+    except OSError:
+        pass  # tasks that a crash leaves are found by their environment all the same
 
 
 def abandon(base: str) -> bool:

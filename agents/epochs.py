@@ -18,10 +18,26 @@ def load(root: Path, says: voice.Voice) -> int:
 
 
 def save(root: Path, epoch: int) -> None:
-    """Have an epoch on disk, whole, before anything of it is carried out."""
-    fresh = root / "epoch.new"
-    with fresh.open("w", encoding="ascii") as stream:
-        stream.write(str(epoch))
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(root / "epoch")
+    """Have an epoch on disk, whole, before anything of it is carried out. Where the disk is full it
+    is written over the one before.
+
+    Raises:
+        OSError: it can't be kept.
+    """
+    fresh, kept = root / "epoch.new", root / "epoch"
+    try:
+        _write(fresh, epoch, os.O_CREAT | os.O_TRUNC)
+    except OSError:
+        _write(kept, epoch, 0)
+    else:
+        fresh.replace(kept)
+
+
+def _write(path: Path, epoch: int, flags: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
+    try:
+        # numbers only grow, so that nothing of an older one is left behind it
+        os.write(handle, str(epoch).encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,12 +1,15 @@
 """The durable memory of the supervisor: what was started and how it ended. Standard library only.
 
 Records go in; after a crash the newest word on each attempt comes out. A line that was torn by a
-crash is nothing; the file is written anew, whole, when it has grown.
+crash is nothing; the file is written anew, whole, when it has grown. Room on the disk is taken
+ahead: a task that fills it can't keep its own end from being written, without which nothing of it
+would ever be deleted.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
 # ruff: noqa: PTH104, PTH110, PTH120, PTH123
 
+import ctypes
 import json
 import os
 from typing import Any
@@ -14,6 +17,10 @@ from typing import Any
 Record = dict[str, Any]
 
 BYTES_MAX = 4 * 2**20
+#: Room that is taken ahead, and how much of it has to be left until more is taken.
+AHEAD_BYTES, LEFT_BYTES_MIN = 512 * 2**10, 256 * 2**10
+_KEEP_SIZE = 1
+_LIBC: Any = getattr(ctypes.CDLL(None), "fallocate64", None)
 
 
 def read(path: str) -> dict[str, Record]:
@@ -43,6 +50,8 @@ class Journal:
         self.pending: list[bytes] = []
         self.must_sync = False
         self.limit = BYTES_MAX
+        self.ahead = 0
+        self.take_room()
 
     def add(self, entry: Record, *, sync: bool) -> None:
         """Have an entry written by the next :meth:`flush`, on disk if ``sync``."""
@@ -59,6 +68,16 @@ class Journal:
         if self.must_sync:
             os.fdatasync(self.handle)
             self.must_sync = False
+        self.take_room()
+
+    def take_room(self) -> None:
+        """Have the file system keep room for what is still to come, where it can and has any."""
+        size = os.fstat(self.handle).st_size
+        if _LIBC is None or self.ahead - size >= LEFT_BYTES_MIN:
+            return
+        offset, length = ctypes.c_int64(size), ctypes.c_int64(AHEAD_BYTES)
+        if _LIBC(self.handle, _KEEP_SIZE, offset, length) == 0:
+            self.ahead = size + AHEAD_BYTES
 
     def compact(self, records: list[Record]) -> None:
         """Write the journal anew with only what still counts, once it has doubled since."""
@@ -78,3 +97,5 @@ class Journal:
         os.close(self.handle)
         self.handle = handle
         self.limit = max(BYTES_MAX, 2 * os.fstat(handle).st_size)
+        self.ahead = 0
+        self.take_room()

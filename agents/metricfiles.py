@@ -39,14 +39,16 @@ _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def install(root: Path) -> None:
-    """Put the module that tasks may import where all of them find it."""
-    folder = root / "lib"
+    """Put the module that tasks may import where all of them find it, if there is room for it: an
+    agent that starts on a full disk has to live, or nothing there would ever be deleted."""
+    folder, source = root / "lib", Path(__file__).parent / "tasklib" / "muster.py"
     folder.mkdir(mode=0o755, exist_ok=True)
     folder.chmod(0o755)
     part = folder / "muster.py.part"
-    shutil.copyfile(Path(__file__).parent / "tasklib" / "muster.py", part)
-    part.chmod(0o644)
-    part.replace(folder / "muster.py")
+    with contextlib.suppress(OSError):
+        shutil.copyfile(source, part)
+        part.chmod(0o644)
+        part.replace(folder / "muster.py")
 
 
 class Place(msgspec.Struct):
@@ -73,6 +75,9 @@ class Listener:
         self._logs = root / "logs"
         self._places = root / "metrics"
         self._places.mkdir(mode=0o700, exist_ok=True)
+        for place in self._places.iterdir():
+            if not (self._attempts / place.name).exists():
+                place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
         self._reading = threading.Lock()
         self._words: dict[str, metriclines.Words] = {}
         self._known: dict[str, Place] = {}
@@ -145,8 +150,9 @@ class Listener:
             over, self._over = self._over, set()
         for name in over:
             self._words.pop(name, None)
-            if self._known.pop(name, None) is not None:
-                (self._places / name).unlink(missing_ok=True)
+            self._known.pop(name, None)
+            # whoever wrote it may have been an agent before this one
+            (self._places / name).unlink(missing_ok=True)
 
     def _read(self, name: str, *, last: bool) -> None:
         """One turn of one task; what the file system refuses is left for the next."""

@@ -8,6 +8,7 @@ node is quiet. What holds anything goes at once.
 A directory is taken by renaming it, for deletion as for use, so that no two can have it.
 """
 
+import contextlib
 import os
 import shutil
 import stat
@@ -19,6 +20,8 @@ from pathlib import Path
 QUIET_S = 5.0
 #: More hollow ones than these are deleted at once.
 HOLLOW_MAX = 5_000
+#: One that was given to an attempt and is still here then was never taken: its start was stopped.
+LENT_S, LENT_MAX = 15.0, 20_000
 _INNER = ("work", "tmp")
 #: Added to the name of what is being deleted.
 _GONE = ".gone"
@@ -31,6 +34,7 @@ class Trash:
         self._folder = str(folder)
         self._full: deque[str] = deque()
         self._hollow: deque[str] = deque()
+        self._lent: deque[tuple[float, str]] = deque(maxlen=LENT_MAX)
         self._put_at = 0.0
         for name in os.listdir(self._folder):  # noqa: PTH208 - what an earlier agent left
             self._full.append(f"{self._folder}/{name}")
@@ -54,21 +58,24 @@ class Trash:
     def take(self) -> str | None:
         """A hollow directory for an attempt of the agent's own user; its name only."""
         try:
-            return os.path.basename(self._hollow.pop())  # noqa: PTH119
+            path = self._hollow.pop()
         except IndexError:
             return None
+        self._lent.append((time.monotonic(), path))
+        return os.path.basename(path)  # noqa: PTH119
 
     def empty(self) -> float | None:
         """Delete what is due; the seconds until more will be, None when nothing is left."""
         while self._full:
             _remove(self._full.popleft())
+        while self._lent and self._lent[0][0] <= time.monotonic() - LENT_S:
+            _remove(self._lent.popleft()[1])
         left_s = self._put_at + QUIET_S - time.monotonic()
         if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
             return left_s if self._hollow else None
-        for _ in range(len(self._hollow)):
-            name = self.take()
-            if name is not None:
-                _remove(f"{self._folder}/{name}")
+        with contextlib.suppress(IndexError):  # an attempt may have taken one in the meantime
+            for _ in range(len(self._hollow)):
+                _remove(self._hollow.pop())
         return None
 
 

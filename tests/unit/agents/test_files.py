@@ -1,7 +1,9 @@
 """Journal, logs, settings and the link: what they make of awkward bytes."""
 
+import contextlib
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,3 +176,26 @@ def test_answers_that_are_none(
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(LinkError, match="is not a URL"):
         Connection(Target(url))
+
+
+def test_a_full_disk_does_not_keep_an_end_from_being_written(tmp_path: Path) -> None:
+    """A task that fills the disk of its node: its own end has room that was taken before."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        made = journal.Journal(str(disk / "journal"))
+        with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as stream:
+            while stream.write(bytes(4096)) == 4096:
+                pass
+        with pytest.raises(OSError, match="No space"):
+            (disk / "more").write_bytes(bytes(4096))
+        for number in range(500):
+            made.add({"record": {"id": f"a.{number}", "state": "Ended"}}, sync=True)
+            made.flush()
+        assert len(journal.read(str(disk / "journal"))) == 500
+        os.close(made.handle)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -226,3 +226,15 @@ def test_the_module_of_tasks_is_put_where_they_find_it(tmp_path: Path) -> None:
     assert placed.stat().st_mode & 0o777 == 0o644
     assert placed.parent.stat().st_mode & 0o777 == 0o755
     assert not list(placed.parent.glob("*.part"))
+
+
+def test_what_an_agent_that_was_killed_has_noted_goes(root: Path) -> None:
+    write(root, "loss 1\n")
+    metricfiles.Listener(root).look([NAME])
+    again = metricfiles.Listener(root)
+    assert [path.name for path in (root / "metrics").iterdir()] == [NAME]
+    again.forget((NAME,))
+    assert not list((root / "metrics").iterdir())
+    (root / "metrics" / "gone.1").touch()
+    metricfiles.Listener(root)
+    assert not list((root / "metrics").iterdir())

@@ -120,3 +120,20 @@ def test_only_what_is_as_it_was_made_is_taken_over(tmp_path: Path) -> None:
     (Path(folder) / "work").chmod(0o755)
     kept.put(folder)
     assert kept.take() is None
+
+
+def test_one_that_was_given_away_and_never_taken_goes_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = bin_of(tmp_path)
+    for name in ("a", "b"):
+        kept.put(attempt(tmp_path, name))
+    taken, refused = kept.take(), kept.take()
+    assert {taken, refused} == {"a", "b"}
+    (tmp_path / "trash" / str(taken)).rename(tmp_path / "attempts" / "c")
+    kept.empty()
+    assert left_in(tmp_path) == [refused]
+    monkeypatch.setattr(trash, "LENT_S", 0.0)
+    kept.empty()
+    assert left_in(tmp_path) == []
+    assert (tmp_path / "attempts" / "c" / "work").exists()

@@ -1,0 +1,7 @@
+"""``python -m tests.soak``."""
+
+import sys
+
+from tests.soak import churn
+
+sys.exit(churn.main())

@@ -1,0 +1,288 @@
+"""Thousands of tasks that fork, hide, hang, and fill memory and disk, while agents are killed.
+
+``python -m tests.soak --tasks 4000`` is the proof, the integration tests run a short one. One node,
+whose folder is a small disk of its own in memory, is given task after task by a controller that
+only says what to run. In the end there must be no process of any task, no control group, no mount
+and no file; and the agent, whose last life is left alone, must be as large as before.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from agents import cgroups, processes
+from reconciler.model import staging, wire
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
+from tests.integration.agents.conftest import Node
+from tests.integration.agents.controller import Controller
+
+#: Tasks that are there at the same time.
+TOGETHER = 12
+DISK_MIB = 96
+MIB = 2**20
+#: How long one task may take on a machine that is busy, and the whole to come to rest.
+TASK_S, REST_S = 180.0, 240.0
+#: Of all tasks, so many come after the last kill: over them the agent's memory is watched.
+QUIET_RATIO = 0.4
+#: By how much it may grow over those.
+GROWTH_BYTES_MAX = 12 * MIB
+
+Make = Callable[[str], wire.TaskTemplate]
+
+
+def plain(script: str, **more: object) -> wire.TaskTemplate:
+    """A task of a shell; ``MARK`` in the script is what it is found by."""
+    template = wire.TaskTemplate("soak", 1, "g", command=("bash", "-c", script), grace_s=1)
+    return template if not more else msgspec.structs.replace(template, **more)
+
+
+def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
+    """What tasks do, with how often it is drawn."""
+    store_in, store_out = staging.Store("in", str(source)), staging.Store("out", str(target))
+    copies = staging.Plan(
+        ins=(staging.In("data", store_in),),
+        outs=(staging.Out("made", store_out, "{job}/{index}", "always"),),
+        timeout_s=60.0,
+    )
+    forks = "for i in 1 2 3 4 5 6 7 8; do (exec -a MARK sleep 3000) & done"
+    copied = "mkdir made; cp -r $MUSTER_STAGED_DATA made/MARK"
+    told = "for i in {1..200}; do echo MARK $i; done > $MUSTER_METRICS"
+    hidden = (
+        "(setsid bash -c 'exec -a MARK sleep 3000' >/dev/null 2>&1 &) ; "
+        "env -i setsid bash -c '(exec -a MARK sleep 3000) & disown' >/dev/null 2>&1 & exit 0"
+    )
+    return {
+        "short": (30, lambda m: plain(f": {m}; exit $(( $$ % 3 ))")),
+        "forks": (15, lambda m: plain(forks.replace("MARK", m))),
+        "daemon": (15, lambda m: plain(hidden.replace("MARK", m))),
+        "memory": (10, lambda m: plain(f": {m}; tail /dev/zero", memory_bytes=24 * MIB)),
+        "hang": (8, lambda m: plain(f"trap '' TERM INT; (exec -a {m} sleep 3000); sleep 3000")),
+        "disk": (8, lambda m: plain(f": {m}; cat /dev/zero > full; exit 1")),
+        "output": (4, lambda m: plain(f"yes {m} | head -c 3000000")),
+        "metrics": (5, lambda m: plain(told.replace("MARK", m))),
+        "data": (5, lambda m: plain(copied.replace("MARK", m), stage=copies)),
+        "missing": (2, lambda m: wire.TaskTemplate("soak", 1, "g", command=(f"/none/{m}",))),
+    }  # fmt: skip
+
+
+@dataclass
+class Account:
+    """What was done and what became of it."""
+
+    tasks: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    memory_mib: list[float] = field(default_factory=list)
+    handles: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Churn:
+    """One run: a node, tasks that arrive, kills drawn from a seed."""
+
+    def __init__(self, folder: Path, seed: int, count: int, kills: int) -> None:
+        self.random = random.Random(seed)
+        self.count, self.kills = count, kills
+        self.account = Account()
+        self.folder = Path(os.path.realpath(folder))
+        self.disk = self.folder / "disk"
+        self.mark = f"soak{os.getpid()}x{seed}"
+        self.controller = Controller()
+        self.controller.acknowledge = True
+        self.begun: dict[str, tuple[str, float]] = {}
+        self.stopped: set[str] = set()
+        self.ends: dict[str, AttemptReport] = {}
+        source, target = self.folder / "source", self.folder / "target"
+        for made in (self.disk, source, target):
+            made.mkdir()
+        (source / "data").write_bytes(b"d" * MIB)
+        self.kinds = kinds(source, target)
+        self.mounted = mount(self.disk)
+        self.mounts = mounts()
+        self.node = Node(self.disk / "root", self.controller)
+        self.node.log = self.folder / "agent.log"
+
+    def run(self) -> Account:
+        """Start, kill, wait for the end, look for what is left."""
+        began = time.monotonic()
+        try:
+            self._start()
+            self._churn()
+            self._rest()
+            self._leave()
+            self._look_for_leaks()
+        finally:
+            self.node.tear_down()
+            self.controller.close()
+            if self.mounted:
+                subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+        self.account.seconds = round(time.monotonic() - began, 1)
+        return self.account
+
+    def _start(self) -> None:
+        self.node.start("--stop-tasks-on-exit", "--logs-total", "8Mi", "--log-limit", "1Mi",
+                        "--data-cache", "16Mi")  # fmt: skip
+
+    def _churn(self) -> None:
+        """Keep so many tasks there until all have been."""
+        names = [f"{self.mark}.{number}" for number in range(self.count)]
+        quiet_from = int(self.count * (1 - QUIET_RATIO))
+        kill_at = sorted(self.random.sample(range(quiet_from), min(self.kills, quiet_from)))
+        begun = sampled = 0
+        while begun < self.count or len(self.ends) < begun:
+            self._take_ends()
+            while begun < self.count and begun - len(self.ends) < TOGETHER:
+                self._begin(names[begun], begun)
+                begun += 1
+                if kill_at and begun > kill_at[0]:
+                    kill_at.pop(0)
+                    self._kill()
+            self._stop_some()
+            if begun > quiet_from and len(self.ends) >= quiet_from + sampled * 100:
+                sampled += 1
+                self._measure()
+            time.sleep(0.01)
+        self._measure()
+
+    def _begin(self, name: str, number: int) -> None:
+        chosen = self.random.choices(
+            list(self.kinds), [weight for weight, _ in self.kinds.values()]
+        )[0]
+        self.account.tasks[chosen] += 1
+        self.begun[name] = chosen, time.monotonic()
+        mark = name.replace(".", "_")
+        self.controller.assign(name, template=self.kinds[chosen][1](mark), index=number)
+
+    def _take_ends(self) -> None:
+        with self.controller.news:
+            found = [r for r in self.controller.seen.values() if r.state is AttemptState.ENDED]
+            for report in found:
+                del self.controller.seen[report.id]
+                known = self.ends.setdefault(report.id, report)
+                if known.end_reason is not report.end_reason:
+                    self._wrong(f"{report.id} ended as {known.end_reason} and {report.end_reason}")
+            del self.controller.requests[:-4], self.controller.headers[:-4]
+        for report in found:
+            self.controller.templates.pop(f"t-{report.id}", None)
+        now = time.monotonic()
+        for name, (kind, at) in self.begun.items():
+            if name not in self.ends and now > at + TASK_S:
+                log = self.node.log.read_text()[-2000:]
+                raise AssertionError(f"{name} ({kind}) has not ended in {TASK_S:g} s: {log}")
+
+    def _stop_some(self) -> None:
+        """What hangs is stopped after a moment, some of it before it has begun."""
+        now = time.monotonic()
+        for name, (kind, at) in self.begun.items():
+            if kind == "hang" and name not in self.stopped and now > at + self.random.random():
+                self.stopped.add(name)
+                with self.controller.news:
+                    there = name in self.controller.assignments
+                if there:
+                    self.controller.stop(name, grace_s=1)
+
+    def _kill(self) -> None:
+        victim = self.random.choice(["agent", "agent", "supervisor", "both"])
+        self.account.kills[victim] += 1
+        if victim != "supervisor":
+            self.node.kill_agent()
+        if victim != "agent" and self.node.supervisor():
+            os.kill(self.node.supervisor(), signal.SIGKILL)
+        if victim != "supervisor":
+            self._start()
+
+    def _measure(self) -> None:
+        assert self.node.agent is not None
+        agent = psutil.Process(self.node.agent.pid)
+        self.account.memory_mib.append(round(agent.memory_info().rss / MIB, 1))
+        self.account.handles.append(agent.num_fds())
+        self.account.threads.append(agent.num_threads())
+
+    def _rest(self) -> None:
+        """Wait until nothing is left to be deleted, and count the ends."""
+        for report in self.ends.values():
+            self.account.ends[(report.end_reason or EndReason.LOST).value] += 1
+        until = time.monotonic() + REST_S
+        root = self.node.root
+        while time.monotonic() < until and any(
+            list((root / name).iterdir()) for name in ("attempts", "trash", "staging")
+        ):
+            time.sleep(0.1)
+
+    def _leave(self) -> None:
+        """The agent is told to leave, and takes its supervisor along."""
+        assert self.node.agent is not None
+        self.node.agent.terminate()
+        self.node.agent.wait(120)
+
+    def _wrong(self, what: str) -> None:
+        self.account.wrong.append(what)
+
+    def _look_for_leaks(self) -> None:
+        """Everything that a task could leave behind."""
+        root = self.node.root
+        for name in ("attempts", "trash", "staging", "metrics"):
+            left = list((root / name).rglob("*"))
+            if left:
+                self._wrong(f"{len(left)} files in {name}, as {left[0]}")
+        parts = [p for p in (root / "cache").rglob("*") if p.name.endswith((".part", ".gone"))]
+        if parts:
+            self._wrong(f"{len(parts)} copies that are not whole, as {parts[0]}")
+        for pid in processes.processes():
+            words = processes.read_file(f"/proc/{pid}/cmdline") if pid != os.getpid() else b""
+            if self.mark.encode() in words or (pid in self.node.tasks()):
+                self._wrong(f"process {pid}: {words.replace(bytes(1), b' ').decode()!r}")
+        token = cgroups.token_of(str(root))
+        groups = [path for path, _, _ in os.walk("/sys/fs/cgroup") if token in path]
+        if groups:
+            self._wrong(f"{len(groups)} control groups, as {groups[0]}")
+        more = mounts() - self.mounts
+        if more:
+            self._wrong(f"{len(more)} mounts, as {min(more)}")
+        memory = self.account.memory_mib
+        half = len(memory) // 2
+        if half and max(memory[half:]) - max(memory[:half]) > GROWTH_BYTES_MAX / MIB:
+            self._wrong(f"the agent grew from {max(memory[:half])} to {max(memory[half:])} MiB")
+        if half and max(self.account.handles[half:]) > max(self.account.handles[:half]) + 8:
+            self._wrong(f"the agent's open files grew: {self.account.handles}")
+
+
+def mount(folder: Path) -> bool:
+    """Make a folder a small disk; False where nothing can be mounted here."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=755", "none", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def mounts() -> set[str]:
+    """What is mounted where."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    return {" ".join(line.split()[:3]) for line in lines}
+
+
+def main() -> int:
+    """Run once, and print the account."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--tasks", type=int, default=4000)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        account = Churn(Path(folder), given.seed, given.tasks, given.kills).run()
+    sys.stdout.write(json.dumps(vars(account), indent=2) + "\n")
+    return 1 if account.wrong else 0
