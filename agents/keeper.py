@@ -37,9 +37,10 @@ class KeeperError(Exception):
 class Keeper:
     """A connection to the supervisor of one root."""
 
-    def __init__(self, root: Path, isolation: str = "auto") -> None:
+    def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:
         self.root = root
         self._isolation = isolation
+        self._enter = enter
         self.link: socket.socket | None = None
         self.pid = 0
         #: What the supervisor said of itself, and of all attempts that it has.
@@ -142,8 +143,8 @@ class Keeper:
         log = self.root / "supervisor.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        command = [*scope(self._isolation, str(self.root)), sys.executable, "-I", "-S"]
-        command += [str(SCRIPT), str(self.root)]
+        command = [*scope(self._isolation, str(self.root)), *self._enter]
+        command += [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
         with log.open("ab") as stream:
             try:
                 self._started = subprocess.Popen(

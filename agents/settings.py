@@ -47,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True):
     address: str = ""
     virtual: bool = False
     isolation: str = "auto"
+    #: What the supervisor's command is preceded by, as for namespaces of its own.
+    enter: tuple[str, ...] = ()
     pin_cpus: bool = False
     task_pids_max: int = 32_768
     podman: tuple[str, ...] = ("podman",)
@@ -102,6 +104,8 @@ def parser(*, required: bool = True) -> Parser:
     add("--virtual", action="store_true", help="one of several nodes of one machine")
     add("--isolation", choices=ISOLATIONS, default="auto", help="how tasks are held: auto: as "
         "well as this host allows; see --check")  # fmt: skip
+    add("--enter", default="", metavar="COMMAND", help="what the command of the supervisor is "
+        "preceded by, as nsenter: all tasks start there")  # fmt: skip
     add("--pin-cpus", action="store_true", help="give tasks cores of their own, near their GPUs, "
         "instead of shares of all")  # fmt: skip
     add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that one "
@@ -171,6 +175,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
             address=given.address,
             virtual=given.virtual,
             isolation=given.isolation,
+            enter=tuple(shlex.split(given.enter)),
             pin_cpus=given.pin_cpus,
             task_pids_max=max(0, given.task_pids),
             podman=tuple(shlex.split(given.podman)),

@@ -99,7 +99,7 @@ class Agent:
         self.state = state.NodeState(self.boot_id, epochs.load(self.root, self.voice))
         self.senses = noticing.Senses(self.settings, self.boot_id, self, self.lock, self.leaving)
         found = self.senses.inventory
-        self.keeper = keeper.Keeper(self.root, self.settings.isolation)
+        self.keeper = keeper.Keeper(self.root, self.settings.isolation, self.settings.enter)
         self.trash = trash.Trash(self.root / "trash")
         place = tasks.Place(
             name=self.settings.name,

@@ -5,6 +5,7 @@ what a machine can lose: its agent, or everything at once with a new boot after 
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,7 +28,10 @@ LOG_BYTES_MAX = 2**20
 
 
 class VirtualNode(msgspec.Struct, frozen=True):
-    """What one node is to offer, as its agent's command line takes it."""
+    """What one node is to offer, as its agent's command line takes it.
+
+    ``address`` and ``enter`` are of its seat in a network of its own, empty where it has none.
+    """
 
     name: str
     cpus: str = ""
@@ -37,6 +41,8 @@ class VirtualNode(msgspec.Struct, frozen=True):
     gpu_memory: str = "16Gi"
     labels: dict[str, str] = {}
     token_file: Path | None = None
+    address: str = ""
+    enter: tuple[str, ...] = ()
 
 
 class _Running:
@@ -137,6 +143,8 @@ class VirtualNodes:
             "--shared": str(self.shared) if self.shared else "",
             "--cpus": node.cpus,
             "--memory": node.memory,
+            "--address": node.address,
+            "--enter": shlex.join(node.enter),
             "--die-with-parent": str(os.getpid()) if self.die_with_parent else "",
         }
         for option, value in pairs.items():

@@ -67,6 +67,13 @@ def up(
         Path | None,
         typer.Option("--provisioners", help="Folder of scripts that pools may name."),
     ] = None,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="Give each node a network, a host name and cores of its own, if it can be done.",
+        ),
+    ] = False,
 ) -> None:
     """Run a cluster of virtual nodes over your repository.
 
@@ -82,6 +89,7 @@ def up(
         identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
         nodes=nodes,
         provisioners=provisioners,
+        isolate=isolate,
     )
     stop = _Stop()
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
@@ -89,6 +97,8 @@ def up(
         cluster.start()
         names = cluster.nodes.names() if cluster.nodes else []
         terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
+        if cluster.not_isolated:
+            terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
         if fewer := cluster.shortfall():
             terminal.note(fewer)
         terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")

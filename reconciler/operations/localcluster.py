@@ -5,6 +5,7 @@ folders stand below one state folder; stopping ends every process that was start
 """
 
 import fcntl
+import math
 import os
 import secrets
 import signal
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents import virtual
+import msgspec
+
+from agents import networks, virtual
 from reconciler.model import hostlists
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, logfiles
@@ -55,6 +58,7 @@ class LocalCluster:
         identity: who the user's token stands for.
         provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
         nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
+        isolate: give each node a network, a host name and cores of its own, where that can be.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class LocalCluster:
         signing_key: Path | None = None,
         provisioners: Path | None = None,
         isolation: str = "auto",
+        isolate: bool = False,
     ) -> None:
         self.signing_key = signing_key
         self.folder = folder.resolve()
@@ -83,6 +88,10 @@ class LocalCluster:
         self.provisioners = provisioners
         self.isolation = isolation
         self.nodes: virtual.VirtualNodes | None = None
+        #: The network of the nodes; None: they share that of the machine, and why where it was
+        #: asked for.
+        self.not_isolated = ""
+        self.network = networks.Network(self.state) if isolate else None
         self._controller: subprocess.Popen[bytes] | None = None
         self._api: clients.Client | None = None
         #: Held while this cluster is the one of its folder.
@@ -107,6 +116,7 @@ class LocalCluster:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
         self._take_folder()
         self._write_tokens()
+        self._begin_network()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
         self.wait_ready()
@@ -125,6 +135,28 @@ class LocalCluster:
                 "one, which does not know its token: end that one, or choose another address "
                 "with --listen"
             ) from None
+
+    def _begin_network(self) -> None:
+        if self.network is None:
+            return
+        self.not_isolated = networks.problem()
+        if not self.not_isolated:
+            try:
+                self.network.begin()
+            except networks.NetworkError as problem:
+                self.not_isolated = str(problem)
+        if self.not_isolated:
+            self.network = None
+
+    def _seated(self, node: virtual.VirtualNode) -> virtual.VirtualNode:
+        """A node with its place in the network."""
+        if self.network is None:
+            return node
+        try:
+            seat = self.network.add(node.name, math.ceil(float(node.cpus or 1)))
+        except networks.NetworkError as problem:
+            raise ClusterError(f"node {node.name} can't be isolated: {problem}") from None
+        return msgspec.structs.replace(node, address=seat.address, enter=seat.enter)
 
     def _take_folder(self) -> None:
         """One cluster a folder: a second one would take tokens and endpoint from the first."""
@@ -219,7 +251,7 @@ class LocalCluster:
         done = []
         for name, node in wanted.items():
             if name not in self.nodes.names():
-                self.nodes.add(node)
+                self.nodes.add(self._seated(node))
                 self.nodes.start(name)
                 done.append(f"started {name}")
         leaving = [n for n in self.nodes.names() if n not in wanted and self.nodes.alive(n)]
@@ -264,6 +296,8 @@ class LocalCluster:
             self._api = None
         if self.nodes is not None:
             self.nodes.stop_all()
+        if self.network is not None:
+            self.network.end()
         if self._controller is not None and self._controller.poll() is None:
             self._controller.send_signal(signal.SIGTERM)
             try:

@@ -1,0 +1,125 @@
+"""A network of one machine's virtual nodes: a bridge, and a namespace with an address for each.
+
+Agents stay where they are, and reach their controller as ever; a node's supervisor, and so every
+task, starts in the namespaces of its node: a network that has nothing but the other nodes, a host
+name, and cores of its own as far as there are enough. It takes root and iproute2. What a killed
+process leaves of it has names that tell whose it was, and is removed when it begins again.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import msgspec
+
+PROGRAMS = ("ip", "nsenter", "unshare", "taskset", "hostname")
+#: A subnet of 254 addresses is what a bridge gets.
+NODES_MAX = 250
+COMMAND_S = 30.0
+
+
+class NetworkError(Exception):
+    """A network that can't be made, and why."""
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where a node is: its address, and what comes before a command that is to run there."""
+
+    address: str
+    enter: tuple[str, ...]
+
+
+def problem() -> str:
+    """Why there can be no such network on this machine; empty where there can."""
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"{', '.join(missing)} is not installed" if missing else ""
+
+
+class Network:
+    """One bridge. ``place`` tells it apart from others: the same place, the same names."""
+
+    def __init__(self, place: Path) -> None:
+        token = zlib.crc32(os.fsencode(os.path.realpath(place)))
+        self._token = f"{token:08x}"
+        self._bridge = f"mu{self._token}"
+        self._subnet = f"10.{200 + token % 50}.{token // 50 % 250}"
+        self._seats: dict[str, Seat] = {}
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._next_core = 0
+
+    def begin(self) -> None:
+        """Make the bridge, and remove what another one of this place has left.
+
+        Raises:
+            NetworkError: it can't be made.
+        """
+        self.end()
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("link", "set", self._bridge, "up")
+
+    def add(self, node: str, cpus: int = 1) -> Seat:
+        """A node's namespace, made where there is none; it gets ``cpus`` cores if there are any.
+
+        Raises:
+            NetworkError: it can't be made.
+        """
+        if node in self._seats:
+            return self._seats[node]
+        number = len(self._seats) + 1
+        if number > NODES_MAX:
+            raise NetworkError(f"a network of one machine has at most {NODES_MAX} nodes")
+        space, outer = f"muster-{self._token}-{number}", f"{self._bridge}n{number}"
+        address = f"{self._subnet}.{number}"
+        _ip("netns", "add", space)
+        _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _ip("link", "set", outer, "master", self._bridge, "up")
+        _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+        for link in ("lo", "eth0"):
+            _ip("-n", space, "link", "set", link, "up")
+        enter = [
+            *("nsenter", f"--net=/run/netns/{space}", "unshare", "--uts"),
+            *("taskset", "--cpu-list", self._take_cores(cpus)),
+            *("sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", host_name(node)),
+        ]
+        seat = self._seats[node] = Seat(address, tuple(enter))
+        return seat
+
+    def end(self) -> None:
+        """Remove the bridge and all that hangs on it."""
+        self._seats.clear()
+        for path in sorted(Path("/run/netns").glob(f"muster-{self._token}-*")):
+            with contextlib.suppress(NetworkError):
+                _ip("netns", "delete", path.name)
+        if Path(f"/sys/class/net/{self._bridge}").exists():
+            with contextlib.suppress(NetworkError):
+                _ip("link", "delete", self._bridge)
+
+    def _take_cores(self, count: int) -> str:
+        """The next cores in turn: those of two nodes overlap when all are given away."""
+        chosen = []
+        for _ in range(max(1, min(count, len(self._cores)))):
+            chosen.append(self._cores[self._next_core % len(self._cores)])
+            self._next_core += 1
+        return ",".join(map(str, sorted(chosen)))
+
+
+def host_name(node: str) -> str:
+    """A node's name as a host may have it."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", node)[:63].strip("-") or "node"
+
+
+def _ip(*words: str) -> None:
+    try:
+        done = subprocess.run(
+            ["ip", *words], capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise NetworkError(f"ip {' '.join(words)}: {failure}") from None
+    if done.returncode != 0:
+        raise NetworkError(f"ip {' '.join(words)}: {done.stderr.strip()}")
