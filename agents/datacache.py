@@ -41,6 +41,9 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
+_DECODE_NOTE = msgspec.json.Decoder(Note).decode
+
+
 class _Entry(msgspec.Struct):
     size_bytes: int
     used_at: float
@@ -199,7 +202,7 @@ class Cache:
         """Find what an earlier agent has left, and remove what is of no use."""
         for path in self._notes_folder.iterdir():
             try:
-                self._notes[path.name] = msgspec.json.decode(path.read_bytes(), type=Note)
+                self._notes[path.name] = _DECODE_NOTE(path.read_bytes())
             except (OSError, msgspec.MsgspecError):
                 path.unlink(missing_ok=True)
         for name in [name for name in self._notes if name.startswith(".")]:

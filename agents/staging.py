@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from agents import datacache, stagehand, vault
+from reconciler.model import decoding
 from reconciler.model import staging as plans
 from reconciler.model.records import AttemptReport, NodeUsage
 from reconciler.model.states import AttemptState, EndReason
@@ -48,6 +49,9 @@ class Wanted(msgspec.Struct, frozen=True):
     uid: int
     gid: int
     words: dict[str, str]
+
+
+_convert_wanted = decoding.converter(Wanted)
 
 
 class _Copy:
@@ -188,7 +192,7 @@ class Stager:
             return report
         if note.done:
             return _ended(report, note.problem)
-        wanted = msgspec.convert(note.outs, Wanted)
+        wanted = _convert_wanted(note.outs)
         well = report.end_reason is EndReason.EXITED and report.exit_code == 0
         outs = [one for one in wanted.plan.outs if well or one.when == "always"]
         if not outs:
