@@ -301,6 +301,7 @@ class Agent:
                 remedies=self.orders.reports(),
                 task_metrics=self.words.news(),
                 follows=self.follows,
+                accepts_unrenewed=True,
             )
 
     def not_heard(self, request: SyncRequest) -> None:
@@ -312,7 +313,7 @@ class Agent:
     def answered(self, request: SyncRequest, response: SyncResponse, sent_at: float) -> None:
         """Do what the answer to a request asks for."""
         with self.lock:
-            if request.inventory is self.senses.inventory:
+            if request.inventory is self.senses.inventory and response.renews:
                 self.state.want_inventory = False
             if response.want_inventory:
                 self.words.again()  # it is a server that knows nothing of this node yet

@@ -181,7 +181,8 @@ class NodeState:
         if response.epoch > self.epoch:
             self.epoch = response.epoch
             steps.append(SaveEpoch(response.epoch))
-        steps.append(Renew(sent_at))
+        if response.renews:
+            steps.append(Renew(sent_at))
         self.poll_s = response.poll_s
         steps += self._acknowledge(response.acknowledged)
         offered = (response.epoch, response.version)

@@ -69,6 +69,7 @@ class Node:
             incarnation=self.incarnation,
             sequence=self.sequence,
             usage=usage,
+            accepts_unrenewed=True,
         )
         began = time.monotonic()
         try:

@@ -112,7 +112,8 @@ class Loop:
         self._journal = journal.Recorder(reconciler.__version__)
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._committed_at = 0.0
-        self._fresh: set[str] = set()
+        #: Which question about each node waits for the next decision.
+        self._questions: dict[str, int] = {}
         self._told_generation: int | None = None
         self._counters = metrics.Counters(clock())
         self._meter = metering.Meter()
@@ -175,6 +176,7 @@ class Loop:
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
+                    self._questions.clear()  # who asked them has gone
                     self._tell_everything()
             else:
                 if events & selectors.EVENT_WRITE:
@@ -207,9 +209,11 @@ class Loop:
 
     def _take_message(self, message: link.ToLoop) -> bool:
         match message:
-            case link.Reported(request=request, received_at=received_at, fresh=fresh):
-                if fresh:
-                    self._fresh.add(request.node)
+            case link.Reported(request=request, received_at=received_at, question=question):
+                if question:
+                    # whatever becomes of the report, who is confirmed counts as heard of
+                    self._questions[request.node] = question
+                    self._memory.answered[request.node] = received_at
                 self._measure(message)
                 self._memory.add_report(
                     records.NodeReport(
@@ -331,15 +335,16 @@ class Loop:
         """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
         structure = self._desired.structure if self._desired else desired.Structure()
         updates = self._engine.apply(result.actions, structure, self._memory)
-        for update in updates:
-            self._link.send(update)
-        waiting = set(self._fresh)
+        waiting = set(self._questions)
         if result.desired_generation != self._told_generation:
             waiting.update(self._engine.behind(structure, self._memory))
             self._told_generation = result.desired_generation
         for node in sorted(waiting - {update.node for update in updates}):
-            self._link.send(self._engine.update(node, structure, self._memory))
-        self._fresh.clear()
+            updates.append(self._engine.update(node, structure, self._memory))
+        for update in updates:
+            confirms = self._questions.get(update.node, 0)
+            self._link.send(msgspec.structs.replace(update, confirms=confirms))
+        self._questions.clear()
         if self._memory.provisions is not self._provisions:  # the first time, and when it changed
             self._provisions = self._memory.provisions
             self._provision(

@@ -114,12 +114,15 @@ class AgentsEngine:
         """The node's whole set as it is now, under a new version."""
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
+        wanted = self._set(node, structure, memory)
+        leases = [one.lease_s for one in wanted.templates.values() if one.lease_s is not None]
         return link.NodeUpdate(
             node=node,
             epoch=self.epoch,
             version=version,
-            payload=self._encoder.encode(self._set(node, structure, memory)),
+            payload=self._encoder.encode(wanted),
             acknowledged=acknowledged,
+            lease_s=min(leases, default=None),
         )
 
     def _set(self, node: str, structure: desired.Structure, memory: Held) -> wire.AssignmentSet:

@@ -19,15 +19,16 @@ HEADER = struct.Struct(">I")
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
     """To the loop: a node has said something. ``received_at`` is the server's wall clock.
 
-    ``fresh``: the node was not answered for a while, so that the loop may be about to give its
-    work up. It is answered, and its leases renewed, only after a ``NodeUpdate`` that the loop
-    sends once it has decided with this report in hand. ``gpu_ratios`` is how busy each of its
-    GPUs is, by number; the rest of what they do stays with the server.
+    ``question``, where it is not 0, asks how the node stands: it was not answered for so long that
+    the loop may be about to give its work up. The ``NodeUpdate`` that the loop sends once it has
+    decided with this report in hand confirms that number, and until then no lease of the node is
+    renewed. ``gpu_ratios`` is how busy each of its GPUs is, by number; the rest of what they do
+    stays with the server.
     """
 
     request: SyncRequest
     received_at: float
-    fresh: bool = False
+    question: int = 0
     gpu_ratios: tuple[tuple[int, float], ...] = ()
 
 
@@ -69,6 +70,9 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     """To the server: what to tell a node. ``payload`` is an encoded ``wire.AssignmentSet``.
 
     ``payload`` None leaves the set as it is; ``acknowledged`` are ends that are durable.
+    ``confirms`` is the question that was decided upon, 0 for none. ``lease_s`` is the shortest
+    lease of what the node has: the loop gives nothing up before so long after a contact that it
+    knows of. None: nothing there has a lease.
     """
 
     node: str
@@ -76,6 +80,8 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     version: int
     payload: bytes | None = None
     acknowledged: tuple[str, ...] = ()
+    confirms: int = 0
+    lease_s: float | None = None
 
 
 class Published(msgspec.Struct, frozen=True, tag="published"):

@@ -40,6 +40,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     come to their end, told until the node is no longer to have them. ``task_metrics`` are of tasks
     that have written some since they were told last; they go no further either. ``follows`` are
     incarnations that worked in the same root before, which is locked: none of them lives.
+    ``accepts_unrenewed``: the agent understands an answer that renews no lease; one that does not
+    is kept waiting until the loop has said how the node stands.
     """
 
     node: str
@@ -57,6 +59,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     remedies: tuple[RemedyReport, ...] = ()
     task_metrics: tuple[taskwords.TaskMetrics, ...] | None = None
     follows: tuple[str, ...] = ()
+    accepts_unrenewed: bool = False
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -160,6 +163,8 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer. ``set`` is None when the agent's own is still the newest.
 
     ``poll_s`` is how long the agent's next poll should wait; it keeps leases renewed in time.
+    ``renews`` false: what was said is passed on, but the loop may be about to give the node's work
+    up. No lease is renewed, the node keeps what it has, and says its inventory again.
     """
 
     epoch: int
@@ -169,6 +174,7 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     want_inventory: bool = False
     poll_s: float = 30.0
     log_requests: tuple[LogRequest, ...] = ()
+    renews: bool = True
 
 
 class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):

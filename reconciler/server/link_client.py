@@ -170,10 +170,12 @@ class LinkClient:
         """
         self._write(asked)
 
-    def answered(self, node: str, at: float) -> None:
+    def answered(self, node: str, at: float) -> bool:
         """Tell the loop that a node is being answered, at most once a second for each.
 
         The newest is told after that second at the latest, and again after a reconnection.
+        Returns whether a cycle that begins from now on knows of it, or of one less than a second
+        older; it does not where the loop has not read all that was written before.
 
         Raises:
             LinkDownError: it could not be told, so the node must not be answered.
@@ -185,11 +187,12 @@ class LinkClient:
             self._sent[node] = at
             self._late.discard(node)
             self._write(link.Answered(node, at))
-            return
-        self._late.add(node)
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(ANSWERED_EVERY_S, self._tell_late)
+        else:
+            self._late.add(node)
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(ANSWERED_EVERY_S, self._tell_late)
+        return self._writer.transport.get_write_buffer_size() == 0
 
     def _tell_late(self) -> None:
         self._timer = None

@@ -3,6 +3,15 @@
 One session a node: the agent that holds it is known by boot id and incarnation. Another one is
 turned away while the holder's connection is open or was heard of a short while ago, unless it
 follows the holder in the same root, whose lock says that the holder is gone.
+
+Leases may be renewed only while the loop can't have given the node's work up, and only so far as
+it will know. It gives work up no sooner than a lease, a grace and a margin after the last contact
+that it knows of, and only where the node has been silent for several polls; so the session keeps
+the time of the newest contact that any cycle which begins later knows of. That is when the node
+was last answered, as far as the loop was told in time, or when a question was asked that it has
+confirmed. While that is less than a lease or two polls ago, whatever cycle is under way has given
+nothing up, and the node is answered at once. Otherwise the loop is asked, and says so by an
+update.
 """
 
 import asyncio
@@ -22,9 +31,12 @@ LOG_REQUESTS_MAX = 64
 METRICS_TASKS_MAX = 1024
 #: How many polls a holder may be silent before another agent takes its place.
 SILENT_POLLS = 2
-#: After this time without an answer the loop must confirm a node before its leases are renewed;
-#: it is below the margin by which the loop gives work up later than leases end.
-UNANSWERED_S_MAX = 1.0
+#: A contact that the loop surely knows of counts for one lease, and for this long at most where
+#: leases are longer or there is none: after it the loop has to say how the node stands.
+SURE_S_MAX = 120.0
+#: A request that came in so soon after a contact that the loop knows of may renew leases though the
+#: loop is not told of its answer: with the second by which it may hear late, that is the margin.
+UNTOLD_S_MAX = 1.0
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -54,11 +66,17 @@ class Session:
         self.told: tuple[object, ...] = ()
         self.changed = asyncio.Event()
         self.released = False
-        self.updates = 0
-        self.answered_at: float | None = None
         #: What the node used when it last said so; when it last said anything, by the wall clock.
         self.usage: records.NodeUsage | None = None
         self.reported_at = 0.0
+        #: The shortest lease of what the node has, as the loop last said.
+        self.lease_s: float | None = None
+        #: When the newest contact was that the loop surely knows of; None: it may know of none.
+        self.known_at: float | None = None
+        #: The question that was put last, when, and whether it is still open.
+        self.question = 0
+        self.asked_at = 0.0
+        self.asking = False
         #: What the node's GPUs did when it last said so.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
@@ -82,8 +100,11 @@ class Session:
 
     def update(self, message: link.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""
-        self.updates += 1
         self.epoch, self.version = message.epoch, message.version
+        self.lease_s = message.lease_s
+        if self.asking and message.confirms == self.question:
+            self.asking = False
+            self.known(self.asked_at)
         if message.payload is not None:
             self.payload = message.payload
         room = ACKNOWLEDGED_MAX - len(self.acknowledged)
@@ -91,8 +112,8 @@ class Session:
         self.changed.set()
 
     def forget_orders(self) -> None:
-        """The loop will say anew what the node has to have."""
-        self.answered_at = None
+        """The loop will say anew what the node has to have; it may be another one."""
+        self.doubt()
         self.epoch, self.version, self.payload = 0, 0, None
         self.acknowledged.clear()
 
@@ -153,20 +174,54 @@ class Session:
         except TimeoutError:
             return
 
-    def is_fresh(self, now: float) -> bool:
-        """Whether the node was not answered for so long that the loop has to say how it stands."""
-        return self.answered_at is None or now - self.answered_at > UNANSWERED_S_MAX
+    def known(self, at: float) -> None:
+        """Every cycle that begins from now on knows of a contact at ``at``."""
+        self.known_at = at if self.known_at is None else max(self.known_at, at)
 
-    async def confirmed(self, updates: int, wait_s: float) -> bool:
-        """Wait until the loop has sent more than ``updates`` updates; whether it did in time."""
+    def is_sure(self, now: float, poll_s: float, part: float = 1.0) -> bool:
+        """Whether no cycle can have given the node's work up.
+
+        With a smaller ``part`` than 1: whether it will be so for the rest of that time yet.
+        """
+        if self.known_at is None:
+            return False
+        lease_s = SURE_S_MAX if self.lease_s is None else self.lease_s
+        sure_s = min(max(lease_s, SILENT_POLLS * poll_s), SURE_S_MAX)
+        return now - self.known_at < sure_s * part
+
+    def doubt(self) -> None:
+        """Let the loop say anew how the node stands, whatever it said before."""
+        self.known_at, self.asking = None, False
+        self.changed.set()
+
+    def may_renew_untold(self, entered_at: float) -> bool:
+        """Whether a request that came in then renews so little that the loop need not know."""
+        return self.known_at is not None and entered_at - self.known_at <= UNTOLD_S_MAX
+
+    def ask(self, now: float) -> int:
+        """Put the next question to the loop; its number."""
+        self.question += 1
+        self.asked_at, self.asking = now, True
+        return self.question
+
+    async def settle(self, wait_s: float, exchange: int | None) -> None:
+        """Until the open question is confirmed, or will not be; or time is up.
+
+        An ``exchange`` waits only while it is the newest; None waits on.
+        """
+        question = self.question
         try:
             async with asyncio.timeout(wait_s):
-                while self.updates <= updates and not self.released:
+                while (
+                    self.asking
+                    and self.question == question
+                    and exchange in (None, self.exchange)
+                    and not self.released
+                ):
                     self.changed.clear()
                     await self.changed.wait()
         except TimeoutError:
-            return False
-        return self.updates > updates
+            return
 
     def take(self) -> tuple[tuple[str, ...], tuple[wire.LogRequest, ...]]:
         """Acknowledgements and log requests, which are told once."""

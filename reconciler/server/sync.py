@@ -1,7 +1,9 @@
 """``POST /v1/nodes/NODE/sync``: what a node says goes to the loop, what the loop decided goes back.
 
 What the agent hears here renews its leases, so it is answered only while the loop can be told of
-it: with no link there is a 503 and nothing is renewed.
+it: with no link there is a 503 and nothing is renewed. Nobody waits for a cycle: where the loop has
+to say first how a node stands, its long poll waits for that as for other news, and whatever is to
+be answered before renews nothing and says so.
 """
 
 import asyncio
@@ -25,8 +27,11 @@ RETRY_AFTER_S = 1.0
 #: The most GPUs of one node whose usage is kept.
 GPUS_MAX = 1024
 ADOPT_RETRY_AFTER_S = 5.0
-#: How long the loop may take to say how a node stands that was long unanswered.
+#: How long the loop may take to say how a node stands, where its agent knows only answers that
+#: renew its leases.
 CONFIRM_S_MAX = 20.0
+#: After this part of the time for which a contact counts the loop is asked again, ahead of its end.
+ASK_PART = 0.5
 
 _decode = msgspec.msgpack.Decoder(wire.SyncRequest).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -42,6 +47,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     want_inventory: bool = False
     poll_s: float = 30.0
     log_requests: tuple[wire.LogRequest, ...] = ()
+    renews: bool = True
 
 
 def parse(node: str, body: bytes) -> wire.SyncRequest:
@@ -94,34 +100,64 @@ def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float],
 
 
 async def forward(
-    service: services.Services, session: sessions.Session, request: wire.SyncRequest, *, new: bool
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    poll_s: float,
+    *,
+    new: bool,
 ) -> None:
-    """Tell the loop what carries news; where a node was long unanswered, wait for its word.
+    """Tell the loop what carries news, and ask how the node stands where that gets uncertain.
 
     Raises:
-        Failure: 503, the loop does not confirm in time.
+        LinkDownError: it could not be told.
     """
-    fresh = session.is_fresh(service.sessions.clock())
-    updates = session.updates
+    now = service.sessions.clock()
+    due = not session.asking and not session.is_sure(now, poll_s, ASK_PART)
     told = (service.link.generation, request.boot_id, request.incarnation, request.have)
     if (
-        new
+        due
+        or new
         or request.attempts
         or request.inventory is not None
         or request.usage is not None
         or request.remedies
         or session.told != told
-        or fresh
     ):
+        question = session.ask(now) if due else 0
         ratios = busy_ratios(session.gpu_usage)
-        await service.link.report(link.Reported(request, time.time(), fresh, ratios))
+        await service.link.report(link.Reported(request, time.time(), question, ratios))
         session.told = told
-    if fresh and not await session.confirmed(updates, CONFIRM_S_MAX):
+
+
+async def make_sure(
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    exchange: int,
+    *,
+    wait_s: float,
+    poll_s: float,
+) -> bool:
+    """Whether the loop has not given the node up; waits for its word while there is time.
+
+    Raises:
+        Failure: 503, the loop does not say, and the agent knows no answer that renews nothing.
+    """
+    clock = service.sessions.clock
+    if session.is_sure(clock(), poll_s):
+        return True
+    if request.accepts_unrenewed:
+        await session.settle(wait_s, exchange)
+        return session.is_sure(clock(), poll_s)
+    await session.settle(CONFIRM_S_MAX, None)
+    if not session.is_sure(clock(), poll_s):
         raise Failure(
             503,
             f"the loop has not said how node {session.node} stands",
             retry_after_s=RETRY_AFTER_S,
         )
+    return True
 
 
 async def converse(
@@ -134,15 +170,22 @@ async def converse(
     new: bool,
 ) -> bytes:
     """Forward, wait, and encode the answer."""
-    await forward(service, session, request, new=new)
-    wait_s = min(max(request.wait_s, 0.0), WAIT_S_MAX)
-    if wait_s > 0 and not service.stopping.is_set():
-        await session.wait(exchange, request.have, wait_s)
+    clock = service.sessions.clock
+    wait_s = 0.0 if service.stopping.is_set() else min(max(request.wait_s, 0.0), WAIT_S_MAX)
+    entered_at = clock()
+    if new:
+        session.doubt()  # another agent, or the first: let the loop say what it is to have
+    poll_s = published.poll_s
+    await forward(service, session, request, poll_s, new=new)
+    sure = await make_sure(service, session, request, exchange, wait_s=wait_s, poll_s=poll_s)
+    if sure and (left_s := entered_at + wait_s - clock()) > 0:
+        await session.wait(exchange, request.have, left_s)
+        sure = session.is_sure(clock(), poll_s)
     published = require_ready(service)
     superseded = exchange != session.exchange
     acknowledged, log_requests = ((), ()) if superseded else session.take()
     epoch = session.epoch or published.epoch
-    payload = session.payload if session.has_set_for(request.have) else None
+    payload = session.payload if sure and session.has_set_for(request.have) else None
     if payload is not None:
         version = session.version
     else:
@@ -155,11 +198,23 @@ async def converse(
         want_inventory=new and request.inventory is None,
         poll_s=published.poll_s,
         log_requests=log_requests,
+        renews=sure and _is_told(service, session, entered_at, superseded=superseded),
     )
-    if not superseded:
-        service.link.answered(session.node, time.time())
-    session.answered_at = service.sessions.clock()
     return _encode(answer)
+
+
+def _is_told(
+    service: services.Services, session: sessions.Session, entered_at: float, *, superseded: bool
+) -> bool:
+    """Have the loop know of an answer; whether it will in time for what the answer renews.
+
+    Raises:
+        LinkDownError: it could not be told.
+    """
+    now = service.sessions.clock()
+    if not superseded and service.link.answered(session.node, time.time()):
+        session.known(now)
+    return session.may_renew_untold(entered_at)
 
 
 @post(

@@ -46,6 +46,7 @@ class Controller:
         self.headers: list[dict[str, str]] = []
         self.status = 200
         self.poll_s = 5.0
+        self.renews = True
         controller = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -98,7 +99,7 @@ class Controller:
             self.headers.append(headers)
             self.take(request)
             until = time.monotonic() + min(request.wait_s, 30.0)
-            while self.status == 200 and not self.has_news(request):
+            while self.status == 200 and self.renews and not self.has_news(request):
                 if not self.news.wait(until - time.monotonic()):
                     break
             if self.status != 200:
@@ -126,6 +127,8 @@ class Controller:
 
     def response(self, request: SyncRequest) -> SyncResponse:
         """The answer to a request."""
+        if not self.renews:
+            return SyncResponse(self.epoch, request.have[1], poll_s=self.poll_s, renews=False)
         chosen = AssignmentSet(
             dict(self.templates), tuple(self.assignments.values()), volumes=self.volumes
         )

@@ -136,6 +136,30 @@ def test_a_lease_is_kept_while_the_controller_answers(agent: Node, controller: C
     assert controller.ended("a.1").end_reason is EndReason.EXITED
 
 
+def test_a_lease_runs_out_while_every_answer_renews_nothing(
+    agent: Node, controller: Controller
+) -> None:
+    leased = TaskTemplate("job", 1, "g", lease_s=2.0, grace_s=0, command=("sleep", "3600"))
+    controller.assign("a.1", template=leased)
+    controller.in_state("a.1", AttemptState.RUNNING)
+    controller.renews = False
+    assert controller.ended("a.1").end_reason is EndReason.LEASE_EXPIRED
+    asked = controller.requests[-1]
+    assert asked.accepts_unrenewed
+    assert asked.have == (controller.epoch, controller.version), "it keeps what it has"
+
+
+def test_an_inventory_is_told_until_an_answer_renews(node: Node, controller: Controller) -> None:
+    controller.renews = False
+    node.start()
+    controller.wait(
+        lambda: len(controller.requests) > 4 and all(one.inventory for one in controller.requests),
+        "the inventory, again and again",
+    )
+    controller.renews = True
+    controller.wait(lambda: controller.requests[-1].inventory is None, "a request without")
+
+
 def test_a_lease_runs_out_without_an_agent(agent: Node, controller: Controller) -> None:
     leased = TaskTemplate("job", 1, "g", lease_s=1.0, grace_s=0, command=("sleep", "3600"))
     controller.assign("a.1", template=leased)

@@ -37,6 +37,8 @@ class Loop:
         self._stopping = False
         #: What every override is answered; None: nothing at all.
         self.answers: str | None = ""
+        #: Whether questions how a node stands are confirmed as they come.
+        self.confirms = True
         self._decode = msgspec.msgpack.Decoder(link.ToLoop).decode
         self._wake, self._woken = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -80,15 +82,15 @@ class Loop:
             for message in heard:
                 if isinstance(message, link.OverrideAsked) and self.answers is not None:
                     self.send(link.OverrideAnswered(message.request.id, self.answers))
-                if isinstance(message, link.Reported) and message.fresh:
-                    self._confirm(message.request.node)
+                if isinstance(message, link.Reported) and message.question and self.confirms:
+                    self.confirm(message.request.node, message.question)
             self._heard += heard
             self._changed.notify_all()
 
-    def _confirm(self, node: str) -> None:
-        """Say that a node that was long unanswered has what it was last told to have."""
+    def confirm(self, node: str, question: int) -> None:
+        """Say that a node whose standing was asked for has what it was last told to have."""
         epoch, version = self._told.get(node, (self._epoch, 0))
-        self.send(link.NodeUpdate(node=node, epoch=epoch, version=version))
+        self.send(link.NodeUpdate(node=node, epoch=epoch, version=version, confirms=question))
 
     def send(self, *messages: link.ToServer) -> None:
         """Tell the server."""

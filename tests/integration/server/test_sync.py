@@ -155,3 +155,49 @@ def test_a_stop_lets_waiting_agents_go(served: parts.Served) -> None:
         served.end()
         assert told().status_code in {200, 503}
     assert served.process.wait(parts.PATIENCE_S) is not None
+
+
+def test_nobody_waits_for_a_long_cycle_and_nothing_is_renewed_before_it_is_over(
+    served: parts.Served,
+) -> None:
+    served.loop.confirms = False
+    served.loop.send(update(3))
+    served.until(lambda: served.sync(accepts_unrenewed=True).status_code == 200)
+    report = records.AttemptReport("a1", states.AttemptState.RUNNING)
+    early = parts.answer(served.sync(accepts_unrenewed=True, attempts=(report,), complete=False))
+    assert (early.renews, early.set, early.version) == (False, None, 0)
+    questions = served.loop.wait(
+        lambda heard: [m.question for m in heard if isinstance(m, link.Reported) and m.question]
+    )
+    assert len(questions) == 1, "asked once, however often the node comes"
+    assert not [m for m in served.loop.wait(lambda heard: heard) if isinstance(m, link.Answered)]
+    assert [one.attempts for one in served.loop.reports("n1")][-1] == (report,)
+    with parts.in_background(
+        lambda: served.sync(accepts_unrenewed=True, wait_s=30, usage=records.NodeUsage())
+    ) as told:
+        served.loop.wait(lambda _: len(served.loop.reports("n1")) == 3)
+        served.loop.send(update(4, confirms=questions[0], lease_s=600.0))
+        late = parts.answer(told())
+    assert (late.renews, late.set, late.version) == (True, SET, 4)
+    served.loop.wait(lambda heard: [m for m in heard if isinstance(m, link.Answered)])
+    again = parts.answer(served.sync(accepts_unrenewed=True, have=(1, 4)))
+    assert (again.renews, again.set) == (True, None)
+
+
+def test_an_agent_that_knows_no_such_answer_is_kept_until_the_loop_has_spoken(
+    served: parts.Served,
+) -> None:
+    served.loop.confirms = False
+    with parts.in_background(served.sync) as told:
+        reported = served.loop.wait(
+            lambda heard: [m for m in heard if isinstance(m, link.Reported) and m.question]
+        )
+        served.loop.confirm("n1", reported[0].question)
+        assert parts.answer(told()).renews
+
+
+def test_a_long_poll_that_the_loop_does_not_answer_in_time_renews_nothing(
+    served: parts.Served,
+) -> None:
+    served.loop.confirms = False
+    assert not parts.answer(served.sync(accepts_unrenewed=True, wait_s=0.2)).renews

@@ -268,3 +268,14 @@ def test_whatever_happens_nothing_starts_twice(events: list[tuple[str, str]]) ->
         elif kind == "old":
             carry_out(made.answered(answer(*chosen, version=version - 1), 1.0))
     assert len(started) == len(set(started))
+
+
+def test_an_answer_that_renews_nothing_leaves_leases_and_tasks_as_they_are() -> None:
+    made = node(RUNNING)
+    made.answered(answer(assigned()), 1.0)
+    early = SyncResponse(1, 1, acknowledged=(), renews=False)
+    assert made.answered(early, 5.0) == []
+    assert made.have == (1, 1)
+    assert made.answered(SyncResponse(1, 1), 6.0) == [Renew(6.0)]
+    newer = made.answered(SyncResponse(2, 0, renews=False), 7.0)
+    assert newer == [SaveEpoch(2)], "an older leader is refused from here on all the same"

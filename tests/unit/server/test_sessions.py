@@ -102,3 +102,69 @@ def test_orders_are_forgotten_when_the_loop_says_them_anew() -> None:
     session = known.get("n1")
     assert session is not None
     assert not session.has_news_for((0, 0))
+
+
+def _update(confirms: int = 0, lease_s: float | None = None) -> link.NodeUpdate:
+    return link.NodeUpdate("n1", 1, 1, confirms=confirms, lease_s=lease_s)
+
+
+def test_a_node_is_sure_for_a_lease_after_a_contact_that_the_loop_knows_of() -> None:
+    session = sessions.Session("n1")
+    assert not session.is_sure(0.0, 0.5)
+    session.update(_update(lease_s=10.0))
+    session.known(5.0)
+    assert session.is_sure(14.9, 0.5)
+    assert not session.is_sure(15.0, 0.5)
+    assert not session.is_sure(11.0, 0.5, 0.5)
+    session.known(3.0)
+    assert session.is_sure(14.9, 0.5), "an older contact takes nothing away"
+    session.update(_update(lease_s=2.0))
+    assert not session.is_sure(7.0, 0.5)
+    assert session.is_sure(7.0, 5.0), "a silence of less than two polls loses nothing"
+    for lease_s in (None, 900.0):
+        session.update(_update(lease_s=lease_s))
+        assert session.is_sure(5.0 + sessions.SURE_S_MAX - 0.1, 0.5)
+        assert not session.is_sure(5.0 + sessions.SURE_S_MAX, 0.5)
+
+
+def _asks(session: sessions.Session) -> bool:
+    return session.asking
+
+
+def test_only_the_open_question_is_confirmed_and_as_of_when_it_was_asked() -> None:
+    session = sessions.Session("n1")
+    session.update(_update())
+    assert not session.is_sure(0.0, 0.5), "an update that answers nothing says nothing of now"
+    first = session.ask(10.0)
+    session.forget_orders()
+    assert not _asks(session)
+    assert session.ask(20.0) == first + 1
+    session.update(_update(confirms=first))
+    assert _asks(session), "what an earlier loop was asked, this one was not"
+    session.update(_update(confirms=first + 1))
+    assert not _asks(session)
+    assert session.known_at == 20.0
+    session.forget_orders()
+    assert not session.is_sure(20.0, 0.5)
+
+
+def test_waiting_for_the_loops_word_ends_with_it_with_the_loop_or_with_a_newer_exchange() -> None:
+    async def scene() -> None:
+        session = sessions.Session("n1")
+        exchange = session.enter(ONE, 10.0, 0.0)
+        assert isinstance(exchange, int)
+        for end in (
+            lambda: session.update(_update(confirms=session.question)),
+            session.forget_orders,
+            lambda: session.enter(ONE, 10.0, 1.0),
+        ):
+            session.ask(0.0)
+            waiting = asyncio.create_task(session.settle(60.0, exchange))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            end()
+            await asyncio.wait_for(waiting, 30.0)
+        await asyncio.wait_for(session.settle(0.0, None), 30.0)
+        assert session.asking
+
+    asyncio.run(scene())
