@@ -1,18 +1,34 @@
 """The users' API as functions: what the command line knows of a running controller.
 
 Answers come back as plain values in the shapes of INTERFACES; a refusal comes back as an
-``ApiError`` with the controller's own words.
+``ApiError`` with the controller's own words. It stands on ``http.client``: most commands send one
+or two requests, and a larger client takes longer to import than they take. The controller is asked
+directly: proxies of the environment are not used.
 """
 
+import http.client
+import select
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
+import msgspec
 
 from reconciler.model import desired
 from reconciler.operations import endpoints
 
 Json = Any
+
+#: The least time that an answer may take: a request for news waits for them up to a minute.
+ANSWER_S_MIN = 90.0
+#: How long a stream may take to begin.
+BEGIN_S = 30.0
+#: The most bytes of a stream handed on at once.
+PIECE_BYTES = 2**16
+#: What may stand in a path as it is; whatever else a name holds is escaped.
+_SAFE = "/:@!$&'()*+,;=~%"
 
 
 class ApiError(Exception):
@@ -35,17 +51,25 @@ class ApiError(Exception):
 
 
 class Client:
-    """A connection to one controller."""
+    """A connection to one controller; one of its own for each thread that asks."""
 
     def __init__(self, endpoint: endpoints.Endpoint, timeout_s: float = 30.0) -> None:
         token = endpoint.token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = endpoint.url
-        self._http = httpx.Client(
-            base_url=endpoint.url,
-            headers=headers,
-            timeout=httpx.Timeout(timeout_s, read=max(90.0, timeout_s)),
-        )
+        self._connect_s, self._answer_s = timeout_s, max(ANSWER_S_MIN, timeout_s)
+        self._kept = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
+        try:
+            self._parts = urlsplit(endpoint.url)
+            self._port = self._parts.port
+        except ValueError as error:
+            raise ApiError(f"the controller's URL {endpoint.url!r}: {error}") from None
+        if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
+            raise ApiError(
+                f"the controller's URL: found {endpoint.url!r}, expected one such as "
+                "http://127.0.0.1:7420"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -54,8 +78,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
+        """Close every connection."""
+        for one in self._all:
+            one.close()
+        self._all.clear()
 
     def get(self, path: str, **query: str | float | None) -> Json:
         """The JSON of a GET.
@@ -64,7 +90,7 @@ class Client:
             ApiError: anything but success.
         """
         parameters = {key: str(value) for key, value in query.items() if value is not None}
-        return self._json(self._send("GET", path, params=parameters))
+        return self._json(path, self._send("GET", _target(path, parameters)))
 
     def data(self, path: str, **query: str) -> bytes:
         """The body of a GET as it is.
@@ -72,7 +98,7 @@ class Client:
         Raises:
             ApiError: anything but success.
         """
-        return self._send("GET", path, params=query).content
+        return self._send("GET", _target(path, query))
 
     def post(
         self, path: str, body: Json = None, *, content: bytes | None = None, kind: str = ""
@@ -82,10 +108,11 @@ class Client:
         Raises:
             ApiError: anything but success.
         """
-        if content is not None:
-            headers = {"Content-Type": kind}
-            return self._json(self._send("POST", path, content=content, headers=headers))
-        return self._json(self._send("POST", path, json=body))
+        if content is None:
+            content = b"" if body is None else msgspec.json.encode(body)
+            kind = "" if body is None else "application/json"
+        headers = {"Content-Type": kind} if kind else {}
+        return self._json(path, self._send("POST", _target(path, {}), content, headers))
 
     def delete(self, path: str) -> Json:
         """The JSON of a DELETE.
@@ -93,23 +120,27 @@ class Client:
         Raises:
             ApiError: anything but success.
         """
-        return self._json(self._send("DELETE", path))
+        return self._json(path, self._send("DELETE", _target(path, {})))
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The body of a GET, piece by piece as it arrives.
+        """The body of a GET, piece by piece as it arrives, over a connection of its own.
 
         Raises:
             ApiError: anything but success.
         """
+        connection = self._connection(BEGIN_S)
         try:
-            timeout = httpx.Timeout(30.0, read=None)
-            with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
-                if answer.status_code >= 400:
-                    answer.read()
-                    raise _error(answer)
-                yield from answer.iter_bytes()
-        except httpx.HTTPError as error:
+            answer = self._ask(connection, "GET", _target(path, query), None, {})
+            if answer.status >= 400:
+                raise self._error(path, answer, answer.read())
+            if connection.sock is not None:
+                connection.sock.settimeout(None)
+            while piece := answer.read1(PIECE_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
+        finally:
+            connection.close()
 
     def items(self, path: str, **query: str | float | None) -> list[Json]:
         """All items of a list, however many pages it has."""
@@ -123,37 +154,102 @@ class Client:
                 break
         return found
 
-    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        try:
-            answer = self._http.request(method, path, **arguments)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
-        if answer.status_code >= 400:
-            raise _error(answer)
-        return answer
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        host = self._parts.hostname or ""
+        if self._parts.scheme == "https":
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout_s)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout_s)
 
-    def _unreachable(self, error: httpx.HTTPError) -> ApiError:
-        return ApiError(f"the controller at {self.url} can't be reached ({error}); is it running?")
+    def _ready(self) -> http.client.HTTPConnection:
+        """This thread's connection, another one where the controller has closed it meanwhile."""
+        kept: http.client.HTTPConnection | None = getattr(self._kept, "connection", None)
+        if kept is None:
+            kept = self._kept.connection = self._connection(self._connect_s)
+            self._all.append(kept)
+        if kept.sock is not None and _is_readable(kept.sock):
+            kept.close()
+        if kept.sock is None:
+            kept.timeout = self._connect_s
+            kept.connect()
+        opened: socket.socket = kept.sock
+        opened.settimeout(self._answer_s)
+        return kept
 
-    @staticmethod
-    def _json(answer: httpx.Response) -> Json:
+    def _begin_anew(self) -> None:
+        kept: http.client.HTTPConnection | None = getattr(self._kept, "connection", None)
+        if kept is not None:
+            kept.close()
+
+    def _ask(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> http.client.HTTPResponse:
+        """Send a request and read the head of its answer."""
         try:
-            return answer.json()
-        except ValueError as error:
+            prefix = self._parts.path.rstrip("/")
+            connection.request(method, prefix + target, body, {**self._headers, **headers})
+        except (ValueError, UnicodeError):  # the message would show what is in the file
+            raise ApiError("the token holds what no HTTP header can; is the file right?") from None
+        return connection.getresponse()
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        try:
+            connection = self._ready()
+            answer = self._ask(connection, method, target, body, headers or {})
+            content = answer.read()
+        except BaseException as error:
+            self._begin_anew()  # an exchange that was cut off leaves its connection of no use
+            if isinstance(error, (OSError, http.client.HTTPException)):
+                raise self._unreachable(error) from error
+            raise
+        if answer.status >= 400:
+            raise self._error(target, answer, content)
+        return content
+
+    def _unreachable(self, error: Exception) -> ApiError:
+        told = str(error) or type(error).__name__
+        return ApiError(f"the controller at {self.url} can't be reached ({told}); is it running?")
+
+    def _json(self, path: str, content: bytes) -> Json:
+        try:
+            return msgspec.json.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ApiError(
-                f"{answer.url}: the answer is no JSON; is this a Muster controller?"
+                f"{self.url}{path}: the answer is no JSON; is this a Muster controller?"
             ) from error
 
-
-def _error(answer: httpx.Response) -> ApiError:
-    try:
-        told = answer.json()["error"]
-        problems = tuple(desired.Problem(**problem).text() for problem in told.get("problems", ()))
-        message = str(told["message"])
-        if answer.status_code == 401:
+    def _error(self, path: str, answer: http.client.HTTPResponse, content: bytes) -> ApiError:
+        try:
+            told = msgspec.json.decode(content)["error"]
+            problems = tuple(
+                desired.Problem(**problem).text() for problem in told.get("problems", ())
+            )
+            message = str(told["message"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
+        if answer.status == 401:
             message += "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours"
-        return ApiError(message, answer.status_code, problems)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ApiError(
-            f"{answer.url}: {answer.status_code} {answer.reason_phrase}", answer.status_code
-        )
+        return ApiError(message, answer.status, problems)
+
+
+def _target(path: str, query: Mapping[str, str]) -> str:
+    """Path and query as they stand in a request."""
+    escaped = quote(path, safe=_SAFE)
+    return f"{escaped}?{urlencode(query, quote_via=quote)}" if query else escaped
+
+
+def _is_readable(of: socket.socket) -> bool:
+    """Whether an idle connection has something to read: its end."""
+    poller = select.poll()
+    poller.register(of, select.POLLIN)
+    return bool(poller.poll(0))

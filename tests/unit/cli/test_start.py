@@ -43,8 +43,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--help"], ("httpx",)),
         (["cancel", "--help"], ("httpx",)),
         (["version"], ("httpx",)),
-        (["jobs", "--server", "http://127.0.0.1:9"], ()),
-        (["overrides", "--server", "http://127.0.0.1:9"], ()),
+        (["jobs", "--server", "http://127.0.0.1:9"], ("httpx",)),
+        (["overrides", "--server", "http://127.0.0.1:9"], ("httpx",)),
     ],
 )
 def test_light_commands_load_nothing_heavy(arguments: list[str], also: tuple[str, ...]) -> None:
