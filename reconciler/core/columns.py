@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.core import closing
 from reconciler.core import held as holders
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
@@ -96,6 +97,9 @@ class _Kept(recalls.Part):
         index = self._index.get(node.pool, -1) if node is not None else -1
         ready = node is not None and node.state is NodeState.READY
         self.accepts[row] = ready and index >= 0
+        self.closed.pop(row, None)
+        if not self.accepts[row]:
+            self.closed[row] = closing.words(node)
         return index == int(self.pool_of[row])
 
     def _begin(self, work: desk.Work, names: tuple[str, ...]) -> None:
@@ -104,6 +108,7 @@ class _Kept(recalls.Part):
         self._index = {pool.name: number for number, pool in enumerate(pools)}
         self.pool_of = np.full(len(names), -1, dtype=np.int64)
         self.accepts = np.zeros(len(names), dtype=np.bool_)
+        self.closed: dict[int, str] = {}
         for row, name in enumerate(names):
             node = work.node(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
@@ -170,6 +175,7 @@ class _Kept(recalls.Part):
             shareable=self.shareable,
             occupied=self._occupied.copy(),
             exclusive=self._owners > 0,
+            closed=dict(self.closed),
         )
         for array in (made.free, made.accepts, made.devices, made.instances):
             array.setflags(write=False)

@@ -8,6 +8,7 @@ slack of a deadline) is reckoned by ``Standing.at``, which moves only when a sch
 anyhow, or after a minute: so leaving a schedule out is no approximation.
 """
 
+from reconciler.core import closing
 from reconciler.core import work as desk
 from reconciler.model import records
 from reconciler.scheduling import decisions, snapshot
@@ -54,5 +55,6 @@ def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:
         before is None
         or now.state is not before.state
         or now.pool != before.pool
+        or closing.words(now) != closing.words(before)
         or (now.inventory is not before.inventory and now.inventory != before.inventory)
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reconciler.model import quantities, reasons, times
-from reconciler.scheduling import asking
+from reconciler.scheduling import asking, funnels
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -445,9 +445,21 @@ class Explainer:
         where = "on one node" if one else f"so that {group.least} tasks have room, not {held}"
         if not one and held >= group.least:
             where = "so that all tasks have room together"
-        return reasons.Reason(
-            code, message, funnel, f"{vector_text(group.amounts)} come free {where}"
-        )
+        return reasons.Reason(code, message, funnel, self._unblocks(shape, group, where))
+
+    def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, where: str) -> str:
+        """What would make room: work that ends, or nodes that take work again."""
+        nodes = self.situation.nodes
+        shut = shape.eligible & ~nodes.accepts & (nodes.capacity >= group.amounts).all(axis=1)
+        free = f"{vector_text(group.amounts)} come free {where}"
+        if not shut.any():
+            return free
+        words = [words for words, rows in funnels.closed(nodes) if shut[rows].any()]
+        which = f" that is {' or '.join(words)}" if words else ""
+        again = f"a node{which} takes work again"
+        if not (shape.eligible & nodes.accepts).any():
+            return f"{again}; `muster nodes` tells why each does not"
+        return f"{free}, or {again}"
 
     def _is_fragmented(self, shape: snapshots.Shape) -> bool:
         asked, mask = shape.least, id(shape.eligible)

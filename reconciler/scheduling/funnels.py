@@ -17,6 +17,9 @@ from reconciler.scheduling.snapshot import WHOLE
 #: Rows of nodes.
 Rows = NDArray[np.intp]
 
+#: The most different words for nodes that take no work; the others are counted together.
+CLOSED_MAX = 4
+
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
     "spread": "the emptiest with room",
@@ -28,6 +31,15 @@ def funnel(planner: Planner, shape: int) -> tuple[FunnelStep, ...]:
     """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
     group, held = _scarcest(planner, shape)
     return _Funnel(planner, shape, group).steps(held)
+
+
+def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:
+    """Why nodes take no new work, with their rows: the few most frequent reasons, those first."""
+    found: dict[str, list[int]] = {}
+    for row, words in nodes.closed.items():
+        found.setdefault(words, []).append(row)
+    ranked = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    return ranked[:CLOSED_MAX]
 
 
 def why(planner: Planner, shape: int, plan: Plan) -> str:
@@ -158,6 +170,10 @@ class _Steps:
     def closed(self, situation: snapshots.Snapshot, stock: Inventory, *, idle: bool) -> None:
         """Nodes that give nothing to anybody."""
         if not idle:
+            for words, rows in closed(situation.nodes):
+                mask = np.zeros(len(self.left), dtype=np.bool_)
+                mask[rows] = True
+                self.drop(mask & ~situation.nodes.accepts, words)
             self.drop(~situation.nodes.accepts, "not accepting work")
         self.drop(~stock.opened_mask, "set aside for others")
         self.drop(stock.columns().exclusive > 0, "taken exclusively by other work")

@@ -7,7 +7,7 @@ matters to a decision but its arrival, so that ten thousand alike claims cost on
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -50,6 +50,7 @@ class NodeColumns:
         shareable: (n,) whether devices may be shared there.
         occupied: (n,) how many elements hold something of the node.
         exclusive: (n,) whether one of them has the node to itself.
+        closed: in a few words why, of nodes that take no new work, by row; not of all of them.
     """
 
     names: tuple[str, ...]
@@ -63,6 +64,7 @@ class NodeColumns:
     shareable: Mask
     occupied: NDArray[np.int64]
     exclusive: Mask
+    closed: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
