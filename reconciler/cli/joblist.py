@@ -19,6 +19,8 @@ Json = Any
 
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
+#: The beginning of a reason says nothing when it is shorter.
+SENSE_CHARACTERS = 24
 WAITING = frozenset({"Pending", "Held"})
 
 
@@ -108,6 +110,10 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     headings = ["NAME", "QUEUE", "STATE", *(["DONE"] if arrays else []), "WAITED", "RAN"]
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
+    else:
+        left = terminal.left_over(headings, [row[:-1] for row in rows])
+        for row, item in zip(rows, items, strict=True):
+            row[-1] = _short(row[-1], item, left)
     terminal.table([*headings, "WHY"], rows, right="WAITED RAN DONE RUN", cut=not wide)
 
 
@@ -117,6 +123,15 @@ def why(item: Json) -> str:
     if reasons:
         return f"{reasons[0]['code']}: {reasons[0]['message']}"
     return item.get("message") or ""
+
+
+def _short(text: str, item: Json, room: int) -> str:
+    """A reason within ``room`` characters: its code alone where little more would be left of it."""
+    reasons = item.get("reasons") or []
+    if len(text) <= room or not text or not reasons:
+        return text
+    code: str = reasons[0]["code"]
+    return code if room - len(code) < SENSE_CHARACTERS else text
 
 
 def _elements(item: Json) -> str:

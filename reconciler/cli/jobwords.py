@@ -1,6 +1,7 @@
 """What the tasks of a job say of their own work, as ``muster job`` shows it below its attempts."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from reconciler.cli import terminal
@@ -12,10 +13,9 @@ SERIES_MAX = 16
 
 
 def show(attempts: list[Json]) -> None:
-    """The newest checkpoint of each element, and the newest values of each task."""
-    newest = _newest(attempts)
-    _show_checkpoints(newest)
-    told = [one for one in newest if one.get("metrics") and one["metrics"]["lines"]]
+    """The newest checkpoint of each task, and its newest values, of whichever try has told some."""
+    _show_checkpoints(_newest(one for one in attempts if one.get("checkpoint")))
+    told = _newest(one for one in attempts if one.get("metrics") and one["metrics"]["lines"])
     if not told:
         return
     rows = []
@@ -23,10 +23,12 @@ def show(attempts: list[Json]) -> None:
         for one in attempt["metrics"]["series"][:SERIES_MAX]:
             value = "-" if one["value"] is None else f"{one['value']:.6g}"
             step = "-" if one["step"] is None else f"{one['step']:.10g}"
-            rows.append([task_of(attempt), one["name"], value, step, terminal.clock(one["at"])])
+            which = [task_of(attempt), str(attempt["attempt"])]
+            rows.append([*which, one["name"], value, step, terminal.clock(one["at"])])
     if rows:
         terminal.out.print()
-        terminal.table(["TASK", "METRIC", "VALUE", "STEP", "AT"], rows, right="VALUE STEP")
+        headings = ["TASK", "TRY", "METRIC", "VALUE", "STEP", "AT"]
+        terminal.table(headings, rows, right="TRY VALUE STEP")
     if len(told) > TASKS_MAX:
         terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
     for attempt in told[:TASKS_MAX]:
@@ -39,7 +41,7 @@ def task_of(attempt: Json) -> str:
     return str(attempt["task"]) if element is None else f"[{element}] {attempt['task']}"
 
 
-def _newest(attempts: list[Json]) -> list[Json]:
+def _newest(attempts: Iterable[Json]) -> list[Json]:
     """The last attempt at each task."""
     found: dict[str, Json] = {}
     for attempt in attempts:
@@ -49,8 +51,7 @@ def _newest(attempts: list[Json]) -> list[Json]:
     return list(found.values())
 
 
-def _show_checkpoints(attempts: list[Json]) -> None:
-    told = [one for one in attempts if one.get("checkpoint")]
+def _show_checkpoints(told: list[Json]) -> None:
     if not told:
         return
     terminal.out.print()
@@ -60,8 +61,9 @@ def _show_checkpoints(attempts: list[Json]) -> None:
         at = terminal.seconds(saved["at"])
         age = None if at is None else max(0.0, time.time() - at)
         step = "-" if saved["step"] is None else f"{saved['step']:.10g}"
-        rows.append([task_of(attempt), saved["path"], step, terminal.duration(age)])
-    terminal.table(["TASK", "CHECKPOINT", "STEP", "AGE"], rows, right="STEP AGE")
+        which = [task_of(attempt), str(attempt["attempt"])]
+        rows.append([*which, saved["path"], step, terminal.duration(age)])
+    terminal.table(["TASK", "TRY", "CHECKPOINT", "STEP", "AGE"], rows, right="TRY STEP AGE")
 
 
 def _show_faults(attempt: Json) -> None:

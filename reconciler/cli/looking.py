@@ -22,6 +22,9 @@ Json = Any
 
 #: The most pools and queues of which `status` tells.
 STANDINGS_MAX = 20
+#: Ends of attempts that somebody else was the cause of, and how many evictions `job` tells of.
+EVICTED = frozenset({"Preempted"})
+EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
 
@@ -44,12 +47,15 @@ def job(
     Example: muster job train -o json
     """
     with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}")
-    item = item["job"]
+        item = api.get(f"/v1/jobs/{name}")["job"]
+        evicted = []
+        if any(one.get("endReason") in EVICTED for one in item["attempts"]):
+            happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
+            evicted = [one for one in happened if one["kind"] == "JobEvicted"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
-    _facts(item)
+    _facts(item, evicted)
     attempts = item.get("attempts") or []
     if attempts:
         terminal.out.print()
@@ -61,7 +67,7 @@ def job(
         jobwords.show(attempts)
 
 
-def _facts(item: Json) -> None:
+def _facts(item: Json, evicted: list[Json]) -> None:
     lines = [
         ("Job", f"{item['name']} (run {item['run']})"),
         ("Queue", item["queue"]),
@@ -73,6 +79,10 @@ def _facts(item: Json) -> None:
         lines.append(("Elements", counts))
     if item.get("message"):
         lines.append(("Message", item["message"]))
+    lines += [
+        ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")
+        for one in evicted[-EVICTIONS_SHOWN:]
+    ]
     for reason in item.get("reasons") or []:
         lines.append(("Waits", f"{reason['code']}: {reason['message']}"))
         if reason.get("unblocks"):
@@ -80,7 +90,7 @@ def _facts(item: Json) -> None:
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
     for title, text in lines:
-        terminal.out.print(f"{title:<10}{text}", markup=False, soft_wrap=True)
+        terminal.line(f"{title:<10}{text}", 10)
 
 
 def _task(attempt: Json) -> str:

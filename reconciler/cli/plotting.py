@@ -1,6 +1,7 @@
 """``muster plot``: the metrics that a task writes, over time or steps."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,8 @@ from reconciler.model import nearest
 from reconciler.operations import jobplots
 
 HEIGHT = 10
+#: What stands above each try, and says nothing where a try has written nothing.
+_HEADING = re.compile(r"(\[\d+\] )?\S+, attempt \d+ on |no attempt at ")
 #: Curves that are drawn where none is named.
 CURVES_MAX = 4
 
@@ -79,7 +82,8 @@ def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[j
             terminal.fail(f"job {name} writes no series {one!r}{hint}")
     if not known:
         for remark in past.remarks:
-            terminal.note(f"muster: {remark}")
+            if not _HEADING.match(remark):
+                terminal.note(f"muster: {remark}")
         terminal.fail(
             f"nothing is known that job {name} wrote to $MUSTER_METRICS; a task tells by lines "
             'such as {"step": 1, "loss": 0.5}, or in Python by muster.log(step=1, loss=0.5)'

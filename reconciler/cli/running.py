@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +29,8 @@ else:
 TIMED_OUT, MUSTER_FAILED = 124, 125
 #: How long one look for the end of a job waits for events.
 LOOK_S = 20.0
+#: How long after its cancellation a job may take to end before nobody waits for it any more.
+END_S_MAX = 120.0
 #: How long a job that the controller does not know may take to appear: it reads commits at once.
 UNKNOWN_S_MAX = 15.0
 #: How long a job that could never start stays: nodes may be about to report for the first time.
@@ -76,7 +80,8 @@ def run(
     end, each line behind the task's name.
 
     128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
-    does SIGTERM. What could never start is cancelled after half a minute, with its reason.
+    does SIGTERM: what it still prints is shown until it has ended; a second Ctrl-C leaves at once.
+    What could never start is cancelled after half a minute, with its reason.
 
     Example: muster run --gpus 1 -- nvidia-smi
     """
@@ -106,19 +111,19 @@ def _carry_through(
         )
     except operations.ChangeError as error:
         terminal.fail(str(error), MUSTER_FAILED, error.problems)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    leaving = _Leaving(lambda: _cancel(options.name, to, "interrupted", 0))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leaving.asked)
     try:
         operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
+        leaving.submitted()
         terminal.note(f"submitted {options.name}")
         with context.controller(server, token_file) as api:
-            return _attend(api, options.name)
+            return leaving.status(_attend(api, options.name))
     except operations.ChangeError as error:
         terminal.fail(str(error), MUSTER_FAILED, error.problems)
-    except _Interrupted as interrupted:
-        return _cancel(options.name, to, "interrupted", 128 + interrupted.signal)
-    except KeyboardInterrupt:
-        return _cancel(options.name, to, "interrupted", 128 + signal.SIGINT)
+    except _Interrupted:
+        return leaving.at_once(options.name)
     except _ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
@@ -127,19 +132,67 @@ def _carry_through(
 
 
 class _Interrupted(BaseException):
-    """Somebody asked this process to end."""
-
-    def __init__(self, number: int) -> None:
-        self.signal = number
+    """This process is to end now."""
 
 
 class _ImpossibleError(Exception):
     """A job waits for what will not come."""
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough: the job is being cancelled
-    raise _Interrupted(number)
+class _Leaving:
+    """What becomes of signals: the first cancels the job, whose end is awaited, the next leaves.
+
+    Args:
+        cancel: takes the job back; 0 when that is done. It runs beside what shows the output.
+    """
+
+    def __init__(self, cancel: Callable[[], int]) -> None:
+        self._cancel = cancel
+        self._is_submitted = False
+        self._signal = 0
+        self._failed = False
+        self._cancelled = threading.Event()
+
+    def submitted(self) -> None:
+        """From here on there is a job to cancel."""
+        self._is_submitted = True
+        if self._signal:
+            self._begin()
+
+    def asked(self, number: int, _frame: FrameType | None) -> None:
+        """A signal came."""
+        if self._signal:
+            raise _Interrupted
+        self._signal = number
+        if self._is_submitted:
+            self._begin()
+
+    def status(self, code: int) -> int:
+        """What to leave with: the job's status, unless it was taken back."""
+        if not self._signal:
+            return code
+        self._cancelled.wait(END_S_MAX)
+        return MUSTER_FAILED if self._failed else 128 + self._signal
+
+    def at_once(self, name: str) -> int:
+        """What to leave with where nobody waits for the end of the job."""
+        if not self._cancelled.is_set():
+            terminal.note(f"{name} may still run: muster cancel {name}")
+        elif not self._failed:
+            terminal.note(f"{name} is cancelled and has not ended yet")
+        return MUSTER_FAILED if self._failed else 128 + self._signal
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._carry_out, daemon=True).start()
+
+    def _carry_out(self) -> None:
+        self._failed = self._cancel() != 0
+        self._cancelled.set()
+        if not self._failed:
+            time.sleep(END_S_MAX)  # a job that ends before ends this process
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signal.SIGINT)
 
 
 def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
@@ -158,6 +211,9 @@ def _attend(api: clients.Client, name: str) -> int:
     waiting = ("Pending", "Held")
     job = _until(api, name, lambda item: item["state"] not in waiting, give_up=True)
     first = job["attempts"][0]["task"] if job["attempts"] else ""
+    if job["state"] in FINISHED and not first:
+        terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
+        return status_of(job)
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
         if first:

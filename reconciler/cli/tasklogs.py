@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, lazily, terminal
+from reconciler.cli import context, lazily, logwords, terminal
 from reconciler.model import states, times
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def logs(
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
     run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="All tries, each under a heading.")
+        bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
     ] = False,
     since: Annotated[
         str | None, typer.Option("--since", help="Tries that ran after 2h (ago), or a time.")
@@ -68,10 +68,12 @@ def logs(
 
     Without --task and --element it is the first task, of the first element of an array; with
     --all-tasks all tasks of the element. With --all, --since or --until it is every try that ran
-    in that time, the oldest first; lines of a task bear no times, so that a try is shown as a
-    whole. --follow goes on through retries and requeues.
+    in that time, of all tasks and elements that are not named; lines of a task bear no times, so
+    that a try is shown as a whole. --follow goes on through retries and requeues, of one task.
 
     Example: muster logs train --task worker-0 -f
+
+    Example: muster logs sweep --element 7 --stderr
 
     Example: muster logs train --all-tasks --stderr
 
@@ -85,6 +87,9 @@ def logs(
             query[option] = str(value)
     if every:
         query["every"] = "true"
+    widely = bool(every or since or until) and not (follow or all_tasks)
+    if widely:
+        query["widely"] = "true"
     for option, text in (("since", since), ("until", until)):
         if text is not None:
             query[option] = times.format_time(context.moment(f"--{option}", text, time.time()))
@@ -93,9 +98,13 @@ def logs(
             if all_tasks:
                 _show_all(api, name, query)
             else:
+                silent = True
                 for piece in api.stream(f"/v1/jobs/{name}/logs", query):
                     sys.stdout.buffer.write(piece)
                     sys.stdout.buffer.flush()
+                    silent = False
+                if not (stderr or every or widely):
+                    logwords.hint(api, name, query, silent=silent)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

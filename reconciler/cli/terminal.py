@@ -136,6 +136,12 @@ def table(
         out.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
+def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How many characters a table of these columns leaves in a line for one more."""
+    width = out.width if out.is_terminal else PIPE_WIDTH
+    return width - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
+
+
 def counted(number: int, what: str) -> str:
     """``1 pool``, ``2 pools``."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -31,7 +31,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whose output somebody wants to read.
 
     ``every``: of all attempts at the task that ran between ``since`` and ``until``, the oldest
-    first; else of the newest, or of ``attempt``.
+    first; else of the newest, or of ``attempt``. ``any_element`` and ``any_task`` widen that to all
+    elements and to all tasks of them.
     """
 
     job: str
@@ -45,6 +46,9 @@ class Wanted(msgspec.Struct, frozen=True):
     every: bool = False
     since: float | None = None
     until: float | None = None
+    any_element: bool = False
+    any_task: bool = False
+    array: bool = False
 
 
 def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
@@ -84,15 +88,16 @@ def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRec
 
 
 def tries_between(service: services.Services, wanted: Wanted) -> list[records.AttemptRecord]:
-    """The attempts at the task that ran within the span that is asked for, the oldest first."""
+    """The attempts that ran within the span that is asked for: by element, the oldest first."""
     since = -math.inf if wanted.since is None else wanted.since
     until = math.inf if wanted.until is None else wanted.until
+    element = None if wanted.any_element else wanted.element
     return [
         attempt
         for attempt in service.reader.attempts(
-            wanted.job, wanted.run, element=wanted.element, limit=10_000
+            wanted.job, wanted.run, element=element, limit=10_000
         )
-        if (attempt.group, attempt.index) == (wanted.group, wanted.index)
+        if (wanted.any_task or (attempt.group, attempt.index) == (wanted.group, wanted.index))
         and (attempt.started_at or attempt.assigned_at) <= until
         and (attempt.ended_at is None or attempt.ended_at >= since)
     ]
@@ -106,16 +111,27 @@ def is_over(service: services.Services, wanted: Wanted) -> bool:
     return ELEMENT_CODES[job.elements[wanted.element]] in FINISHED_JOB_STATES
 
 
-def heading(attempt: records.AttemptRecord) -> str:
+def heading(attempt: records.AttemptRecord, *, array: bool) -> str:
     """What stands above the output of an attempt: which, where, when, and how it ended."""
-    words = f"attempt {attempt.try_number} on {attempt.node}"
+    words = f"[{attempt.element}] " if array else ""
+    words += f"{attempt.group}-{attempt.index}, attempt {attempt.try_number} on {attempt.node}"
     if attempt.started_at is not None:
         words += f" since {_second(attempt.started_at)}"
     if attempt.ended_at is not None:
         words += f" until {_second(attempt.ended_at)}"
     if attempt.end_reason is not None:
-        words += f" ({attempt.end_reason.value})"
+        words += f" ({attempt.end_reason.value}{_status(attempt)})"
     return words
+
+
+def _status(attempt: records.AttemptRecord) -> str:
+    if attempt.signal:
+        return f", signal {attempt.signal}"
+    return f", status {attempt.exit_code}" if attempt.exit_code else ""
+
+
+def _what(wanted: Wanted) -> str:
+    return "any task of" if wanted.any_task else "this task of"
 
 
 def _second(at: float) -> str:
@@ -136,7 +152,7 @@ async def text(
         found = await asyncio.to_thread(tries_between, service, wanted)
         for one in found:
             seen.add(one.id)
-            yield _line(heading(one))
+            yield _line(heading(one, array=wanted.array))
             # only what still runs can be followed; the others have ended
             alive = wanted.follow and one.state is not AttemptState.ENDED
             async for data in one_attempt(
@@ -144,7 +160,7 @@ async def text(
             ):
                 yield data
         if not found and not wanted.follow:
-            yield _line(f"no attempt at this task of job {wanted.job} ran in that time")
+            yield _line(f"no attempt at {_what(wanted)} job {wanted.job} ran in that time")
         if not wanted.follow:
             return
     while not service.stopping.is_set():
@@ -247,10 +263,14 @@ async def logs(
     every: FromQuery[bool] = False,
     since: Annotated[str | None, Parameter(description="RFC 3339; `every` from then on.")] = None,
     until: Annotated[str | None, Parameter(description="RFC 3339; `every` up to then.")] = None,
+    widely: Annotated[
+        bool, Parameter(description="`every` of all tasks and elements that are not named.")
+    ] = False,
 ) -> Stream:
     """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones.
 
-    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own.
+    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own;
+    with ``widely`` at any task of any element, as far as none is named.
     """
     service: services.Services = state.services
     refused = await asyncio.to_thread(api.refused_or_none, service, name, run)
@@ -262,15 +282,29 @@ async def logs(
         raise failures.Failure(
             404, f"job {name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
         )
+    if widely and follow:
+        raise failures.Failure(400, "one task of one element can be followed: leave `widely` out")
     if service.relay.full:
         raise failures.Failure(
             429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
         )
-    span = [_moment("since", since), _moment("until", until)]
+    begins, ends = _moment("since", since), _moment("until", until)
     wanted = Wanted(
-        name, job.spec.run, element or 0, group, index, attempt, stream, follow,
-        every or span != [None, None], *span,
-    )  # fmt: skip
+        name,
+        job.spec.run,
+        element or 0,
+        group,
+        index,
+        attempt,
+        stream,
+        follow,
+        every=every or begins is not None or ends is not None,
+        since=begins,
+        until=ends,
+        any_element=widely and element is None,
+        any_task=widely and task is None,
+        array=job.spec.array_count is not None,
+    )
     if attempt is not None and await asyncio.to_thread(newest_try, service, wanted) is None:
         raise failures.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
     return Stream(text(service, wanted, tail), media_type="text/plain; charset=utf-8")

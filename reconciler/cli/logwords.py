@@ -1,0 +1,48 @@
+"""What ``muster logs`` adds for people: that what they look for stands in the other stream."""
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from reconciler.cli import terminal
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
+
+#: Options that name a part of a job's output, by their parameter of the API.
+_OPTIONS = {"task": "--task", "element": "--element", "attempt": "--try", "run": "--run"}
+
+
+def hint(api: "clients.Client", name: str, query: dict[str, str], *, silent: bool) -> None:
+    """Say on stderr where the rest is, of output that was ``silent`` or of a task that failed.
+
+    Args:
+        api: where the output came from.
+        name: of the job.
+        query: what was asked for of standard output.
+        silent: there was none.
+    """
+    if not silent and not _failed(api, name, query):
+        return
+    rest = {key: text for key, text in query.items() if key in _OPTIONS}
+    wanted = rest | {"stream": "stderr", "tail": "1"}
+    if not b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip():
+        if silent:
+            terminal.note(f"{name} has written nothing")
+        return
+    words = ["muster", "logs", name]
+    for key, option in _OPTIONS.items():
+        words += [option, query[key]] if key in query else []
+    what = "nothing was written to stdout" if silent else "it failed"
+    terminal.note(f"{what}; what it wrote to stderr: {shlex.join([*words, '--stderr'])}")
+
+
+def _failed(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
+    """Whether the newest attempt at the task that was asked for ended badly."""
+    told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
+    tries = told["job"]["attempts"]
+    if "attempt" in query:
+        tries = [one for one in tries if str(one["attempt"]) == query["attempt"]]
+    task = query.get("task", "")
+    tries = [one for one in tries if task in (one["task"], one["task"].rpartition("-")[0])] or tries
+    newest = max(tries, key=lambda one: one["attempt"], default=None)
+    return newest is not None and bool(newest["exitCode"] or newest["signal"])

@@ -1,0 +1,216 @@
+"""What jobs print, as the command line shows it: arrays, failures, evictions, and after Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration import beds
+
+QUEUES = """\
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: default}
+spec: {}
+---
+apiVersion: muster/v1
+kind: PriorityClass
+metadata: {name: urgent}
+spec: {value: 900}
+"""
+SWEEP = beds.job(
+    "sweep",
+    """\
+  queue: default
+  owner: tester@example.org
+  array: {count: 3}
+  resources: {cpu: 1, memory: 16Mi}
+  command: [sh, -c, 'echo "element $MUSTER_ARRAY_INDEX"; exit $MUSTER_ARRAY_INDEX']""",
+)
+BROKEN = beds.job(
+    "broken",
+    """\
+  queue: default
+  owner: tester@example.org
+  resources: {cpu: 1, memory: 16Mi}
+  command: [sh, -c, "echo what went wrong >&2; exit 3"]""",
+)
+VICTIM = beds.job(
+    "victim",
+    """\
+  queue: default
+  owner: tester@example.org
+  checkpoint: {path: checkpoints/victim, signal: SIGUSR1, grace: 5s}
+  resources: {cpu: 4, memory: 16Mi}
+  script: |
+    echo '{"step": 1, "loss": 0.5}' >> "$MUSTER_METRICS"
+    trap 'exit 0' USR1
+    while :; do sleep 0.1; done""",
+)
+URGENT = beds.job(
+    "urgent",
+    """\
+  queue: default
+  owner: tester@example.org
+  priorityClass: urgent
+  resources: {cpu: 4, memory: 16Mi}
+  command: [sleep, "3600"]""",
+)
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path_factory.mktemp("output"), nodes=1)
+    try:
+        made.start()
+        made.commit({"queues.yaml": QUEUES})
+        yield made
+    finally:
+        made.stop()
+
+
+def command(bed: beds.Bed, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """A command line of ``muster``, and its environment."""
+    endpoint = bed.cluster.endpoint
+    given = {"MUSTER_SERVER": endpoint.url, "MUSTER_TOKEN_FILE": str(endpoint.token_file)}
+    if endpoint.token_file is None:
+        del given["MUSTER_TOKEN_FILE"]
+    return (
+        [sys.executable, "-u", "-m", "reconciler.cli.main", *arguments],
+        {**os.environ, "COLUMNS": "80", **given},
+    )
+
+
+def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words, environment = command(bed, *arguments)
+    return subprocess.run(
+        words,
+        cwd=bed.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=120,
+    )
+
+
+def test_all_of_an_array_is_shown_under_headings_that_name_the_task(bed: beds.Bed) -> None:
+    bed.commit({"sweep.yaml": SWEEP})
+    bed.until_state("sweep", "Failed", timeout_s=120)
+    lines = muster(bed, "logs", "sweep", "--all").stdout.splitlines()
+    assert [line for line in lines if not line.startswith("muster: ")] == [
+        "element 0",
+        "element 1",
+        "element 2",
+    ]
+    headings = [line for line in lines if line.startswith("muster: ")]
+    assert [line.partition(" on ")[0] for line in headings] == [
+        f"muster: [{element}] main-0, attempt 1" for element in range(3)
+    ]
+    assert [line.rpartition("(")[2] for line in headings] == [
+        "Exited)",
+        "Exited, status 1)",
+        "Exited, status 2)",
+    ]
+    one = muster(bed, "logs", "sweep", "--all", "--element", "2").stdout
+    assert one.splitlines()[1:] == ["element 2"]
+    plotted = muster(bed, "plot", "sweep")
+    assert plotted.stdout == ""
+    assert "attempt" not in plotted.stderr
+    assert "nothing is known that job sweep wrote to $MUSTER_METRICS" in plotted.stderr
+
+
+def test_where_a_failure_stands_is_said(bed: beds.Bed) -> None:
+    bed.commit({"broken.yaml": BROKEN})
+    bed.until_state("broken", "Failed", timeout_s=120)
+    told = muster(bed, "logs", "broken")
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr == (
+        "nothing was written to stdout; what it wrote to stderr: muster logs broken --stderr\n"
+    )
+    assert muster(bed, "logs", "broken", "--stderr").stdout == "what went wrong\n"
+    assert muster(bed, "logs", "sweep").stderr == ""
+    partly = muster(bed, "logs", "sweep", "-e", "2")
+    assert (partly.stdout, partly.stderr) == ("element 2\n", "")
+
+
+def test_what_was_evicted_says_by_whom_and_keeps_what_it_has_told(bed: beds.Bed) -> None:
+    bed.commit({"victim.yaml": VICTIM})
+
+    def told() -> bool:
+        attempts = bed.job("victim")["attempts"]
+        return bool(attempts and attempts[0]["metrics"])
+
+    bed.until(told, 120)
+    bed.commit({"urgent.yaml": URGENT})
+    bed.until_state("urgent", "Running", timeout_s=120)
+    shown = muster(bed, "job", "victim").stdout.splitlines()
+    (evicted,) = [line for line in shown if line.startswith("Evicted")]
+    assert "for urgent" in evicted
+    assert [line.split() for line in shown if line.startswith("TASK")][-1][2] == "METRIC"
+    assert any(line.split()[:4] == ["main-0", "1", "loss", "0.5"] for line in shown)
+    bed.commit({"urgent.yaml": None, "victim.yaml": None})
+    bed.until_state("urgent", "Cancelled", timeout_s=120)
+
+
+def test_what_a_command_prints_in_its_grace_is_shown(bed: beds.Bed) -> None:
+    script = 'trap "sleep 0.5; echo saved; exit 7" TERM; echo up; while :; do sleep 0.1; done'
+    words, environment = command(
+        bed, "run", "--name", "polite", "--cpus", "1", "--memory", "16Mi", "--", "sh", "-c", script
+    )
+    with subprocess.Popen(
+        words,
+        cwd=bed.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=120)
+    assert out == "saved\n", err
+    assert running.returncode == 130
+    assert "cancelling polite" in err
+    assert bed.job("polite")["state"] == "Cancelled"
+
+
+def test_a_second_ctrl_c_leaves_at_once(bed: beds.Bed) -> None:
+    script = 'trap "" TERM; echo up; while :; do sleep 0.1; done'
+    words, environment = command(
+        bed,
+        "run",
+        "--name",
+        "stubborn",
+        "--cpus",
+        "1",
+        "--memory",
+        "16Mi",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
+    with subprocess.Popen(
+        words,
+        cwd=bed.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "cancelling" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=120)
+    assert running.returncode == 130
+    bed.until_state("stubborn", "Cancelled", timeout_s=120)
