@@ -152,12 +152,14 @@ async def make_sure(
         return session.is_sure(clock(), poll_s)
     await session.settle(CONFIRM_S_MAX, None)
     if not session.is_sure(clock(), poll_s):
-        raise Failure(
-            503,
-            f"the loop has not said how node {session.node} stands",
-            retry_after_s=RETRY_AFTER_S,
-        )
+        raise _unsure(session.node)
     return True
+
+
+def _unsure(node: str) -> Failure:
+    return Failure(
+        503, f"the loop has not said how node {node} stands", retry_after_s=RETRY_AFTER_S
+    )
 
 
 async def converse(
@@ -183,6 +185,9 @@ async def converse(
         sure = session.is_sure(clock(), poll_s)
     published = require_ready(service)
     superseded = exchange != session.exchange
+    renews = sure and _is_told(service, session, entered_at, superseded=superseded)
+    if not renews and not request.accepts_unrenewed:
+        raise _unsure(session.node)  # its agent would take any other answer for a renewal
     acknowledged, log_requests = ((), ()) if superseded else session.take()
     epoch = session.epoch or published.epoch
     payload = session.payload if sure and session.has_set_for(request.have) else None
@@ -198,7 +203,7 @@ async def converse(
         want_inventory=new and request.inventory is None,
         poll_s=published.poll_s,
         log_requests=log_requests,
-        renews=sure and _is_told(service, session, entered_at, superseded=superseded),
+        renews=renews,
     )
     return _encode(answer)
 
