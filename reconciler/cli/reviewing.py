@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from enum import StrEnum
@@ -158,11 +159,15 @@ def plan(
     horizon_s = context.seconds(horizon)
     wanted = head or revision or "HEAD"
     snapshot, why = _snapshot(against, server, token_file) if forecast else (None, "")
+    # both revisions live until the command ends: the collector need never walk them
+    gc.disable()
     try:
         compared = _base(repo, base, wanted, snapshot)
         found = revisions.compare(repo, path, compared, wanted, before=planning.before_of(snapshot))
     except revisions.RevisionError as error:
         terminal.fail(str(error))
+    gc.freeze()
+    gc.enable()
     made = planning.plan(
         found,
         snapshot,

@@ -214,4 +214,5 @@ def _cut(text: str, size: int) -> str:
 def _event(one: Json) -> str:
     subject = one.get("job") or one.get("node") or "-"
     where = f" on {one['node']}" if one.get("job") and one.get("node") else ""
-    return f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}{where}  {one['message']}"
+    text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}{where}  {one['message']}"
+    return text.rstrip()

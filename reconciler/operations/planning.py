@@ -5,14 +5,8 @@ that does to GPUs, guarantees and running work, what both futures look like, wha
 revision, and a digest of all that. Without a controller there is no forecast, and the plan says so.
 """
 
-import argparse
-import contextlib
 import hashlib
-import os
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -27,19 +21,10 @@ from reconciler.operations import (
     planviews,
     revisions,
     snapshots,
-    views,
     wording,
 )
 from reconciler.simulation import forecasts
 from reconciler.simulation.agenda import SimulationError
-from reconciler.store import Reader, StoreError
-
-#: Exit codes of this module as a process.
-DONE, NOT_FOUND, UNREADABLE, NOTHING_IN_FORCE = 0, 3, 4, 5
-
-
-class PlanError(Exception):
-    """There is nothing to compare with; says why."""
 
 
 def plan(
@@ -355,67 +340,7 @@ def _finding_view(
     )
 
 
-# --- in the controller ----------------------------------------------------------------------
-
-
-def of_store(
-    repository: Path, sub_path: str, *, head: str, base: str | None, reader: Reader, now: float
-) -> planviews.Plan:
-    """The plan of a revision of the repository that is in force.
-
-    Raises:
-        PlanError: nothing is in force yet.
-        RevisionError: the repository or a revision can't be read.
-        StoreError: the store can't be read.
-    """
-    sync = views.stored_sync(reader.view(views.SYNC))
-    if sync.jobs_revision is None:
-        raise PlanError("no revision is in force yet; there is nothing to compare with")
-    snapshot = snapshots.unpack(snapshots.take(reader, now), "the store")
-    found = revisions.compare(
-        repository, sub_path, base or sync.jobs_revision, head, before=before_of(snapshot)
-    )
-    return plan(found, snapshot, now)
-
-
 def before_of(snapshot: snapshots.Snapshot | None) -> Sequence[str]:
     """Revisions of which something is in force besides the newest."""
     kept = snapshot.live.structure_revision if snapshot is not None else None
     return (kept,) if kept else ()
-
-
-def main(arguments: list[str]) -> int:
-    """Print the plan of a revision against a store, as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m reconciler.operations.planning")
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--repository", required=True, type=Path)
-    parser.add_argument("--path", default="")
-    parser.add_argument("--head", required=True)
-    parser.add_argument("--base")
-    given = parser.parse_args(arguments)
-    os.nice(5)
-    try:
-        with contextlib.closing(Reader.open(given.store)) as reader:
-            found = of_store(
-                given.repository,
-                given.path,
-                head=given.head,
-                base=given.base,
-                reader=reader,
-                now=time.time(),
-            )
-    except revisions.RevisionError as error:
-        sys.stdout.write(str(error))
-        return NOT_FOUND
-    except PlanError as error:
-        sys.stdout.write(str(error))
-        return NOTHING_IN_FORCE
-    except (StoreError, snapshots.SnapshotError) as error:
-        sys.stdout.write(str(error))
-        return UNREADABLE
-    sys.stdout.write(msgspec.json.encode(found).decode())
-    return DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

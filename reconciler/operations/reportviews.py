@@ -106,8 +106,18 @@ def as_csv(report: reports.Report) -> str:
         else f"{column.name}_{units.get(column.unit, column.unit)}"
         for column in report.columns
     )
-    writer.writerows(["" if value is None else value for value in row] for row in report.rows)
+    writer.writerows(
+        [_plain(value, column.unit) for value, column in zip(row, report.columns, strict=True)]
+        for row in report.rows
+    )
     return buffer.getvalue()
+
+
+def _plain(value: reports.Value, unit: str) -> str | float:
+    """A value for programs: counts without a point, nothing where nothing is known."""
+    if value is None:
+        return ""
+    return int(value) if unit in {"jobs", "attempts"} else value
 
 
 def png(report: reports.Report) -> bytes:
@@ -182,7 +192,7 @@ def _bars(
         text = " / ".join(cell(row[column], unit) for column in columns)
         axes.text(end + 0.01 * most, place, text, va="center", fontsize=9, color=_INK)
     axes.set_yticks(places, names, fontsize=9)
-    axes.set_xlim(0, 1.2 * most or 1)
+    axes.set_xlim(0, 1.25 * most or 1)  # with room for the figures behind the longest bar
     axes.set_ylim(-0.6, max(0.6, len(names) - 0.4))
     axes.set_xlabel("hours" if unit == "s" else unit)
     axes.grid(axis="x", color=_GRID)

@@ -6,11 +6,7 @@ machine that has the repository: in a pipeline without a way to the controller, 
 agents are answered as quickly while it is made.
 """
 
-import argparse
 import hashlib
-import os
-import sys
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +15,7 @@ import msgspec
 
 from reconciler import __version__
 from reconciler.model import desired, records, times
-from reconciler.operations import client, endpoints, views
-from reconciler.store import Reader, StoreError
+from reconciler.operations import client, endpoints
 
 #: What a file begins with: the form, and its version.
 MAGIC = b"muster-snapshot 1\n"
@@ -61,24 +56,6 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     live: Live
     digest: str
-
-
-def take(reader: Reader, now: float) -> bytes:
-    """A snapshot of what a store holds.
-
-    Raises:
-        StoreError: the store can't be read.
-    """
-    sync = views.stored_sync(reader.view(views.SYNC))
-    live = Live(
-        muster=__version__,
-        at=now,
-        revision=sync.jobs_revision,
-        structure_revision=sync.structure_revision,
-        observed=reader.observed(now),
-        pools=views.stored_pools(reader.view(views.POOLS)),
-    )
-    return pack(live)
 
 
 def pack(live: Live) -> bytes:
@@ -162,26 +139,3 @@ def age_s(live: Live, now: float) -> float:
 def shown(live: Live) -> str:
     """When it was taken, for a message."""
     return times.format_time(live.at)
-
-
-def main(arguments: list[str]) -> int:
-    """Write a snapshot of a store to stdout."""
-    parser = argparse.ArgumentParser(prog="python -m reconciler.operations.snapshots")
-    parser.add_argument("--store", required=True, metavar="URL")
-    options = parser.parse_args(arguments)
-    os.nice(5)
-    try:
-        reader = Reader.open(options.store)
-        try:
-            data = take(reader, time.time())
-        finally:
-            reader.close()
-    except StoreError as error:
-        sys.stdout.write(str(error))
-        return 1
-    sys.stdout.buffer.write(data)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

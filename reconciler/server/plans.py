@@ -13,14 +13,14 @@ from litestar import Request, Response, get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
-from reconciler.operations import planning, planviews, snapshots
+from reconciler.operations import planviews, snapshotting, storeplans
 from reconciler.server import access, children, failures, permissions, services
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
 SNAPSHOT = "application/vnd.muster.snapshot"
 _DECODE_PLAN = msgspec.json.Decoder(planviews.Plan).decode
-_STATUS = {planning.NOT_FOUND: 404, planning.NOTHING_IN_FORCE: 409, planning.UNREADABLE: 503}
+_STATUS = {storeplans.NOT_FOUND: 404, storeplans.NOTHING_IN_FORCE: 409, storeplans.UNREADABLE: 503}
 
 Revision = Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")]
 
@@ -50,7 +50,7 @@ async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[
     if why:
         raise failures.Failure(403, why)
     plans: Plans = state.plans
-    status, body = await plans.run(snapshots.__name__)
+    status, body = await plans.run(snapshotting.__name__)
     if status:
         raise failures.Failure(503, body.decode(errors="replace") or "no snapshot could be made")
     return Response(body, media_type=SNAPSHOT)
@@ -76,7 +76,7 @@ async def plan(
     folder, sub_path = service.repository
     plans: Plans = state.plans
     status, told = await plans.run(
-        planning.__name__,
+        storeplans.__name__,
         *("--repository", str(folder), "--path", sub_path, "--head", revision),
         *(("--base", base) if base else ()),
     )

@@ -72,3 +72,11 @@ def test_every_command_is_found_in_its_module() -> None:
 def test_of_a_word_that_is_none_all_commands_are_known() -> None:
     done = run("jbos")
     assert "jobs" in done.stderr
+
+
+def test_a_plan_without_a_controller_loads_no_store() -> None:
+    done = run("plan", "HEAD", "--base", "HEAD", "--no-forecast", "--repo", "/nowhere")
+    loaded = done.stdout.rpartition("LOADED ")[2].partition("OURS ")[0].split()
+    assert "msgspec" in loaded, done
+    assert "is no git repository" in done.stderr
+    assert not {"sqlalchemy", "litestar"} & set(loaded)
