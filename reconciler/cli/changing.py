@@ -268,7 +268,9 @@ def approve(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Approve a change that safety limits hold; `muster status` tells its digest.
+    """Approve a change that safety limits hold.
+
+    `muster status` tells its digest.
 
     It is a commit that says so, and covers this change and no other.
 

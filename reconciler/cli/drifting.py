@@ -69,7 +69,7 @@ def export(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Write YAML of pools for the nodes that report and that no pool declares.
+    """Write YAML of pools for nodes that no pool declares.
 
     Alike nodes make one pool. Nothing is committed: look at it, rename, commit.
 

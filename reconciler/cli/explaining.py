@@ -1,6 +1,7 @@
 """The command that says why a job is as it is, or was at a moment in the past."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -35,7 +36,7 @@ def explain(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Say why a job waits and what would end that, now or at a moment in the past.
+    """Say why a job waits, now or then, and what would end that.
 
     With --at the cycle of that moment is decided again, from what the controller journalled. It
     exits with 1 when that comes to anything else than was decided then.
@@ -94,7 +95,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
-            _say(f"  {step['count']:>5} {nodes} {step['why']}")
+            terminal.line(f"  {step['count']:>5} {nodes} {step['why']}", 15)
         if reason.get("unblocks"):
             _say(f"  It would end with: {reason['unblocks']}.")
     _explain_placement(item, past=past)
@@ -108,7 +109,9 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
 
 
 def _say(text: str) -> None:
-    terminal.out.print(text, markup=False, soft_wrap=True)
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        terminal.line(line, indent + 2 if indent else 0)
 
 
 def _since(job: Json) -> str:
@@ -155,13 +158,18 @@ def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
     _say(f"\nQueue {queue['name']}:")
     kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
     heads = ("HAS", "GUARANTEED", "FAIR SHARE", "LIMIT", "ASKS FOR")
-    _say(f"  {'':<10}" + "".join(f"{head:>12}" for head in heads))
+    _row("", heads)
     for resource, title in (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory")):
         cells = [_amount(queue, kind, resource) for kind in kinds]
-        _say(f"  {title:<10}" + "".join(f"{cell:>12}" for cell in cells))
+        _row(title, cells)
     if borrowers:
         parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
         _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
+
+
+def _row(title: str, cells: Sequence[str]) -> None:
+    line = f"  {title:<10}" + "".join(f"{cell:>12}" for cell in cells)
+    terminal.out.print(line, markup=False, soft_wrap=True)
 
 
 def _amount(queue: Json, kind: str, resource: str) -> str:

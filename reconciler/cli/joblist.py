@@ -19,8 +19,10 @@ Json = Any
 
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
+#: How narrow columns become where a line is short: a reason keeps room for its code.
+LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "WHY": 21}
 #: The beginning of a reason says nothing when it is shorter.
-SENSE_CHARACTERS = 24
+SENSE_CHARACTERS = 16
 WAITING = frozenset({"Pending", "Held"})
 
 
@@ -39,7 +41,7 @@ def jobs(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List jobs, those submitted last first, and why those that wait do.
+    """List jobs, the newest first, and why those that wait do.
 
     WAITED is the time from the submission to the start, RAN the time since; with -o wide nothing
     is cut.
@@ -113,8 +115,9 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     else:
         left = terminal.left_over(headings, [row[:-1] for row in rows])
         for row, item in zip(rows, items, strict=True):
-            row[-1] = _short(row[-1], item, left)
-    terminal.table([*headings, "WHY"], rows, right="WAITED RAN DONE RUN", cut=not wide)
+            row[-1] = _short(row[-1], item, max(left, LEAST["WHY"]))
+    right = "WAITED RAN DONE RUN"
+    terminal.table([*headings, "WHY"], rows, right=right, cut=not wide, least=LEAST)
 
 
 def why(item: Json) -> str:
@@ -146,6 +149,12 @@ def _waited(item: Json, now: float) -> str:
     submitted = terminal.seconds(item.get("submitted"))
     until = terminal.seconds(item.get("started")) or terminal.seconds(item.get("ended")) or now
     return terminal.duration(None if submitted is None else max(0.0, until - submitted))
+
+
+def times_of(item: Json) -> str:
+    """When it was submitted, first started and ended, as far as it was."""
+    told = [name for name in ("submitted", "started", "ended") if item.get(name)]
+    return ", ".join(f"{name} {terminal.clock(item[name])}" for name in told)
 
 
 def _ran(item: Json, now: float) -> str:

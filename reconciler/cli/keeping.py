@@ -82,7 +82,9 @@ def restore(
     file: Annotated[Path, typer.Argument(help="File that `muster backup` wrote.")],
     store: Store = None,
 ) -> None:
-    """Put a backup where there is no store, before the controller is started.
+    """Put a backup where there is no store.
+
+    To be done before the controller is started.
 
     Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
     """

@@ -27,13 +27,13 @@ def hint(api: "clients.Client", name: str, query: dict[str, str], *, silent: boo
     wanted = rest | {"stream": "stderr", "tail": "1"}
     if not b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip():
         if silent:
-            terminal.note(f"{name} has written nothing")
+            terminal.note(f"{name} has written nothing to stdout and stderr")
         return
     words = ["muster", "logs", name]
     for key, option in _OPTIONS.items():
         words += [option, query[key]] if key in query else []
-    what = "nothing was written to stdout" if silent else "it failed"
-    terminal.note(f"{what}; what it wrote to stderr: {shlex.join([*words, '--stderr'])}")
+    what = "nothing on stdout" if silent else "it failed"
+    terminal.note(f"{what}; its stderr: {shlex.join([*words, '--stderr'])}")
 
 
 def _failed(api: "clients.Client", name: str, query: dict[str, str]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, jobwords, lazily, nodeview, terminal
+from reconciler.cli import context, joblist, jobwords, lazily, nodeview, terminal
 from reconciler.model import nearest
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _facts(item: Json, evicted: list[Json]) -> None:
         ("Queue", item["queue"]),
         ("Owner", item.get("owner") or "-"),
         ("State", item["state"]),
+        ("Times", joblist.times_of(item)),
     ]
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
@@ -208,7 +209,9 @@ def queues(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List queues, what they take, and with -o wide what is due to them.
+    """List queues and what they take.
+
+    With -o wide also what is due to them, and what they ask for.
 
     Example: muster queues -o wide
     """

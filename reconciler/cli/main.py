@@ -122,12 +122,13 @@ def main() -> None:
 def _wrong_usage(error: Exception) -> int:
     """Say what is wrong and where help is; a command without arguments prints its help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    told = " ".join(message.split())
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(f"{message}\n")
         return terminal.DONE
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "muster"
-    sys.stderr.write(f"muster: {message}\n  see: {path} --help\n")
+    sys.stderr.write(f"muster: {told}\n  see: {path} --help\n")
     return terminal.USAGE
 
 

@@ -95,7 +95,9 @@ def overrides(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List cancels and drains that were made while git could not be reached, and what is left.
+    """List cancels and drains made behind git, and end them.
+
+    They are made while git can not be reached, and shown until they are committed or over.
 
     Example: muster overrides -o json
     """

@@ -13,7 +13,9 @@ from reconciler.operations import jobplots
 
 HEIGHT = 10
 #: What stands above each try, and says nothing where a try has written nothing.
-_HEADING = re.compile(r"(\[\d+\] )?\S+, attempt \d+ on |no attempt at ")
+_HEADING = re.compile(
+    r"(\[\d+\] )?\S+, attempt \d+ on |no attempt at |node \S+ keeps no metrics of "
+)
 #: Curves that are drawn where none is named.
 CURVES_MAX = 4
 
@@ -44,7 +46,9 @@ def plot(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Plot what a task writes to $MUSTER_METRICS, of all tries at it.
+    """Plot the metrics that a task writes.
+
+    They are what it writes to $MUSTER_METRICS, of all tries at it.
 
     Example: muster plot train --metric loss
 

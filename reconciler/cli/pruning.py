@@ -23,7 +23,7 @@ def prune(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Take the files of jobs that ended long ago out of the repository.
+    """Take files of jobs that ended long ago out of git.
 
     The controller makes the commit in your name, one for every 500 jobs. History, reports and
     logs keep the jobs for as long as retention says; a job that another one depends on stays.

@@ -67,7 +67,7 @@ def report(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Report GPU-hours, waiting, efficiency or fairness over hours or months.
+    """Report GPU-hours, waiting, efficiency or fairness.
 
     Hours are whole, those of waiting days, in UTC. What still runs is charged up to now.
 

@@ -148,7 +148,7 @@ def plan(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show what a revision would do if it were merged; nothing is changed.
+    """Show what a revision would do; nothing is changed.
 
     The objects that change, what that does to GPUs, guarantees and running work, which jobs start
     sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
@@ -230,7 +230,9 @@ def snapshot(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Save what the controller knows, for `muster plan --against FILE` somewhere else.
+    """Save what the controller knows, for a plan elsewhere.
+
+    `muster plan --against FILE` reads it.
 
     Example: muster snapshot cluster.snapshot
     """

@@ -39,7 +39,9 @@ def scenario(
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Run scheduling scenarios through the controller's own function; compare what comes out.
+    """Run scheduling scenarios and compare what comes out.
+
+    They go through the controller's own function.
 
     Exits with 0 when every document agrees in its states, or is listed as meant to differ.
 
@@ -147,7 +149,9 @@ def simulate(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page there.")] = None,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Run jobs on a cluster in virtual time, through the controller's own function.
+    """Run jobs on a cluster in virtual time.
+
+    They go through the controller's own function.
 
     The jobs come from a folder of YAML, from a trace (philly CSV or Standard Workload Format, also
     packed by gzip), or are made up. Every policy sees the same time limits, never how long a job

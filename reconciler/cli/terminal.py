@@ -1,9 +1,10 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import msgspec
@@ -62,10 +63,19 @@ class Output(StrEnum):
 
 def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoReturn:
     """Say what went wrong on stderr and leave."""
-    err.print(f"muster: {message}", markup=False)
+    _aside(f"muster: {message}", 2)
     for detail in details:
-        err.print(f"  {detail}", markup=False)
+        _aside(f"  {detail}", 4)
     raise typer.Exit(code)
+
+
+def _aside(text: str, hang: int) -> None:
+    """A line on stderr, wrapped between words where that is a terminal."""
+    lines = (
+        paragraphs.wrapped(text, max(err.width, 40), "", " " * hang) if err.is_terminal else [text]
+    )
+    for one in lines:
+        err.print(one, markup=False)
 
 
 def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
@@ -85,16 +95,17 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
 
 
 def line(text: str, hang: int = 4) -> None:
-    """Print one line for tools, which a terminal gets wrapped."""
+    """Print one line for tools, which a terminal gets wrapped; its indent stays."""
     if out.is_terminal:
-        paragraph(text, 0, hang)
+        indent = len(text) - len(text.lstrip())
+        paragraph(text.strip(), indent, hang)
     else:
         out.print(text, markup=False, soft_wrap=True)
 
 
 def note(message: str) -> None:
     """A word for people, on stderr."""
-    err.print(message, markup=False)
+    _aside(message, 2)
 
 
 def document(value: Any, form: Output) -> None:
@@ -111,6 +122,7 @@ def table(
     *,
     right: str = "",
     cut: bool = True,
+    least: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Print aligned columns without a frame; cells that do not fit are cut with an ellipsis.
 
@@ -119,12 +131,14 @@ def table(
         rows: cells as text.
         right: headings, parted by spaces, of columns that are aligned to the right.
         cut: False leaves all cells whole, however long lines become.
+        least: to how few characters a column gives way before others have done so too.
     """
     width = out.width if out.is_terminal else PIPE_WIDTH
     numeric = set(right.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    widths = fit(widths, width) if cut else widths
+    floors = [least.get(heading, NARROWEST) for heading in headings]
+    widths = fit(widths, width, floors) if cut else widths
     for number, cells in enumerate((headings, *rows)):
         line = rich.text.Text()
         for heading, cell, size in zip(headings, cells, widths, strict=True):
@@ -147,19 +161,22 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def fit(widths: list[int], total: int) -> list[int]:
-    """Column widths that, with two spaces between them, take ``total``: the widest give way."""
-    widths = list(widths)
-    for _ in range(sum(widths)):
-        excess = sum(widths) + 2 * (len(widths) - 1) - total
-        if excess <= 0:
-            break
-        widest = max(range(len(widths)), key=lambda column: (widths[column], column))
-        if widths[widest] <= NARROWEST:
-            break
-        others = [size for column, size in enumerate(widths) if column != widest]
-        down_to = max([NARROWEST, *(size for size in others if size < widths[widest])])
-        widths[widest] = max(down_to, widths[widest] - excess, NARROWEST)
+def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
+    """Column widths that, with two spaces between them, take ``total``: the widest give way.
+
+    What counts is how much wider they are than their floors; only when all have come down to those
+    they give way further, and none below ``NARROWEST``.
+    """
+    widths = [min(size, total) for size in widths]
+    excess = sum(widths) + 2 * (len(widths) - 1) - total
+    for least in (list(floors) or [NARROWEST] * len(widths), [NARROWEST] * len(widths)):
+        for _ in range(excess):
+            able = [column for column, size in enumerate(widths) if size > least[column]]
+            if not able:
+                break
+            over = {column: (widths[column] - least[column], column) for column in able}
+            widths[max(able, key=over.__getitem__)] -= 1
+            excess -= 1
     return widths
 
 

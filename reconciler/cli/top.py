@@ -25,6 +25,8 @@ EVENTS_KEPT = 200
 #: A look that takes long, as of a large cluster, is made so seldom that looking takes at the most
 #: one part in so many of the time.
 PARTS = 20
+#: Events that are news without a word of their own; others follow from those beside them.
+TELLING = frozenset({"JobSucceeded", "JobFailed", "JobCancelled", "JobTimedOut", "JobHeld"})
 _BAR = 10
 
 
@@ -71,7 +73,7 @@ def _news(
 ) -> int:
     """Take what has happened since ``after``, waiting for it; returns how far that goes."""
     page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
-    events.extend(page["items"])
+    events.extend(one for one in page["items"] if one["message"] or one["kind"] in TELLING)
     return int(page["next"])
 
 

@@ -44,7 +44,9 @@ def rollback(
     path: Annotated[str, typer.Option("--path", help="Folder of the clone that is read.")] = "",
     clone: Here = Path(),
 ) -> None:
-    """Go back to a revision: a commit on top that makes the structure what it was then.
+    """Go back to a revision, by a commit on top.
+
+    The structure becomes what it was then.
 
     What it changes is shown first. Jobs stay as they are unless --jobs is given.
 
@@ -86,7 +88,9 @@ def suspend(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Stop acting on the cluster, a queue or a job; it is watched as before.
+    """Stop acting on the cluster, a queue or a job.
+
+    It is watched as before.
 
     Nothing new starts; what runs goes on, except that a job that is suspended stops. It is a
     commit, in your clone or made by the controller; `muster status` tells for how long it lasts.

@@ -17,7 +17,7 @@ from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import Stream
 
 from reconciler.model import records, times
-from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState
+from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState, EndReason
 from reconciler.server import access, api, failures, relay, services
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
@@ -116,18 +116,17 @@ def heading(attempt: records.AttemptRecord, *, array: bool) -> str:
     words = f"[{attempt.element}] " if array else ""
     words += f"{attempt.group}-{attempt.index}, attempt {attempt.try_number} on {attempt.node}"
     if attempt.started_at is not None:
-        words += f" since {_second(attempt.started_at)}"
-    if attempt.ended_at is not None:
-        words += f" until {_second(attempt.ended_at)}"
-    if attempt.end_reason is not None:
-        words += f" ({attempt.end_reason.value}{_status(attempt)})"
-    return words
+        words += f", {_second(attempt.started_at)}"
+        if attempt.ended_at is not None:
+            words += f", {max(0.0, attempt.ended_at - attempt.started_at):.0f}s"
+    return f"{words}, {_end(attempt)}" if attempt.end_reason is not None else words
 
 
-def _status(attempt: records.AttemptRecord) -> str:
-    if attempt.signal:
-        return f", signal {attempt.signal}"
-    return f", status {attempt.exit_code}" if attempt.exit_code else ""
+def _end(attempt: records.AttemptRecord) -> str:
+    """``status 1``, ``signal 9``, ``Preempted``."""
+    if attempt.end_reason is not EndReason.EXITED:
+        return attempt.end_reason.value if attempt.end_reason is not None else ""
+    return f"signal {attempt.signal}" if attempt.signal else f"status {attempt.exit_code or 0}"
 
 
 def _what(wanted: Wanted) -> str:

@@ -110,11 +110,7 @@ def test_all_of_an_array_is_shown_under_headings_that_name_the_task(bed: beds.Be
     assert [line.partition(" on ")[0] for line in headings] == [
         f"muster: [{element}] main-0, attempt 1" for element in range(3)
     ]
-    assert [line.rpartition("(")[2] for line in headings] == [
-        "Exited)",
-        "Exited, status 1)",
-        "Exited, status 2)",
-    ]
+    assert [line.rpartition(", ")[2] for line in headings] == ["status 0", "status 1", "status 2"]
     one = muster(bed, "logs", "sweep", "--all", "--element", "2").stdout
     assert one.splitlines()[1:] == ["element 2"]
     plotted = muster(bed, "plot", "sweep")
@@ -128,9 +124,7 @@ def test_where_a_failure_stands_is_said(bed: beds.Bed) -> None:
     bed.until_state("broken", "Failed", timeout_s=120)
     told = muster(bed, "logs", "broken")
     assert (told.returncode, told.stdout) == (0, "")
-    assert told.stderr == (
-        "nothing was written to stdout; what it wrote to stderr: muster logs broken --stderr\n"
-    )
+    assert told.stderr == "nothing on stdout; its stderr: muster logs broken --stderr\n"
     assert muster(bed, "logs", "broken", "--stderr").stdout == "what went wrong\n"
     assert muster(bed, "logs", "sweep").stderr == ""
     partly = muster(bed, "logs", "sweep", "-e", "2")

@@ -124,11 +124,11 @@ def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
 
     told = read_all({"every": "true"}, n1=b"one\n", n2=b"two\n")
     assert told == (
-        "muster: main-0, attempt 1 on n1 since 1970-01-01T00:01:42Z until 1970-01-01T00:01:43Z "
-        "(Exited)\none\nmuster: main-0, attempt 2 on n2 since 1970-01-01T01:23:20Z\ntwo\n"
+        "muster: main-0, attempt 1 on n1, 1970-01-01T00:01:42Z, 1s, status 0\none\n"
+        "muster: main-0, attempt 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
     )
     later = read_all({"since": "1970-01-01T01:00:00Z"}, n2=b"two\n")
-    assert later == "muster: main-0, attempt 2 on n2 since 1970-01-01T01:23:20Z\ntwo\n"
+    assert later == "muster: main-0, attempt 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
     nothing = read_all({"until": "1970-01-01T00:00:10Z"})
     assert nothing == "muster: no attempt at this task of job train ran in that time\n"
     assert served.client.get("/v1/jobs/train/logs?since=noon").status_code == 400

@@ -1,9 +1,11 @@
 """What commands print reaches a pipe in whole lines, and tables have room for what matters."""
 
+import contextlib
+
 import pytest
 import typer
 
-from reconciler.cli import changing, drifting, explaining, joblist, running, terminal
+from reconciler.cli import changing, drifting, explaining, joblist, main, running, terminal
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,3 +227,53 @@ def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
 @pytest.mark.parametrize(("number", "text"), [(0, "0 pools"), (1, "1 pool"), (2, "2 pools")])
 def test_counts_are_in_grammar(number: int, text: str) -> None:
     assert terminal.counted(number, "pool") == text
+
+
+def _item(name: str, **fields: object) -> dict[str, object]:
+    return {
+        "name": name,
+        "queue": "research-and-development",
+        "state": "Pending",
+        "array": False,
+        "elements": {},
+        "submitted": None,
+        "reasons": [],
+        "message": "",
+    } | fields
+
+
+def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = {"code": "InsufficientResources", "message": "8 GPUs asked; 5 nodes: 3 drained"}
+    items = [_item("pretraining-of-the-large-model", reasons=[reason]), _item("short")]
+    joblist.show(items, 0.0, wide=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[-1] == "InsufficientResources"
+    assert lines[1].startswith("pretraining-of-t")
+    joblist.show([_item("short", queue="q", reasons=[reason])], 0.0, wide=False)
+    assert "InsufficientResources: 8 GPUs asked;" in capsys.readouterr().out
+
+
+def test_columns_give_way_where_they_are_widest() -> None:
+    assert terminal.fit([10, 20, 30], 100) == [10, 20, 30]
+    assert terminal.fit([10, 20, 30], 54) == [10, 20, 20]
+    assert terminal.fit([10, 500, 30], 44) == [10, 15, 15]
+    assert terminal.fit([10, 30, 30], 64, [8, 8, 28]) == [10, 20, 30]
+    assert terminal.fit([10, 30, 30], 32, [8, 8, 28]) == [8, 8, 12]
+    assert terminal.fit([10, 30, 30], 10) == [8, 8, 8]
+
+
+def test_every_command_has_an_example_and_a_summary_that_is_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = main.application()
+    with contextlib.suppress(SystemExit):
+        whole.main(["--help"], prog_name="muster", standalone_mode=False)
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in listed
+    for name, command in whole.commands.items():
+        if name in {"version", "controller", "agent"}:
+            continue
+        inside = getattr(command, "commands", {})
+        for one in inside.values() or [command]:
+            assert "Example: muster" in (one.help or ""), name
