@@ -27,6 +27,8 @@ ANSWER_S_MIN = 90.0
 BEGIN_S = 30.0
 #: The most bytes of a stream handed on at once.
 PIECE_BYTES = 2**16
+#: A larger answer is none of a controller's.
+ANSWER_BYTES_MAX = 2**30
 #: What may stand in a path as it is; whatever else a name holds is escaped.
 _SAFE = "/:@!$&'()*+,;=~%"
 
@@ -131,8 +133,8 @@ class Client:
         connection = self._connection(BEGIN_S)
         try:
             answer = self._ask(connection, "GET", _target(path, query), None, {})
-            if answer.status >= 400:
-                raise self._error(path, answer, answer.read())
+            if not _is_success(answer):
+                raise self._error(path, answer, self._content(answer))
             if connection.sock is not None:
                 connection.sock.settimeout(None)
             while piece := answer.read1(PIECE_BYTES):
@@ -206,15 +208,24 @@ class Client:
         try:
             connection = self._ready()
             answer = self._ask(connection, method, target, body, headers or {})
-            content = answer.read()
+            content = self._content(answer)
         except BaseException as error:
             self._begin_anew()  # an exchange that was cut off leaves its connection of no use
             if isinstance(error, (OSError, http.client.HTTPException)):
                 raise self._unreachable(error) from error
             raise
-        if answer.status >= 400:
+        if not _is_success(answer):
             raise self._error(target, answer, content)
         return content
+
+    def _content(self, answer: http.client.HTTPResponse) -> bytes:
+        told = answer.length  # of a body whose length is told only a whole read sees a cut end
+        if told is None or told > ANSWER_BYTES_MAX:
+            content = answer.read(ANSWER_BYTES_MAX + 1)
+            if len(content) > ANSWER_BYTES_MAX:
+                raise ApiError(f"{self.url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
+            return content
+        return answer.read()
 
     def _unreachable(self, error: Exception) -> ApiError:
         told = str(error) or type(error).__name__
@@ -229,6 +240,13 @@ class Client:
             ) from error
 
     def _error(self, path: str, answer: http.client.HTTPResponse, content: bytes) -> ApiError:
+        if answer.status < 400:
+            where = answer.headers.get("Location", "elsewhere")
+            return ApiError(
+                f"{self.url}{path}: {answer.status}, which sends to {where}: that is no answer of "
+                "a controller; is a proxy between that asks for a login?",
+                answer.status,
+            )
         try:
             told = msgspec.json.decode(content)["error"]
             problems = tuple(
@@ -246,6 +264,11 @@ def _target(path: str, query: Mapping[str, str]) -> str:
     """Path and query as they stand in a request."""
     escaped = quote(path, safe=_SAFE)
     return f"{escaped}?{urlencode(query, quote_via=quote)}" if query else escaped
+
+
+def _is_success(answer: http.client.HTTPResponse) -> bool:
+    """Whether what was asked was done; a redirection, which is not followed, is no success."""
+    return 200 <= answer.status < 300
 
 
 def _is_readable(of: socket.socket) -> bool:

@@ -56,6 +56,7 @@ class Served:
                     "unknown": (401, REFUSAL),
                     "invalid": (422, PROBLEM),
                     "gateway": (502, b"<html>"),
+                    "login": (302, b"<html>"),
                     "text": (200, b"hello"),
                     "cut": (200, b"{"),
                 }.get(last, (200, b'{"items": [1, 2]}'))
@@ -124,6 +125,7 @@ def test_one_connection_serves_many_requests(served: Served, tmp_path: Path) -> 
         ("unknown", 401, True, "bob may not; --token-file or MUSTER_TOKEN_FILE names the file"),
         ("invalid", 422, False, "no"),
         ("gateway", 502, False, "/v1/gateway: 502 Bad Gateway"),
+        ("login", 302, False, "/v1/login: 302, which sends to elsewhere"),
         ("text", 0, False, "/v1/text: the answer is no JSON; is this a Muster controller?"),
         ("cut", 0, False, "can't be reached (IncompleteRead"),
     ],
