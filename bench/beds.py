@@ -19,7 +19,7 @@ from reconciler.model.states import AttemptState, EndReason, JobState
 
 
 class Cycle(NamedTuple):
-    """What one cycle took and decided; ``phases``: wall seconds by phase of ``reconcile``."""
+    """What one cycle took and decided; ``phases``: CPU seconds by phase of ``reconcile``."""
 
     wall_s: float
     cpu_s: float
@@ -104,12 +104,12 @@ class Bed:
         wall, cpu = time.perf_counter(), time.process_time()
         observed = self.memory.observed(*self.memory.take_input())
         result = reconcile.reconcile(
-            wanted, observed, self.now, recall=self.memory.recall, ended=_clock(phases, wall)
+            wanted, observed, self.now, recall=self.memory.recall, ended=_clock(phases, cpu)
         )
-        phases["outcome"] = time.perf_counter() - wall - sum(phases.values())
+        phases["outcome"] = time.process_time() - cpu - sum(phases.values())
         self.memory.absorb(result)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        phases["absorb"] = wall - sum(phases.values())
+        phases["absorb"] = cpu - sum(phases.values())
         self._obey(result)
         return Cycle(wall, cpu, phases, result)
 
@@ -148,12 +148,12 @@ class Bed:
 
 
 def _clock(phases: dict[str, float], began: float) -> Callable[[str], None]:
-    """Note in ``phases`` what each phase took."""
+    """Note in ``phases`` what each phase took of the processor."""
     last = began
 
     def ended(phase: str) -> None:
         nonlocal last
-        now = time.perf_counter()
+        now = time.process_time()
         phases[phase] = now - last
         last = now
 

@@ -142,6 +142,15 @@ class Prospects:
             self._over = (self.ledger.version, own < len(rows))
         return self._over[1]
 
+    def leaves_above(self) -> list[int]:
+        """Queues of which something could be evicted, above their guarantees or without any."""
+        amounts = self.ledger.columns()
+        used = amounts.charged - amounts.going
+        above = ((used > self.guaranteed) & self.rationed).any(axis=1)
+        above |= ~self.rationed.any(axis=1)
+        found: list[int] = np.flatnonzero(above & (self.lowest < NOBODY)).tolist()
+        return found
+
     def reclaiming(self, asked: snapshots.Amounts) -> Mask:
         """(s, q) queues that might take back what others have above their shares for a start.
 
@@ -170,22 +179,16 @@ class Prospects:
         found: Mask = np.logical_or.reduce(queues[:, self.paths], axis=2)
         return found
 
-    def gain(
-        self,
-        lines: NDArray[np.intp],
-        shapes: NDArray[np.intp],
-        reserved_in: dict[int, int],
-    ) -> Mask:
+    def gain(self, lines: NDArray[np.intp], reserved_in: dict[int, int]) -> Mask:
         """Which of these lines have to be tried themselves.
 
         Args:
             lines: indexes.
-            shapes: all shapes that these lines are of, ascending.
             reserved_in: queues that had their try at a reservation.
         """
         policy, columns = self.situation.policy, self.columns
+        shapes, place = np.unique(columns.shape[lines], return_inverse=True)
         queue, asked = columns.queue[lines], self.least[shapes]
-        place = np.searchsorted(shapes, columns.shape[lines])
         found: Mask = ~columns.preemptible[lines] | self.gated(asked)[place, queue]
         found |= columns.special[lines]
         # Who has a reservation gives it up and asks for a better one.
@@ -220,13 +223,16 @@ class Peers:
         self.columns = prospects.columns
         situation = prospects.situation
         self._waits = self.columns.claims > 0
-        #: What had been decided when lines of a shape were last passed over.
-        self._done: list[object] = [None] * len(situation.shapes)
+        #: What had been decided when lines were last passed over, numbered, and by shape.
+        self._decided: object = None
+        self._epoch = 0
+        self._done = np.zeros(len(situation.shapes), dtype=np.int64)
+        #: Lines that may still have turns; what was blocked since is among them.
+        self._open: NDArray[np.intp] | None = None
         self._takes_devices = np.array(
             [any(group.devices for group in shape.groups) for shape in situation.shapes],
             dtype=np.bool_,
         )
-        self._by_shape: Grouping | None = None
         self._by_queue: Grouping | None = None
 
     def pass_over(
@@ -246,25 +252,24 @@ class Peers:
                 its lines were looked at already.
             reserved_in: as for ``Prospects.gain``.
         """
-        done = self._done
-        fresh = [at for at in np.flatnonzero(no_less).tolist() if done[at] != decided]
-        if not fresh:
+        if decided != self._decided:
+            self._decided = decided
+            self._epoch += 1
+        fresh = no_less & (self._done != self._epoch)
+        if not fresh.any():
             return
-        for at in fresh:
-            done[at] = decided
-        if self._by_shape is None:
-            self._by_shape = Grouping.of(self.columns.shape, len(done))
-        if len(fresh) == 1:
-            found = self._by_shape.members(fresh[0])
-            found = found[~self.blocked.mask[found] & self._waits[found]]
-        else:
-            chosen = np.zeros(len(done), dtype=np.bool_)
-            chosen[fresh] = True
-            found = np.flatnonzero(chosen[self.columns.shape] & ~self.blocked.mask & self._waits)
+        self._done[fresh] = self._epoch
+        if self._open is None:
+            self._open = np.flatnonzero(self._waits)
+        self._open = self._open[~self.blocked.mask[self._open]]
+        found = self._open[fresh[self.columns.shape[self._open]]]
         if found.size:
-            shapes = np.array(fresh, dtype=np.intp)
-            tried = self.prospects.gain(found, shapes, reserved_in)
+            tried = self.prospects.gain(found, reserved_in)
             self.blocked.put_all(found[~tried], cause)
+
+    def restored(self) -> None:
+        """Lines that were passed over are tried again."""
+        self._open, self._decided = None, None
 
     def pass_over_own(
         self, line: int, no_less: Mask, cause: explain.Cause, *, forced: bool

@@ -175,7 +175,7 @@ class Evictor:
         """Queues that may lose something to an ask as things stand."""
         return [
             queue
-            for queue in range(len(self.ledger.paths))
+            for queue in self.prospects.leaves_above()
             if queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
         ]
 

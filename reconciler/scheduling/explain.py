@@ -6,6 +6,7 @@ people write them and hold nothing that changes while nothing happens.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from reconciler.scheduling.snapshot import WHOLE, Vector
 
 #: Names listed before "and others".
 NAMES_MAX = 3
+#: Texts of amounts that are remembered: the same ones are told of many shapes, in each cycle.
+TEXTS_MAX = 8192
 _NOUNS = ("CPUs", "memory", "GPUs")
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
@@ -50,6 +53,7 @@ class Cause:
     held_back: reasons.Reason | None = None
 
 
+@lru_cache(maxsize=TEXTS_MAX)
 def amount_text(resource: int, amount: int) -> str:
     """An amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``."""
     noun = _NOUNS[resource]
@@ -58,6 +62,7 @@ def amount_text(resource: int, amount: int) -> str:
     return f"{_FORMATS[resource](amount)} {noun}"
 
 
+@lru_cache(maxsize=TEXTS_MAX)
 def vector_text(amounts: Vector) -> str:
     """What is asked for, GPUs first."""
     parts = [amount_text(r, amounts[r]) for r in (ledgers.GPU, 0, 1) if amounts[r]]
@@ -148,6 +153,8 @@ class Explainer:
         self.takers = takers
         self._empty: Room | None = None
         self._first = first
+        #: Who got room first on nodes of a mask, by the mask's identity.
+        self._takers_on: dict[int, tuple[str, ...]] = {}
         #: Amounts free in all on the nodes of a mask, by the mask's identity.
         self._free: dict[int, Vector] = {}
         #: (k, 3) CPU, memory and devices of nodes, each combination once.
@@ -408,17 +415,25 @@ class Explainer:
         if not self._first.fits(index):
             return None
         shape = self.situation.shapes[index]
-        first: dict[str, None] = {}
-        for job, nodes in self.takers:
-            if any(shape.eligible[node] for node in nodes):
-                first[job] = None
-            if len(first) > NAMES_MAX:
-                break
+        names = names_text(self._ahead(shape.eligible))
         return reasons.Reason(
             reasons.ReasonCode.BEHIND,
-            f"it would fit, but others go first: {names_text(tuple(first))}",
+            f"it would fit, but others go first: {names}",
             unblocks=f"{shape_text(shape)} come free and nobody else goes first",
         )
+
+    def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
+        """The first who got room on nodes that a shape may use."""
+        known = self._takers_on.get(id(eligible))
+        if known is None:
+            first: dict[str, None] = {}
+            for job, nodes in self.takers:
+                if any(eligible[node] for node in nodes):
+                    first[job] = None
+                if len(first) > NAMES_MAX:
+                    break
+            known = self._takers_on[id(eligible)] = tuple(first)
+        return known
 
     def _insufficient(self, index: int) -> reasons.Reason:
         shape = self.situation.shapes[index]

@@ -1,6 +1,7 @@
 """Why nodes were not, and why nodes were chosen, in words."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from reconciler.scheduling.elements import Plan, Planner
 from reconciler.scheduling.inventory import Columns, Inventory
 from reconciler.scheduling.snapshot import WHOLE
 
+#: Texts that are remembered.
+TEXTS_MAX = 8192
 #: Rows of nodes.
 Rows = NDArray[np.intp]
 
@@ -150,6 +153,7 @@ class Ladder:
         return (*steps, FunnelStep(count, words)), left[~short]
 
 
+@lru_cache(maxsize=TEXTS_MAX)
 def _lacking(
     noun: str, form: Callable[[int], str], asked: int, most: int, *, idle: bool = False
 ) -> str:

@@ -140,6 +140,9 @@ class Room:
         self._index_like: states.StateIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
+        #: Nodes that may be used and have so many idle devices, as of a version.
+        self._wide: dict[tuple[int, int], NDArray[np.intp]] = {}
+        self._wide_at = -1
         self._ladder: tuple[int, funnels.Ladder] | None = None
 
     @classmethod
@@ -324,19 +327,21 @@ class Room:
         return False
 
     def _spacious(self, shape: int, size: Size) -> list[int]:
-        """Nodes that have room for a task of this size, were nothing else in its way; a few."""
-        columns, (_, cpu, memory, devices) = self.stock.columns(), size
-        enough = self.situation.shapes[shape].eligible & (columns.exclusive == 0)
-        for column, asked in (
-            (columns.idle, devices),
-            (columns.cpu, cpu),
-            (columns.memory, memory),
-        ):
-            if asked:
-                enough &= column >= asked
-        enough &= self.stock.opened_mask
-        first = int(enough.argmax()) if len(enough) else 0
-        return [first] if len(enough) and enough[first] else []
+        """A node that has room for a task of this size; none: no node has."""
+        nodes, cpu, memory, devices = size
+        columns = self.stock.columns()
+        if self._wide_at != self.version:
+            self._wide, self._wide_at = {}, self.version
+        rows = self._wide.get((nodes, devices))
+        if rows is None:
+            enough = self.situation.shapes[shape].eligible & self.stock.opened_mask
+            enough &= (columns.exclusive == 0) & (columns.idle >= devices)
+            rows = self._wide[nodes, devices] = np.flatnonzero(enough)
+        if cpu:
+            rows = rows[columns.cpu[rows] >= cpu]
+        if memory:
+            rows = rows[columns.memory[rows] >= memory]
+        return [int(rows[0])] if rows.size else []
 
     def is_certain(self, shape: int) -> bool:
         """Whether no element of a shape has room for certain, not as far as was searched."""

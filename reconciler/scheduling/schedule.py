@@ -128,6 +128,7 @@ class Cycle:
         again &= ~np.isin(self.columns.queue, list(risen))
         indexes = np.flatnonzero(again)
         self.blocked.restore(indexes)
+        self.peers.restored()
         members: dict[int, list[int]] = {}
         for index, queue in zip(
             indexes.tolist(), self.columns.queue[indexes].tolist(), strict=True

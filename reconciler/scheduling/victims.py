@@ -137,7 +137,7 @@ class Pool:
         self._shelves: dict[int, tuple[_Shelf, _Shelf]] = {}
         self._rows: dict[int, list[int]] = {}
         #: Units of a queue in their order, and of what that was made.
-        self._ordered: dict[int, tuple[object, Ordered]] = {}
+        self._ordered: dict[int, tuple[object, _Sequence]] = {}
         self._taken: dict[int, int] = {}
         now = situation.now
         for index, holding in enumerate(situation.holdings):
@@ -183,17 +183,42 @@ class Pool:
 
     def is_empty(self, queue: int) -> bool:
         """Whether a queue has nothing that could leave."""
-        return next(self.remaining(queue), None) is None
+        if queue in self._shelves:
+            return next(self.remaining(queue), None) is None
+        holdings = self.situation.holdings
+        return not any(
+            holdings[row].preemptible or any(task.spare for task in holdings[row].tasks)
+            for row in self._rows.get(queue, ())
+        )
 
     def ordered(self, ledger: ledgers.Ledger, queue: int) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
-        used = tuple([ledger.used(queue, resource) for resource in ledgers.RESOURCES])
-        made_of = (used, self._taken.get(queue, 0))
+        return self._known(ledger, queue).whole()
+
+    def _known(self, ledger: ledgers.Ledger, queue: int) -> "_Sequence":
+        """The order of a queue's units while it has what it has now."""
+        made_of = (_used(ledger, queue), self._taken.get(queue, 0))
         known = self._ordered.get(queue)
         if known is None or known[0] != made_of:
-            units = list(_fitting(ledger, queue, self.remaining(queue)))
-            known = self._ordered[queue] = (made_of, Ordered.of(units))
+            units = _fitting(ledger, queue, self.remaining(queue), fixed=True)
+            known = self._ordered[queue] = (made_of, _Sequence(units))
         return known[1]
+
+    def _source(self, ledger: ledgers.Ledger, queue: int) -> Iterator[Unit]:
+        """A queue's units in their order, which follows the ledger between two of them."""
+        known, used, version = self._known(ledger, queue), _used(ledger, queue), ledger.version
+        given: set[tuple[int, int]] = set()
+        for unit in known:
+            if ledger.version != version:
+                version = ledger.version
+                if _used(ledger, queue) != used:
+                    break
+            given.add(unit.key)
+            yield unit
+        else:
+            return
+        rest = (unit for unit in self.remaining(queue) if unit.key not in given)
+        yield from _fitting(ledger, queue, rest)
 
     def by_saturation(
         self, ledger: ledgers.Ledger, queues: list[int], may: Callable[[int], bool]
@@ -203,32 +228,24 @@ class Pool:
         The order follows the ledger as it changes between two units. A queue that ``may`` not
         lose anything any more is left out from then on.
         """
-        sources = {queue: _fitting(ledger, queue, self.remaining(queue)) for queue in queues}
+        sources = {queue: self._source(ledger, queue) for queue in queues}
         version = ledger.version
-        heap: list[tuple[tuple[float, ...], int, Unit]] = []
-        for queue, units in sources.items():
-            first = next(units, None)
-            if first is not None:
-                heap.append((standing(ledger, queue), -queue, first))
+        heap = [(standing(ledger, queue), -queue) for queue in queues]
         heapq.heapify(heap)
         while heap:
-            place, negated, unit = heap[0]
+            place, negated = heap[0]
             if ledger.version != version:
                 version = ledger.version
                 now = standing(ledger, -negated)
                 if now != place:
-                    heapq.heapreplace(heap, (now, negated, unit))
+                    heapq.heapreplace(heap, (now, negated))
                     version = -1
                     continue
-            if not may(-negated):
-                heapq.heappop(heap)
-                continue
-            yield unit
-            following = next(sources[-negated], None)
-            if following is None:
+            unit = next(sources[-negated], None) if may(-negated) else None
+            if unit is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (place, negated, following))
+                yield unit
 
 
 class Ordered(NamedTuple):
@@ -277,43 +294,83 @@ class Ordered(NamedTuple):
         )
 
 
+class _Sequence:
+    """Units that are put in order as far as somebody asks for them."""
+
+    def __init__(self, units: Iterator[Unit]) -> None:
+        self._units = units
+        self._made: list[Unit] = []
+        self._whole: Ordered | None = None
+
+    def __iter__(self) -> Iterator[Unit]:
+        made, at = self._made, 0
+        while True:
+            if at == len(made):
+                unit = next(self._units, None)
+                if unit is None:
+                    return
+                made.append(unit)
+            yield made[at]
+            at += 1
+
+    def whole(self) -> Ordered:
+        """All of them."""
+        if self._whole is None:
+            self._made += self._units
+            self._whole = Ordered.of(self._made)
+        return self._whole
+
+
+def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
+    """What a queue has, without what is leaving."""
+    return tuple([ledger.used(queue, resource) for resource in ledgers.RESOURCES])
+
+
 def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
     """How far a queue would fall below what it may keep, in the resources that it names."""
+    return _short(total, _spared(ledger, queue))
+
+
+def _spared(ledger: ledgers.Ledger, queue: int) -> list[tuple[int, int]]:
+    """(resource that a queue names, how much it may lose and still have its share)."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
-    return sum(
-        max(0, min(total[r], keep[r] - (ledger.used(queue, r) - total[r])))
-        for r in ledgers.RESOURCES
-        if rationed[r] and total[r]
-    )
+    return [(r, max(0, ledger.used(queue, r) - keep[r])) for r in ledgers.RESOURCES if rationed[r]]
 
 
-def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
+def _short(total: Vector, spared: list[tuple[int, int]]) -> int:
+    """How much more than may be spared is lost."""
+    short = 0
+    for resource, amount in spared:
+        if total[resource] > amount:
+            short += total[resource] - amount
+    return short
+
+
+def _fitting(
+    ledger: ledgers.Ledger, queue: int, units: Iterator[Unit], *, fixed: bool = False
+) -> Iterator[Unit]:
     """A queue's units in their order, but of those alike in priority the least undercut first.
 
-    What is undercut follows the ledger as it changes between two units.
+    What is undercut follows the ledger as it changes between two units, unless it is ``fixed``:
+    as the ledger is at first.
     """
     ahead: list[Unit] = []
     shorts: list[int] = []
-    known: dict[Vector, int] = {}
     version = ledger.version
-
-    def short_of(unit: Unit) -> int:
-        found = known.get(unit.total)
-        if found is None:
-            found = known[unit.total] = undercut(ledger, queue, unit.total)
-        return found
-
+    spared = _spared(ledger, queue)
     following = next(units, None)
     while ahead or following is not None:
-        if ledger.version != version:
+        if ledger.version != version and not fixed:
             version = ledger.version
-            known.clear()
-            shorts = [short_of(unit) for unit in ahead]
+            now = _spared(ledger, queue)
+            if now != spared:
+                spared = now
+                shorts = [_short(unit.total, spared) for unit in ahead]
         while following is not None and len(ahead) < LOOK_MAX:
             if ahead and ahead[0].rank[:2] != following.rank[:2]:
                 break
             ahead.append(following)
-            shorts.append(short_of(following))
+            shorts.append(_short(following.total, spared))
             following = next(units, None)
         best = shorts.index(min(shorts))
         del shorts[best]
