@@ -6,88 +6,19 @@ depend on the snapshot and on the changes alone: the same calls give the same no
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import elements, funnels, growing, rankings, states, topology
+from reconciler.scheduling import elements, fixed, funnels, growing, rankings, states
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
 from reconciler.scheduling.inventory import Inventory, Row, Task, all_idle, free_now
 from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
 
 __all__ = ["Part", "Plan", "Room"]
-
-
-#: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
-Size = tuple[int, int, int, int]
-
-
-def _numbers(shapes: Sequence[snapshots.Shape]) -> list[int]:
-    """A number for the nodes that each shape may go to, the same for the same nodes."""
-    by_bytes: dict[bytes, int] = {}
-    by_mask: dict[int, int] = {}
-    for shape in shapes:
-        mask = shape.eligible
-        if id(mask) not in by_mask:
-            by_mask[id(mask)] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
-    return [by_mask[id(shape.eligible)] for shape in shapes]
-
-
-def _size_of(nodes: int, ask: Ask) -> Size | None:
-    """What one task takes, where nothing but amounts and whole devices decides where it fits."""
-    if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
-        return None
-    if ask.shares is not None:
-        return None
-    return (nodes, ask.cpu, ask.memory, ask.devices)
-
-
-def _sizes(plain: Sequence[Size | None]) -> Amounts:
-    """Sizes of plain shapes as rows."""
-    rows = [(-1, 0, 0, 0) if size is None else size for size in plain]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """What follows from a snapshot and never changes with its room.
-
-    Attributes:
-        plain: of shapes of one plain task, its size.
-        sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
-    """
-
-    asks: tuple[tuple[Ask, ...], ...]
-    singly: tuple[bool, ...]
-    plain: tuple[Size | None, ...]
-    sizes: Amounts
-    network: topology.Topology
-    classes: rankings.Classes
-
-    @classmethod
-    def of(cls, situation: Snapshot) -> "_Fixed":
-        shapes = situation.shapes
-        asks = tuple(
-            tuple(Ask(group, situation.nodes) for group in shape.groups) for shape in shapes
-        )
-        singly = tuple(rankings.is_singly(shape) for shape in shapes)
-        plain = tuple(
-            _size_of(nodes, ask[0]) if single else None
-            for nodes, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
-        )
-        return cls(
-            asks,
-            singly,
-            plain,
-            _sizes(plain),
-            topology.Topology(situation.nodes.domains),
-            rankings.Classes(situation),
-        )
 
 
 class Room:
@@ -125,7 +56,7 @@ class Room:
         self._mix: tuple[snapshots.MixEntry, ...] = situation.mix
         if like is not None:
             self._mix = like._mix  # noqa: SLF001
-        self._fixed: _Fixed = _Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        self._fixed: fixed.Fixed = fixed.Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
         self._before = 0
         self._index_made: states.StateIndex | None = None
         self._planner_made: elements.Planner | None = None
@@ -326,7 +257,7 @@ class Room:
                 return True
         return False
 
-    def _spacious(self, shape: int, size: Size) -> list[int]:
+    def _spacious(self, shape: int, size: fixed.Size) -> list[int]:
         """A node that has room for a task of this size; none: no node has."""
         nodes, cpu, memory, devices = size
         columns = self.stock.columns()

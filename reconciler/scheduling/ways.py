@@ -1,0 +1,250 @@
+"""The ways in which a claim gets room in a cycle, the least disruptive first.
+
+An ask comes in; it starts where there is room, or room that comes free is promised to it, or others
+are moved or evicted for it, or it gets a reservation in time. What was done is charged in the
+ledger and the rooms at once and noted for the result. Whose turn it is, is told by ``schedule``.
+"""
+
+import dataclasses
+
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    blocking,
+    consolidation,
+    eviction,
+    explain,
+    gangs,
+    lines,
+    order,
+)
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Action, Eviction, Placement, TaskPlacement
+from reconciler.scheduling.room import Plan, Room
+
+
+class Ways:
+    """The rooms and accounts of a cycle, and what was done in them.
+
+    Attributes:
+        now, later, first: room now, once all that leaves has left, and when the cycle began.
+        placements, evictions, promised: what was decided.
+        causes: why single claims wait: by job, and whether it is for missing tasks.
+        takers: who got room and on which nodes. stopping: who stops for whom.
+        reserved_in: queues that had their try at a reservation, and how many.
+        queues: the claims of each queue in their order.
+    """
+
+    queues: list[order.Line]
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        self.situation = situation
+        columns = situation.line_columns
+        self.columns = lines.columns_of(situation.lines) if columns is None else columns
+        self.ledger = ledgers.Ledger(situation, self.columns)
+        self.now = Room(situation)
+        self.first = self.now.copy()
+        self.leaving = [holding for holding in situation.holdings if holding.leaving]
+        self.later = self.now
+        if self.leaving:
+            self.later = self.now.copy()
+            gangs.leave(self.later, situation.holdings)
+        self.least = [shape.least for shape in situation.shapes]
+        self.grows = [
+            any(group.count > group.least for group in shape.groups) for shape in situation.shapes
+        ]
+        self.calendar = backfill.Calendar(situation, self.now, self.later)
+        self.prospects = blocking.Prospects(situation, self.ledger, self.calendar, self.columns)
+        self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
+        self.mover = consolidation.Mover(situation, self.later)
+        self.placements: list[Placement] = []
+        self.evictions: list[Eviction] = []
+        self.promised: dict[str, int] = {}
+        self.causes: dict[tuple[str, bool], explain.Cause] = {}
+        self.reserved_in: dict[int, int] = {}
+        self.takers: list[tuple[str, tuple[int, ...]]] = []
+        self.stopping: dict[str, list[str]] = {}
+        self._whys: dict[tuple[int, int, int, bool], str] = {}
+
+    def start(self, ask: asking.Ask, action: Action) -> bool:
+        """Start one element, or grow it by a task, if there is room now."""
+        room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
+        plan = ask.plan(room)
+        why = self._why(ask, room, plan) if plan is not None else ""
+        tasks = ask.place(room) if plan is None else room.take(ask.shape, plan)
+        if tasks is None:
+            return False
+        shape = self.situation.shapes[ask.shape]
+        self.calendar.started(
+            tasks,
+            ask.line.duration_s,
+            room,
+            exclusive=shape.exclusive,
+            matches=shape.matches,
+        )
+        self._charge(ask, tasks)
+        claim, progress = ask.progress.claim, ask.progress
+        if ask.missing:
+            element = claim.elements[0]
+            progress.grown += len(ask.missing)
+            action = "grow"
+        else:
+            element = claim.elements[progress.started]
+            progress.started += 1
+            self._may_grow(ask, element)
+        self.placements.append(Placement(ask.job, element, tasks, action, why))
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
+        return True
+
+    def _why(self, ask: asking.Ask, room: Room, plan: Plan) -> str:
+        """How the nodes of a plan were chosen: the same words for all alike plans of a shape."""
+        parts = plan.parts
+        nodes = len({part.node for part in parts}) if len(parts) > 1 else len(parts)
+        key = (ask.shape, plan.level, nodes, len(parts) > 1)
+        if key not in self._whys:
+            self._whys[key] = room.why(ask.shape, plan)
+        return self._whys[key]
+
+    def _may_grow(self, ask: asking.Ask, element: int) -> None:
+        """An elastic element that starts with its minimum asks for the rest in the same cycle."""
+        if not self.grows[ask.shape] or ask.progress.claim.capped:
+            return
+        groups = self.situation.shapes[ask.shape].groups
+        missing = tuple(
+            (number, index)
+            for number, group in enumerate(groups)
+            for index in range(group.least, group.count)
+        )
+        claim = dataclasses.replace(
+            ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
+        )
+        self.queues[ask.queue].add(ask.progress.line, claim)
+
+    def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+        cpu = memory = gpu = 0
+        for task in tasks:
+            cpu += task.amounts[0]
+            memory += task.amounts[1]
+            gpu += task.amounts[2]
+        self.ledger.charge(ask.queue, (cpu, memory, gpu), firm=ask.firm)
+
+    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free, and what is free beside it, for who can start with it.
+
+        ``always``: also where there is room now, because a limit still stands in the way.
+        """
+        if self.later is self.now or (not always and ask.fits(self.now)):
+            return False  # what fits now waits for a reservation, not for room
+        room = self.calendar.coming_for(ask.line.duration_s)
+        tasks = ask.place(room)
+        if tasks is None:
+            return False
+        if room is not self.later:
+            shape = self.situation.shapes[ask.shape]
+            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        self._promised(ask, tasks, beside_s=ask.line.duration_s)
+        return True
+
+    def _promised(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+    ) -> None:
+        self.clamp(tasks, beside_s=beside_s)
+        self._charge(ask, tasks)
+        if ask.missing:
+            ask.progress.grown += len(ask.missing)
+        else:
+            ask.progress.promised += 1
+        self.promised[ask.job] = self.promised.get(ask.job, 0) + 1
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
+        stopping = tuple(sorted(set(self.stopping.get(ask.job, ()))))
+        self.causes[ask.job, bool(ask.missing)] = explain.Cause(
+            "evictions", subject=ask.job, stopping=stopping
+        )
+
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+        """What was promised of what is free now can't be taken by others."""
+        self.now.clamp(self.later, {task.node for task in tasks})
+        self.calendar.promised(tasks, beside_s=beside_s)
+
+    def _split(self) -> None:
+        """From now on what is coming free differs from what is free."""
+        if self.later is self.now:
+            self.later = self.now.copy()
+            self.calendar.later = self.later
+            self.evictor.later = self.later
+            self.mover.later = self.later
+
+    def _move(self, ask: asking.Ask) -> bool:
+        """Move work together so that the ask fits."""
+        if not self.situation.policy.consolidate or ask.missing or not self.mover.may_find(ask):
+            return False
+        self._split()
+        found = self.mover.find(ask)
+        if found is None:
+            return False
+        tasks, moves = found
+        for move in moves:
+            self.evictions.append(
+                Eviction(
+                    move.holding.job,
+                    move.holding.element,
+                    ask.job,
+                    explain.moved(self.situation, ask.job, move.tasks),
+                    "consolidate",
+                )
+            )
+            self.promised[move.holding.job] = self.promised.get(move.holding.job, 0) + 1
+            self.stopping.setdefault(ask.job, []).append(
+                f"{move.holding.job}[{move.holding.element}]"
+            )
+        self._promised(ask, tasks)
+        return True
+
+    def _evict(self, ask: asking.Ask) -> bool:
+        """Evict those from whom the ask may take."""
+        policy = self.situation.policy
+        if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
+            return False
+        self._split()
+        found = self.evictor.find(ask)
+        if found is None or not found.units:
+            return False  # without victims it would only take what is reserved for others
+        tasks = ask.place(self.later)
+        if tasks is None:  # pragma: no cover - find() has just tried it
+            raise AssertionError(f"{ask.job}: no room after its victims were found")
+        whole = {unit.row for unit in found.units if not unit.spare}
+        for unit in found.units:
+            if unit.spare and unit.row in whole:
+                continue
+            ground = "shrink" if unit.spare else found.ground
+            leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
+            why = explain.evicted(self.situation, self.ledger, ask, unit, found.ground)
+            self.evictions.append(
+                Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
+            )
+            self.stopping.setdefault(ask.job, []).append(unit.name)
+        self._promised(ask, tasks)
+        return True
+
+    def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
+        """Keep room in time for a blocked claim, as far as the policy goes.
+
+        ``again``: it had a reservation, which stays with it whoever came since.
+        """
+        policy = self.situation.policy
+        if policy.backfill == "none" or ask.missing:
+            return None
+        done = self.reserved_in.get(ask.queue, 0)
+        self.reserved_in[ask.queue] = done + 1
+        many = len(self.calendar.reservations) >= policy.depth
+        if policy.backfill == "easy" and not again and (done or many):
+            return None
+        if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
+            return None
+        reservation = self.calendar.reserve(ask)
+        if reservation is None:
+            return None
+        return explain.Cause(
+            "reserved", subject=ask.job, at=reservation.starts_at, ahead=bool(self.takers)
+        )
