@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import beds, situations
+from reconciler import collecting
 from reconciler.model import desired, outcome
 from reconciler.model.resources import Resources
 
@@ -81,6 +82,7 @@ class Bed(beds.Bed):
 def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]:
     """Wall and CPU seconds of the first cycle, and of each steady one."""
     bed = Bed(nodes, jobs, seed)
+    collecting.settle()  # as the controller does
     first = bed.cycle()
     found: dict[str, Any] = {
         "placements": len(bed.running),

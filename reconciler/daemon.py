@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import msgspec
 
-from reconciler import controller, inboxes, logs, metrics
+from reconciler import collecting, controller, inboxes, logs, metrics
 from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
@@ -481,6 +481,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
         notifier.start()
         reading.start()
         server.start()
+        collecting.settle()
         try:
             loop.run()
         finally:

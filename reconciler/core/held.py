@@ -80,7 +80,7 @@ class Held(recalls.Part):
 
     def renew(self, work: desk.Work) -> None:
         """Look again at jobs that may have changed."""
-        for job in sorted(self.take_jobs(work.touched_jobs())):
+        for job in sorted(self.take_jobs(work.changed_jobs())):
             for element in self._of_job.pop(job, ()):
                 self._count(self.entries.pop((job, element)), -1)
                 del self._ordered[bisect.bisect_left(self._ordered, (job, element))]

@@ -125,7 +125,7 @@ class Pending(recalls.Part):
         """Look again at jobs that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
         structure = work.desired.structure
-        changed = self.take_jobs(work.touched_jobs())
+        changed = self.take_jobs(work.changed_jobs())
         promised = set(work.observed.promised)
         changed |= promised | self._promised
         self._promised = promised

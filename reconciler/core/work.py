@@ -240,6 +240,12 @@ class Work:
         """Jobs that may be other than they were observed, or have such attempts."""
         return {attempt.job for attempt in self.attempts.values()} | self.drafts.keys()
 
+    def changed_jobs(self) -> set[str]:
+        """Jobs that are other than they were observed, or have such attempts."""
+        found = {attempt.job for attempt in self.attempts.values()}
+        found.update(name for name, draft in self.drafts.items() if draft.changed)
+        return found
+
     def attempt(self, attempt_id: str) -> records.AttemptRecord | None:
         """An attempt of a try that had not concluded when the cycle began."""
         return self.attempts.get(attempt_id) or self.observed.attempts.get(attempt_id)
