@@ -317,7 +317,8 @@ class Agent:
                 self.state.want_inventory = False
             if response.want_inventory:
                 self.words.again()  # it is a server that knows nothing of this node yet
-            self.carry_out(self.state.answered(response, sent_at))
+            waited_s = processes.boottime() - sent_at
+            self.carry_out(self.state.answered(response, sent_at, waited_s))
 
     def lease_s_min(self) -> float | None:
         """The shortest lease of what is assigned; None when nothing has one."""

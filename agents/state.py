@@ -12,7 +12,7 @@ import msgspec
 from reconciler.model import checks, drift, staging
 from reconciler.model.records import AttemptReport, StopOrder
 from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import Assignment, LogRequest, SyncResponse, TaskTemplate
+from reconciler.model.wire import Assignment, AssignmentSet, LogRequest, SyncResponse, TaskTemplate
 
 #: The most attempts that one request reports; a request that leaves some out is not complete.
 REPORTS_MAX = 20_000
@@ -137,6 +137,8 @@ class NodeState:
         #: How far they are, of those that fetch or are ready, and as what they were told last.
         self.stages: dict[str, AttemptState] = {}
         self._told_stages: dict[str, AttemptState] = {}
+        #: Whether the last set came too late for a lease in it, and was not taken.
+        self._asked_again = False
         self._held: set[str] = set()
         self.poll_s = 5.0
         self._supervised = False
@@ -170,8 +172,13 @@ class NodeState:
             self._changed.add(report.id)
         return [*self._stop_unwanted([report.id for report in news]), ReportNow()] if news else []
 
-    def answered(self, response: SyncResponse, sent_at: float) -> list[Step]:
-        """The controller answered a request that was sent at ``sent_at`` on the boot clock."""
+    def answered(self, response: SyncResponse, sent_at: float, waited_s: float = 0.0) -> list[Step]:
+        """The controller answered a request that was sent at ``sent_at`` on the boot clock.
+
+        ``waited_s``: how long the answer took. Leases count from when the request was sent: a set
+        with one that is half over by then is not taken, since what it starts would be ended at
+        once; the next request asks for it again, and that answer is taken however late it is.
+        """
         if response.epoch < self.epoch:
             return [Complain(
                 f"refused an answer of epoch {response.epoch}: a controller of epoch {self.epoch} "
@@ -186,26 +193,39 @@ class NodeState:
         self.poll_s = response.poll_s
         steps += self._acknowledge(response.acknowledged)
         offered = (response.epoch, response.version)
-        if response.set is not None and offered > self.have:
+        news = response.set
+        if news is not None and offered > self.have and not self._asks_again(news, waited_s):
             self.have = offered
-            self.assignments = {a.attempt: a for a in response.set.assignments}
-            self.templates = response.set.templates
-            self._forgotten &= self.assignments.keys()
-            if response.set.checks != self.checks:
-                self.checks = response.set.checks
-                steps.append(Check(self.checks))
-            if response.set.volumes != self.volumes:
-                self.volumes = response.set.volumes
-                steps.append(Watch(self.volumes))
-            if response.set.remedies != self.remedies:
-                self.remedies = response.set.remedies
-                steps.append(Remedy(response.set.remedies))
-            steps += self._reconcile()
+            steps += self._take(news)
         if response.want_inventory and not self.want_inventory:
             self.want_inventory = True
             steps.append(ReportNow())
         steps += [StreamLog(request) for request in response.log_requests]
         return steps
+
+    def _asks_again(self, news: AssignmentSet, waited_s: float) -> bool:
+        """Whether a set comes too late for a lease in it, and the one before did not."""
+        leases = (template.lease_s for template in news.templates.values())
+        late = any(lease_s is not None and waited_s > lease_s / 2 for lease_s in leases)
+        self._asked_again = late and not self._asked_again
+        return self._asked_again
+
+    def _take(self, news: AssignmentSet) -> list[Step]:
+        """What a set wants is wanted from now on."""
+        steps: list[Step] = []
+        self.assignments = {a.attempt: a for a in news.assignments}
+        self.templates = news.templates
+        self._forgotten &= self.assignments.keys()
+        if news.checks != self.checks:
+            self.checks = news.checks
+            steps.append(Check(self.checks))
+        if news.volumes != self.volumes:
+            self.volumes = news.volumes
+            steps.append(Watch(self.volumes))
+        if news.remedies != self.remedies:
+            self.remedies = news.remedies
+            steps.append(Remedy(news.remedies))
+        return steps + self._reconcile()
 
     # Questions -------------------------------------------------------------------------------
 

@@ -222,6 +222,19 @@ def test_shortest_lease() -> None:
     assert made.lease_s_min() == 900.0
 
 
+def test_a_set_that_comes_late_for_a_lease_in_it_is_asked_for_again_once() -> None:
+    """An idle node's question may be older than the lease of what it is answered with."""
+    made = node()
+    late = answer(assigned())
+    assert acts(made.answered(late, 0.0, waited_s=451.0)) == []
+    assert made.have < (late.epoch, late.version)
+    assert made.lease_s_min() is None
+    assert acts(made.answered(late, 451.0, waited_s=1.0)) == [Start(assigned(), TEMPLATE)]
+    slow = node()
+    slow.answered(late, 0.0, waited_s=451.0)
+    assert acts(slow.answered(late, 451.0, waited_s=451.0)) == [Start(assigned(), TEMPLATE)]
+
+
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
