@@ -26,7 +26,9 @@ from reconciler.model.states import AttemptState
 
 _GPUS, _GI = 8, 2**30
 #: Nodes that report at the same time while they are filled: a cycle answers all that wait for it.
-_AT_ONCE = 100
+_AT_ONCE = 50
+#: How often a report is tried while the loop is too busy to confirm it in time.
+_TRIES = 10
 _POOL = """\
 apiVersion: muster/v1
 kind: Cluster
@@ -101,7 +103,12 @@ class Node:
             gpu_usage=tuple(usage(index, uuid, now) for index, uuid in enumerate(self.uuids)),
         )
         body = msgspec.msgpack.encode(request)
-        status, answer = self.connection.post(f"/v1/nodes/{self.name}/sync", body, 60.0)
+        status, answer = 503, b""
+        for _ in range(_TRIES):
+            status, answer = self.connection.post(f"/v1/nodes/{self.name}/sync", body, 60.0)
+            if status != 503:  # else the loop is busy: agents come again too
+                break
+            time.sleep(1.0)
         if status != 200:
             raise RuntimeError(f"node {self.name}: {status} {answer[:200]!r}")
         told = msgspec.msgpack.decode(answer, type=wire.SyncResponse)

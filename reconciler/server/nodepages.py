@@ -115,15 +115,23 @@ class NodePages:
     async def run(self) -> None:
         """Keep pages up to date until cancelled."""
         while True:
-            due = self.due()
-            if due:
-                began = self._clock()
-                self.take(await asyncio.to_thread(self.make, due))
-                await asyncio.sleep((self._clock() - began) * (1 - PART) / PART)
-                continue
-            self._asked.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_S)
+            try:
+                await self._round()
+            except Exception:  # a defect costs one round, not the pages of all nodes
+                _LOG.exception("the pages of nodes could not be made")
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _round(self) -> None:
+        """Make what is due, and rest in proportion; or wait until something may be."""
+        due = self.due()
+        if due:
+            began = self._clock()
+            self.take(await asyncio.to_thread(self.make, due))
+            await asyncio.sleep((self._clock() - began) * (1 - PART) / PART)
+            return
+        self._asked.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_S)
 
     def due(self) -> list[str]:
         """The next nodes whose pages are to be made; those that somebody waits for first."""
