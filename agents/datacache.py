@@ -92,8 +92,12 @@ class Cache:
     def _put(self, attempt: str, note: Note) -> None:
         path = self._notes_folder / attempt
         fresh = self._notes_folder / f".{attempt}"
-        fresh.write_bytes(msgspec.json.encode(note))
-        fresh.replace(path)
+        try:
+            fresh.write_bytes(msgspec.json.encode(note))
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
         self._notes[attempt] = note
 
     def forget(self, attempt: str) -> None:

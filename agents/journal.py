@@ -50,7 +50,7 @@ class Journal:
         self.pending: list[bytes] = []
         self.must_sync = False
         self.limit = BYTES_MAX
-        self.ahead = 0
+        self.ahead = os.fstat(self.handle).st_blocks * 512
         self.take_room()
 
     def add(self, entry: Record, *, sync: bool) -> None:
@@ -75,8 +75,10 @@ class Journal:
         size = os.fstat(self.handle).st_size
         if _LIBC is None or self.ahead - size >= LEFT_BYTES_MIN:
             return
-        offset, length = ctypes.c_int64(size), ctypes.c_int64(AHEAD_BYTES)
-        if _LIBC(self.handle, _KEEP_SIZE, offset, length) == 0:
+        # from where the last has ended: some file systems give back all of what they fail to extend
+        begin = max(size, self.ahead)
+        length = ctypes.c_int64(size + AHEAD_BYTES - begin)
+        if _LIBC(self.handle, _KEEP_SIZE, ctypes.c_int64(begin), length) == 0:
             self.ahead = size + AHEAD_BYTES
 
     def compact(self, records: list[Record]) -> None:

@@ -148,8 +148,8 @@ class Supervisor:
             return
         try:
             os.mkdir(f"{self.root}/attempts/{name}", 0o700)
-        except FileExistsError:
-            pass
+        except OSError:
+            pass  # it is there, or the disk is full: the record alone keeps it from ever starting
         record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
         self.end(record, order["reason"], message=order.get("message", ""))
 
@@ -316,9 +316,10 @@ class Supervisor:
             if kernel:
                 attempt.record |= used(attempt.record, kernel)
             if kernel.get("oom_kills"):
-                limit = attempt.order["limits"]["memory_bytes"] / 2**20
+                limit = attempt.order.get("limits", {}).get("memory_bytes", 0) / 2**20
                 killed = kernel["oom_kills"]
-                message = f"{killed} of its processes killed for memory: its limit is {limit:g} MiB"
+                which = f"its limit is {limit:g} MiB" if limit else "the node has no more"
+                message = f"{killed} of its processes killed for memory: {which}"
                 if reason == "Exited" and attempt.record.get("exit_code") != 0:
                     reason = "OutOfMemory"
             self.end(attempt.record, reason, message=message)
@@ -368,6 +369,8 @@ class Supervisor:
             self.orders[order["op"]](order, client)
         except (ValueError, KeyError, TypeError) as problem:
             complain(f"an order was not understood: {problem!r}")
+        except Exception:  # those that came with it are to be carried out
+            complain(f"defect in an order: {traceback.format_exc()}")
 
     def publish(self) -> None:
         """Make the turn's ends durable, then tell everyone what changed."""

@@ -35,7 +35,7 @@ TOGETHER = 12
 DISK_MIB = 96
 MIB = 2**20
 #: How long one task may take on a machine that is busy, and the whole to come to rest.
-TASK_S, REST_S = 180.0, 240.0
+TASK_S, REST_S = 120.0, 120.0
 #: Of all tasks, so many come after the last kill: over them the agent's memory is watched.
 QUIET_RATIO = 0.4
 #: By how much it may grow over those.
@@ -183,7 +183,8 @@ class Churn:
         now = time.monotonic()
         for name, (kind, at) in self.begun.items():
             if name not in self.ends and now > at + TASK_S:
-                log = self.node.log.read_text()[-2000:]
+                log = self.node.log.read_text()[-1000:]
+                log += (self.node.root / "supervisor.log").read_text()[-3000:]
                 raise AssertionError(f"{name} ({kind}) has not ended in {TASK_S:g} s: {log}")
 
     def _stop_some(self) -> None:

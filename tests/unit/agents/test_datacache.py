@@ -103,3 +103,19 @@ def test_the_default_limit_is_a_part_of_the_disk(tmp_path: Path) -> None:
     space = os.statvfs(tmp_path)
     expected = int(space.f_blocks * space.f_frsize * datacache.LIMIT_RATIO)
     assert Cache(tmp_path).limit_bytes == expected
+
+
+def test_what_can_not_be_kept_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path, 2**20)
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(OSError, match="No space"):
+            cache.put("a.1", Note())
+    assert cache.note("a.1") is None
+    assert not list((tmp_path / "staging").iterdir())
