@@ -7,9 +7,9 @@ ago goes first. Folders of users are the users' own: nothing in them is followed
 """
 
 import contextlib
+import itertools
 import os
-import shutil
-import stat
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -17,13 +17,18 @@ from typing import Any
 
 import msgspec
 
-from agents import stagehand
+from agents import stagehand, trees
 
 #: Of the file system, where no limit is given; and what is left free of it in any case.
 LIMIT_RATIO = 0.2
 RESERVE_BYTES, RESERVE_RATIO = 2**30, 0.05
 #: Entries of one user that are remembered; a user who has more has made them by hand.
 ENTRIES_MAX = 10_000
+#: Names below all entries of a user that are looked at when an agent starts. What is not measured
+#: by then is deleted: nobody's own files keep others waiting.
+NAMES_MAX = 10_000_000
+#: How long copies wait for what an earlier agent has left to be measured.
+LOAD_S = 60.0
 
 Key = tuple[int, str]
 
@@ -71,7 +76,11 @@ class Cache:
         #: What copies under way were promised, by attempt.
         self._promised: dict[str, int] = {}
         self._notes: dict[str, Note] = {}
-        self._load()
+        #: Set when it is known what an earlier agent has left.
+        self.loaded = threading.Event()
+        self._load_notes()
+        found, gone = self._look()
+        threading.Thread(target=self._load, args=(found, gone), daemon=True).start()
 
     # Notes of attempts -----------------------------------------------------------------------
 
@@ -146,6 +155,8 @@ class Cache:
         Raises:
             OSError: the pin can't be kept.
         """
+        if size_bytes < 0:
+            return "the copy does not say how much it is"
         with self._lock:
             note = self._notes.get(attempt, Note())
             if key not in note.pins:
@@ -153,6 +164,8 @@ class Cache:
             entry = self._entries.get(key)
             if entry is not None:
                 entry.used_at = time.time()
+        if not there:
+            self.loaded.wait(LOAD_S)  # beside the lock
         while not there:
             with self._lock:
                 victim, problem = self._make_room(attempt, size_bytes)
@@ -164,9 +177,9 @@ class Cache:
     def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
         """A copy has ended, one way or the other: measure what is there now, and remove what it
         could not finish."""
-        for uid, name in keys:
-            _delete(self._folder / str(uid) / (name + stagehand.PART))
-        sizes = {key: _size(self._folder / str(key[0]) / key[1]) for key in keys}
+        for key in keys:
+            trees.delete(self._path(key) + stagehand.PART)
+        sizes = {key: trees.measure(self._path(key)).size_bytes for key in keys}
         with self._lock:
             self._promised.pop(attempt, None)
             for key, size in sizes.items():
@@ -178,32 +191,36 @@ class Cache:
         promised = sum(size for name, size in self._promised.items() if name != attempt)
         own = self._promised.get(attempt, 0) + size_bytes
         pinned = {key for note in self._notes.values() for key in note.pins}
+        idle = [key for key in self._entries if key not in pinned]
         used = sum(one.size_bytes for one in self._entries.values())
+        freed = sum(self._entries[key].size_bytes for key in idle)
         space = os.statvfs(self._folder)
         left = space.f_bavail * space.f_frsize - self._reserve - promised
         if used + promised + own <= self.limit_bytes and size_bytes <= left:
             self._promised[attempt] = own
             return None, ""
-        idle = [key for key in self._entries if key not in pinned]
-        if idle:
+        # nothing goes for what would not fit even then
+        fits = used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
+        if idle and fits:
             victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
             del self._entries[victim]
             return victim, ""
         return None, (
-            f"no room on the node's disk: {_mib(size_bytes)} are to be copied, {_mib(used)} of at "
-            f"most {_mib(self.limit_bytes)} are held by tasks, and {_mib(left)} are free"
+            f"no room on the node's disk: {_mib(size_bytes)} are to be copied, {_mib(used - freed)}"
+            f" of at most {_mib(self.limit_bytes)} are held by tasks, and {_mib(left + freed)} are "
+            "free or could be"
         )
+
+    def _path(self, key: Key) -> str:
+        return f"{self._folder}/{key[0]}/{key[1]}"
 
     def _remove(self, key: Key) -> None:
         """Delete what was an entry, under a name that says so."""
-        path = self._folder / str(key[0]) / key[1]
-        gone = path.with_name(path.name + stagehand.GONE)
-        with contextlib.suppress(OSError):
-            path.rename(gone)
-        _delete(gone)
+        trees.delete(_gone(self._path(key)))
 
-    def _load(self) -> None:
-        """Find what an earlier agent has left, and remove what is of no use."""
+    # What an earlier agent has left ----------------------------------------------------------
+
+    def _load_notes(self) -> None:
         for path in self._notes_folder.iterdir():
             try:
                 self._notes[path.name] = _DECODE_NOTE(path.read_bytes())
@@ -212,44 +229,55 @@ class Cache:
         for name in [name for name in self._notes if name.startswith(".")]:
             del self._notes[name]
             (self._notes_folder / name).unlink(missing_ok=True)
+
+    def _look(self) -> tuple[list[Key], list[str]]:
+        """What may be entries, and paths of what is of no use, under names that no copy takes."""
+        found: list[Key] = []
+        gone: list[str] = []
         for home in self._folder.iterdir():
             if not home.name.isdigit() or home.is_symlink():
                 continue
-            for number, path in enumerate(sorted(home.iterdir())):
-                endings = (stagehand.PART, stagehand.GONE)
-                size = None if path.name.endswith(endings) else _size(path)
-                if size is None or number >= ENTRIES_MAX:
-                    _delete(path)
-                    continue
-                used_at = path.stat(follow_symlinks=False).st_mtime
-                self._entries[int(home.name), path.name] = _Entry(size, used_at)
+            # of a user who has put more there the rest is met by the agents after this one
+            with contextlib.suppress(OSError), os.scandir(home) as listed:
+                names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
+                for number, name in enumerate(names):
+                    left = name.endswith((stagehand.PART, stagehand.GONE))
+                    if left or number >= ENTRIES_MAX:
+                        gone.append(_gone(f"{home}/{name}"))
+                    else:
+                        found.append((int(home.name), name))
+        return found, gone
+
+    def _load(self, found: list[Key], gone: list[str]) -> None:
+        """Measure and delete, beside all else. A copy may bring the same entry meanwhile."""
+        names = dict.fromkeys((uid for uid, _ in found), NAMES_MAX)
+        try:
+            for key in found:
+                path = self._path(key)
+                measured = trees.measure(path, min(names[key[0]], trees.NAMES_MAX))
+                names[key[0]] -= measured.names
+                with contextlib.suppress(OSError), self._lock:
+                    if key in self._entries:
+                        continue
+                    if measured.size_bytes is not None:
+                        used_at = os.lstat(path).st_mtime
+                        self._entries[key] = _Entry(measured.size_bytes, used_at)
+                    elif not any(key in note.pins for note in self._notes.values()):
+                        gone.append(_gone(path))
+        finally:
+            self.loaded.set()
+        for path in gone:
+            trees.delete(path)
 
 
-def _size(path: Path) -> int | None:
-    """What a folder takes of the disk; None where it is none. No link is followed."""
-    try:
-        top = os.open(path, stagehand.FOLDER)
-    except OSError:
-        return None
-    total = 0
-    try:
-        for _, _, names, handle in os.fwalk(".", dir_fd=top):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    found = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                    total += found.st_blocks * 512
-    finally:
-        os.close(top)
-    return total
-
-
-def _delete(path: Path) -> None:
-    """Delete what is there, a link as the link that it is."""
+def _gone(path: str) -> str:
+    """Take the name away from what is to be deleted; where it is then."""
+    if path.endswith(stagehand.GONE):
+        return path
+    gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{stagehand.GONE}"  # noqa: PTH120
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(path.stat(follow_symlinks=False).st_mode):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+        os.rename(path, gone)  # noqa: PTH104
+    return gone
 
 
 def _mib(size: int) -> str:

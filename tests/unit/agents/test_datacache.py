@@ -1,15 +1,18 @@
 """The cache of data on a node: bounded, pinned by tasks, found again, and nobody's way out."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agents import datacache, stagehand
+from agents import datacache, stagehand, trees
 from agents.datacache import Cache, Note
 
 UID, GID = os.geteuid(), os.getegid()
 KIB = 1024
+LONG_S = 60.0
 
 
 def fill(cache: Cache, key: str, kib: int = 8) -> Path:
@@ -27,6 +30,32 @@ def add(cache: Cache, attempt: str, key: str, kib: int = 8) -> str:
         fill(cache, key, kib)
     cache.settle(attempt, ((UID, key),))
     return problem
+
+
+def found_again(root: Path, limit_bytes: int = 2**20) -> Cache:
+    """A cache of another agent, that has found what is there."""
+    cache = Cache(root, limit_bytes)
+    assert cache.loaded.wait(LONG_S)
+    return cache
+
+
+def wait_for(said: Callable[[], bool]) -> None:
+    until = time.monotonic() + LONG_S
+    while not said():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def nest(folder: Path, depth: int, name: str = "d") -> None:
+    """Folders below each other, deeper than any path is long."""
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=handle)
+        below = os.open(name, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.close(handle)
 
 
 def entries(root: Path) -> set[str]:
@@ -62,6 +91,75 @@ def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path)
     assert cache.claim("a.4", (UID, "k3"), 16 * KIB, there=False) == ""
 
 
+def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 40 * KIB)
+    for number in range(4):
+        assert add(cache, f"a.{number}", f"k{number}") == ""
+    for number in range(3):
+        cache.forget(f"a.{number}")
+    problem = cache.claim("b.1", (UID, "big"), 36 * KIB, there=False)
+    assert "no room on the node's disk" in problem
+    assert "8 MiB" not in problem
+    assert "0.007812 MiB of at most 0.03906 MiB are held by tasks" in problem
+    # what a copy under way was promised is never freed either
+    assert cache.claim("b.2", (UID, "some"), 8 * KIB, there=False) == ""
+    assert "no room" in cache.claim("b.3", (UID, "more"), 28 * KIB, there=False)
+    assert entries(tmp_path) == {"k0", "k1", "k2", "k3"}
+    assert cache.claim("b.3", (UID, "more"), 24 * KIB, there=False) == ""
+    assert entries(tmp_path) == {"k3"}
+
+
+def test_a_copy_can_not_make_room_by_what_it_says(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 24 * KIB)
+    assert "does not say" in cache.claim("a.1", (UID, "k0"), -(2**50), there=False)
+    assert "no room" in cache.claim("a.1", (UID, "k1"), 25 * KIB, there=False)
+
+
+@pytest.mark.parametrize("name", ["deep", f"deep{stagehand.PART}", f"deep{stagehand.GONE}"])
+def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> None:
+    cache = Cache(tmp_path, 2**20)
+    add(cache, "a.1", "k0")
+    nest(Path(cache.home(UID, GID)) / name, 3_000)
+    again = found_again(tmp_path)
+    assert again.size_bytes == 8 * KIB
+    wait_for(lambda: entries(tmp_path) == {"k0"})
+
+
+def test_a_start_waits_for_no_count_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path, 2**20)
+    for key in ("k0", "k1", "k2"):
+        fill(cache, key)
+    monkeypatch.setattr(datacache, "NAMES_MAX", 5)  # of an entry: the folder and its file
+    again = found_again(tmp_path)
+    assert again.size_bytes == 16 * KIB
+    wait_for(lambda: entries(tmp_path) == {"k0", "k1"})
+    monkeypatch.setattr(datacache, "ENTRIES_MAX", 1)
+    assert found_again(tmp_path).size_bytes == 8 * KIB
+    wait_for(lambda: entries(tmp_path) == {"k0"})
+
+
+def test_trees_are_deleted_in_bounds_and_without_their_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    top = tmp_path / "top"
+    nest(top, 2 * trees.DEPTH_MAX + 1)
+    nest(top, 3, "e")
+    (top / "link").symlink_to(outside)
+    (top / "d" / "link").symlink_to(outside)
+    for number in range(10):
+        (top / "e" / f"file{number}").touch()
+    assert trees.measure(str(top)).size_bytes is None
+    assert not trees.delete(str(top), names_max=5)
+    assert top.exists()
+    assert trees.delete(str(top))
+    assert not top.exists()
+    assert trees.delete(str(top))
+    assert (outside / "precious").exists()
+
+
 def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 2**20)
     add(cache, "a.1", "k0")
@@ -71,8 +169,8 @@ def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) 
     cache.put("a.2", kept)
     (tmp_path / "staging" / ".a.3").write_text("half")
     (tmp_path / "staging" / "a.4").write_text("{broken")
-    again = Cache(tmp_path, 2**20)
-    assert entries(tmp_path) == {"k0"}
+    again = found_again(tmp_path)
+    wait_for(lambda: entries(tmp_path) == {"k0"})
     assert again.size_bytes == cache.size_bytes == 8 * KIB
     assert again.note("a.2") == kept
     again.keep({"a.2"})
@@ -92,10 +190,10 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
         (home / "k0").symlink_to(outside)
     else:
         (fill(cache, "k0") / "data" / "more").symlink_to(outside)
-    cache = Cache(tmp_path, 12 * KIB)
+    cache = found_again(tmp_path, 12 * KIB)
     assert cache.size_bytes == (0 if kind == "entry" else 8 * KIB)
     assert add(cache, "a.1", "k1", 12) == ""
-    assert entries(tmp_path) == {"k1"}
+    wait_for(lambda: entries(tmp_path) == {"k1"})
     assert (outside / "precious").exists()
 
 

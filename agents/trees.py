@@ -1,0 +1,134 @@
+"""Folders that somebody else fills, measured and deleted: no link is followed, and nothing that
+was put there, however deep or many, costs more than was set for it.
+
+Every step goes from the handle of one folder to a name in it, so that what is moved meanwhile
+leads nowhere. As many handles are open as a tree is deep, up to a limit; nothing recurs.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from typing import Self
+
+import msgspec
+
+#: Folders below each other, and names in all of a tree, of what is still measured.
+DEPTH_MAX, NAMES_MAX = 64, 1_000_000
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Levels:
+    """The folders from the top of a tree to where a walk is, each open. Leaving closes them."""
+
+    def __init__(self, path: str) -> None:
+        self.handles = [os.open(path, FOLDER)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self.handles:
+            os.close(self.handles.pop())
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def down(self, name: str) -> None:
+        """Go to a folder in the one where the walk is."""
+        self.handles.append(os.open(name, FOLDER, dir_fd=self.handles[-1]))
+
+    def up(self) -> None:
+        """Go back to the one above."""
+        os.close(self.handles.pop())
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What the files of a folder take of the disk, and how many names were looked at for that.
+    ``size_bytes`` is None where there is no folder, or one that is deeper than ``DEPTH_MAX``, has
+    more names than were allowed, or can't be read."""
+
+    size_bytes: int | None
+    names: int
+
+
+def measure(path: str, names_max: int = NAMES_MAX) -> Measured:
+    """How much a folder holds."""
+    total = count = 0
+    try:
+        with _Levels(path) as levels, contextlib.ExitStack() as opened:
+            listings = [opened.enter_context(os.scandir(levels.handles[-1]))]
+            while listings:
+                entry = next(listings[-1], None)
+                if entry is None:
+                    listings.pop().close()
+                    levels.up()
+                    continue
+                count += 1
+                if count > names_max:
+                    return Measured(None, count)
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_symlink():
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                        continue
+                    if len(levels) >= DEPTH_MAX:
+                        return Measured(None, count)
+                    levels.down(entry.name)
+                    listings.append(opened.enter_context(os.scandir(levels.handles[-1])))
+    except OSError:
+        return Measured(None, count)
+    return Measured(total, count)
+
+
+def delete(path: str, names_max: int = NAMES_MAX) -> bool:
+    """Delete what is there, a link as the link that it is; whether nothing is left of it.
+
+    What is deeper than ``DEPTH_MAX`` is moved up and deleted from there.
+    """
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)  # noqa: PTH108
+            return True
+        with _Levels(path) as levels:
+            names: list[str] = []
+            left = names_max
+            while levels.handles:
+                here = levels.handles[-1]
+                below, count = _delete_files(here, left)
+                left -= count
+                if left <= 0:
+                    return False
+                if below is None:
+                    levels.up()
+                    if names:
+                        os.rmdir(names.pop(), dir_fd=levels.handles[-1])
+                elif len(levels) >= DEPTH_MAX:
+                    fresh = f".{secrets.token_hex(8)}"
+                    os.rename(below, fresh, src_dir_fd=here, dst_dir_fd=levels.handles[0])
+                else:
+                    levels.down(below)
+                    names.append(below)
+        os.rmdir(path)  # noqa: PTH106
+    except FileNotFoundError:
+        return not os.path.lexists(path)
+    except OSError:
+        return False
+    return True
+
+
+def _delete_files(handle: int, most: int) -> tuple[str | None, int]:
+    """Delete what a folder has before its first folder: that one's name, and how many were seen."""
+    count = 0
+    with contextlib.suppress(OSError):
+        os.fchmod(handle, 0o700)
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            count += 1
+            if count > most:
+                break
+            if entry.is_dir(follow_symlinks=False):
+                return entry.name, count
+            os.unlink(entry.name, dir_fd=handle)
+    return None, count
