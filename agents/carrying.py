@@ -306,7 +306,7 @@ class Carrier:
         fetching = step.attempt in self._fetching
         self._fetching.discard(step.attempt)
         staged = self.stager.give_up(step.attempt)
-        self.stager.stop(step.attempt)
+        self.stager.stop(step.attempt, step.reason, step.grace_s)
         if self.images.give_up(step.attempt) or fetching or staged:
             return refusal(step.attempt, step.reason, "stopped while what it needs was fetched")
         return {

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from agents import stagehand, trees
+from reconciler.model.states import EndReason
 
 #: Of the file system, where no limit is given; and what is left free of it in any case.
 LIMIT_RATIO = 0.2
@@ -37,13 +38,14 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of an attempt: entries that it needs, and what is to be copied out of it.
 
     ``outs`` is the order for that, without credentials, None for nothing; ``done`` whether it was
-    carried out, with ``problem`` where it could not be.
+    carried out, with ``problem`` where it could not be, and ``reason`` where that was for an order.
     """
 
     pins: tuple[Key, ...] = ()
     outs: dict[str, Any] | None = None
     done: bool = False
     problem: str = ""
+    reason: EndReason | None = None
 
 
 _DECODE_NOTE = msgspec.json.Decoder(Note).decode

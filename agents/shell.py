@@ -330,6 +330,7 @@ class Agent:
     def carry_out(self, steps: list[state.Step]) -> None:
         """Do what the state machine decided, orders to the supervisor in one message."""
         orders: list[dict[str, Any]] = []
+        renewed_at: float | None = None
         for step in steps:
             match step:
                 case state.Start():
@@ -348,12 +349,15 @@ class Agent:
                     epochs.save(self.root, epoch)
                 case state.Renew(at):
                     orders.append({"op": "renew", "at": at})
+                    renewed_at = at
                 case _:
                     self._do(step)
         if any(order["op"] == "start" for order in orders):
             crashpoints.reach("sent-not-spawned")
         if orders:
             self._give(orders)
+        if renewed_at is not None:  # after the stops of what is not this node's any more
+            self.carrier.stager.renewed(renewed_at)
 
     def _do(self, step: state.Step) -> None:
         """Do what the supervisor has no part in."""

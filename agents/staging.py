@@ -7,18 +7,20 @@ and go to its standard input.
 """
 
 import contextlib
+import functools
 import json
+import math
 import os
 import re
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from agents import datacache, stagehand, vault
+from agents import datacache, dialogue, processes, stagehand, vault
 from reconciler.model import decoding
 from reconciler.model import staging as plans
 from reconciler.model.records import AttemptReport, NodeUsage
@@ -26,6 +28,13 @@ from reconciler.model.states import AttemptState, EndReason
 
 #: Copies that go on at the same time, of all users.
 TOGETHER_MAX = 2
+#: How often who waits for its turn looks at the clock, and copies that can't be killed beside which
+#: another one is still begun.
+LOOK_S, HUNG_MAX = 1.0, 16
+#: Ends of attempts in whose place another one may run already: nothing of them is copied out.
+GIVEN_AWAY = frozenset({EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST})
+#: Ends of tasks that nobody has told to leave.
+OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY})
 #: What a copy may learn of the agent's own environment: where certificates and proxies are.
 PASSED_ON = (
     *("LANG", "LC_ALL", "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
@@ -41,7 +50,9 @@ Told = Callable[[str, dict[str, str]], None]
 
 class Wanted(msgspec.Struct, frozen=True):
     """What is copied for one attempt. ``user`` is as in orders, None: the agent's own; ``name``,
-    ``uid`` and ``gid`` are those of the user either way. ``words`` fill the placeholders."""
+    ``uid`` and ``gid`` are those of the user either way. ``words`` fill the placeholders.
+    ``lease_s``: for how long the attempt is this node's after each renewal, None: for ever;
+    ``grace_s``: what one has that is told to leave, where it is not told how long."""
 
     plan: plans.Plan
     user: dict[str, Any] | None
@@ -49,22 +60,45 @@ class Wanted(msgspec.Struct, frozen=True):
     uid: int
     gid: int
     words: dict[str, str]
+    lease_s: float | None = None
+    grace_s: float = 0.0
 
 
 _convert_wanted = decoding.converter(Wanted)
 
 
 class _Copy:
-    """One copy under way. ``note`` is what is told of it."""
+    """One copy, that waits or goes on. ``note`` is what is told of it; ``why`` is set when it is
+    to end, ``reason`` when that was for an order. ``home``: whose entries it makes.
+    """
 
-    def __init__(self, note: str) -> None:
+    def __init__(self, note: str, *, home: int | None = None, lease_s: float | None = None) -> None:
         self.note = note
-        self.process: subprocess.Popen[bytes] | None = None
-        self.given_up = False
+        self.home = home
+        self.lease_s = lease_s
+        self.child: dialogue.Child | None = None
+        self.why = ""
+        self.reason: EndReason | None = None
+        #: Moments of the monotonic clock: when it has to have ended.
+        self.leave_at = math.inf
+        self.late_at = math.inf
+        self.timeout_s = 0.0
+        #: Its lease ran out while it went on: it is done again if the attempt is still this node's.
+        self.lost = False
 
-    def is_given_up(self) -> bool:
-        """Whether nobody wants it any more by now."""
-        return self.given_up
+    def look(self) -> None:
+        """Say why it is to end, when its time is over."""
+        now = time.monotonic()
+        if not self.why and now >= self.leave_at:
+            self.why = "the time was over in which the task had to leave"
+        if not self.why and now >= self.late_at:
+            self.why = f"it was not done in {self.timeout_s:g} s (stage.timeout)"
+
+    def end(self, why: str) -> None:
+        """Nobody wants it any more."""
+        self.why = self.why or why
+        if self.child is not None:
+            self.child.kill()
 
 
 class Stager:
@@ -82,9 +116,17 @@ class Stager:
         self._root = root
         self._vault = secrets
         self._lock = threading.Lock()
-        self._turns = threading.Semaphore(TOGETHER_MAX)
-        #: One copy in at a time of a user: no two make the same entry.
-        self._homes: dict[int, threading.Lock] = {}
+        self._changed = threading.Condition(self._lock)
+        #: Copies that wait for their turn, first come first, and those that have it. One copy in
+        #: at a time of a user: no two make the same entry.
+        self._queue: list[_Copy] = []
+        self._busy: list[_Copy] = []
+        #: Those that can't be killed: their turn is another's.
+        self._hung: list[dialogue.Child] = []
+        #: When leases were renewed, on the boot clock; nothing is known before the first time.
+        self._renewed_at = -math.inf
+        #: How long attempts have that were told to leave.
+        self._graces: dict[str, float] = {}
         self._ins: dict[str, _Copy] = {}
         self._outs: dict[str, _Copy] = {}
 
@@ -106,7 +148,8 @@ class Stager:
     def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
         """Have ``told`` called, from another thread, when the data is there or can't be had."""
         with self._lock:
-            copy = self._ins[attempt] = _Copy("waiting for its turn to copy data")
+            copy = _Copy("waiting for its turn to copy data", home=wanted.uid)
+            self._ins[attempt] = copy
 
         def work() -> None:
             found: dict[str, str] = {}
@@ -119,7 +162,7 @@ class Stager:
             with self._lock:
                 if self._ins.get(attempt) is copy:
                     del self._ins[attempt]
-            if not copy.given_up:
+            if copy.why != STOPPED:
                 told(problem, found)
 
         threading.Thread(target=work, daemon=True).start()
@@ -130,7 +173,8 @@ class Stager:
             copy = self._ins.pop(attempt, None)
             if copy is None:
                 return False
-            _end(copy)
+            copy.end(STOPPED)
+            self._changed.notify_all()
         return True
 
     def waiting(self) -> dict[str, str]:
@@ -164,9 +208,7 @@ class Stager:
         def moved(count: int) -> None:
             copy.note = f"copying data, {_gib(count)} of {_gib(total)}"
 
-        with self._lock:
-            own = self._homes.setdefault(wanted.uid, threading.Lock())
-        with own, self._turns:
+        with self._turn(copy):
             try:
                 problem, done = self._run(order, wanted, copy, listed, moved)
             finally:
@@ -187,11 +229,15 @@ class Stager:
     def _hold(self, report: AttemptReport, told: Callable[[AttemptReport], None]) -> AttemptReport:
         if report.state is not AttemptState.ENDED:
             return report
+        with self._lock:
+            grace_s = self._graces.pop(report.id, None)
         note = self.cache.note(report.id)
         if note is None or note.outs is None or report.started_at is None:
             return report
         if note.done:
-            return _ended(report, note.problem)
+            return _ended(report, note.problem, note.reason)
+        if report.end_reason in GIVEN_AWAY:
+            return report
         wanted = _convert_wanted(note.outs)
         well = report.end_reason is EndReason.EXITED and report.exit_code == 0
         outs = [one for one in wanted.plan.outs if well or one.when == "always"]
@@ -199,7 +245,11 @@ class Stager:
             return report
         with self._lock:
             if report.id not in self._outs:
-                copy = self._outs[report.id] = _Copy("copying out what it has left")
+                copy = _Copy("copying out what it has left", lease_s=wanted.lease_s)
+                self._outs[report.id] = copy
+                if report.end_reason not in OF_ITSELF:
+                    given_s = wanted.grace_s if grace_s is None else grace_s
+                    copy.leave_at = time.monotonic() + given_s
                 arguments = (report, wanted, outs, copy, told)
                 threading.Thread(target=self._deliver, args=arguments, daemon=True).start()
             said = self._outs[report.id].note
@@ -208,12 +258,27 @@ class Stager:
             end_reason=None, message=said,
         )  # fmt: skip
 
-    def stop(self, attempt: str) -> None:
-        """What an attempt has left is not to be copied out any more."""
+    def stop(self, attempt: str, reason: EndReason, grace_s: float | None) -> None:
+        """An attempt is told to leave: what it has left is copied out within ``grace_s``. None:
+        it is not this node's any more, and nothing of it is."""
+        note = self.cache.note(attempt)
         with self._lock:
             copy = self._outs.get(attempt)
-            if copy is not None:
-                _end(copy)
+            if copy is None:
+                if note is not None and note.outs is not None and not note.done:
+                    self._graces[attempt] = grace_s or 0.0
+                return
+            copy.reason = reason
+            copy.leave_at = min(copy.leave_at, time.monotonic() + (grace_s or 0.0))
+            if grace_s is None:
+                copy.end(STOPPED)
+            self._changed.notify_all()
+
+    def renewed(self, at: float) -> None:
+        """The leases of this node's attempts were renewed as of a moment of the boot clock."""
+        with self._lock:
+            self._renewed_at = max(self._renewed_at, min(at, processes.boottime()))
+            self._changed.notify_all()
 
     def _deliver(
         self,
@@ -237,18 +302,35 @@ class Stager:
             def moved(count: int) -> None:
                 copy.note = f"copying out, {_gib(count)} so far"
 
-            with self._turns:
-                problem, _ = self._run(order, wanted, copy, lambda _: "", moved)
+            problem = self._copy_out(order, wanted, copy, moved)
         except (OSError, vault.SecretError) as failure:
             problem = str(failure)
         except Exception as failure:  # the end has to be told, whatever it is
             problem = f"{failure!r}"
         note = self.cache.note(report.id) or datacache.Note()
+        note = msgspec.structs.replace(note, done=True, problem=problem, reason=copy.reason)
         with contextlib.suppress(OSError):
-            self.cache.put(report.id, msgspec.structs.replace(note, done=True, problem=problem))
+            self.cache.put(report.id, note)
         with self._lock:
             self._outs.pop(report.id, None)
-        told(_ended(report, problem))
+        told(_ended(report, problem, copy.reason))
+
+    def _copy_out(
+        self,
+        order: dict[str, Any],
+        wanted: Wanted,
+        copy: _Copy,
+        moved: Callable[[int], None],
+    ) -> str:
+        """Copy while the attempt is this node's, from the start again after a lease that was lost:
+        what is there already is replaced by the same. What went wrong."""
+        while True:
+            with self._turn(copy):
+                problem, _ = self._run(order, wanted, copy, lambda _: "", moved)
+            if copy.why or not copy.lost:
+                return problem
+            copy.lost = False
+            copy.note = "waiting for the controller before what it has left is copied out"
 
     def with_usage(self, usage: NodeUsage) -> NodeUsage:
         """What a node uses, with what copies have to do with it."""
@@ -276,65 +358,55 @@ class Stager:
         moved: Callable[[int], None],
     ) -> tuple[str, dict[str, list[str]]]:
         """Have a stagehand carry out an order: what went wrong, and where things are."""
-        as_user: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         user = wanted.user
         if user is not None:
-            as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+            more = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+        more["env"] = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         with self._lock:
-            if copy.given_up:
-                return STOPPED, {}
-            copy.process = process = subprocess.Popen(
+            if copy.why:
+                return copy.why, {}
+            self._hung = [one for one in self._hung if not one.is_gone()]
+            if len(self._hung) >= HUNG_MAX:
+                return f"{HUNG_MAX} copies before it hang and can't be killed", {}
+            copy.timeout_s = wanted.plan.timeout_s
+            copy.late_at = time.monotonic() + copy.timeout_s
+            copy.child = child = dialogue.Child(
                 [sys.executable, "-I", stagehand.__file__],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
-                cwd="/", start_new_session=True, **as_user,
+                functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
             )  # fmt: skip
-        late = threading.Event()
-
-        def expire() -> None:
-            late.set()
-            process.kill()
-
-        limit = threading.Timer(wanted.plan.timeout_s, expire)
-        limit.daemon = True
-        limit.start()
         try:
-            problem, done = self._converse(process, order, listed, moved)
+            problem, done = self._converse(child, order, listed, moved)
+        except dialogue.OverError:
+            problem, done = STOPPED, {}
         finally:
-            limit.cancel()
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
-        if copy.is_given_up():
-            return STOPPED, {}
-        if late.is_set():
-            return f"it was not done in {wanted.plan.timeout_s:g} s (stage.timeout)", {}
+            copy.late_at = math.inf
+            with self._lock:
+                copy.child = None
+            if not child.end():
+                with self._lock:
+                    self._hung.append(child)
+        if copy.why or copy.lost:
+            return copy.why, {}
         return problem[: plans.MESSAGE_CHARACTERS_MAX], done
 
     def _converse(
         self,
-        process: "subprocess.Popen[bytes]",
+        child: dialogue.Child,
         order: dict[str, Any],
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],
     ) -> tuple[str, dict[str, list[str]]]:
-        assert process.stdin is not None  # noqa: S101 - asked for
-        assert process.stdout is not None  # noqa: S101 - asked for
-        before, news_of = 0, process.stdout
+        before = 0
         try:
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-            for line in iter(lambda: news_of.readline(LINE_BYTES_MAX), b""):
+            child.say(json.dumps(order).encode())
+            for line in iter(child.hear, b""):
                 news = json.loads(line)
                 if "listed" in news:
                     problem = listed(news["listed"])
                     if problem:
                         return problem, {}
-                    process.stdin.write(b"go\n")
-                    process.stdin.flush()
+                    child.say(b"go")
                     continue
                 end = news.get("done") or news
                 count = int(end.get("moved", before))
@@ -348,8 +420,49 @@ class Stager:
                 moved(count)
         except (OSError, ValueError, KeyError, TypeError) as problem:
             return f"the copy ended: {problem}", {}
-        status = process.wait()
-        return f"the copy ended with status {status}", {}
+        return f"the copy ended with status {child.leave()}", {}
+
+    # Turns -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _turn(self, copy: _Copy) -> Iterator[None]:
+        """Wait until a copy may go on, or is not wanted any more."""
+        with self._changed:
+            self._queue.append(copy)
+            while self._next() is not copy:
+                copy.look()
+                if copy.why:
+                    break
+                self._changed.wait(LOOK_S)
+            self._queue.remove(copy)
+            if not copy.why:
+                self._busy.append(copy)
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                if copy in self._busy:
+                    self._busy.remove(copy)
+                self._changed.notify_all()
+
+    def _next(self) -> _Copy | None:
+        """Whose turn it is."""
+        if len(self._busy) >= TOGETHER_MAX:
+            return None
+        homes = {one.home for one in self._busy if one.home is not None}
+        fit = (one for one in self._queue if one.home not in homes and self._has_lease(one))
+        return next(fit, None)
+
+    def _has_lease(self, copy: _Copy) -> bool:
+        return copy.lease_s is None or processes.boottime() < self._renewed_at + copy.lease_s
+
+    def _is_over(self, copy: _Copy) -> bool:
+        """Whether a copy that goes on is to end."""
+        copy.look()
+        if not self._has_lease(copy):
+            copy.lost = True
+        return copy.lost or bool(copy.why)
 
 
 def filled(text: str, words: dict[str, str]) -> str:
@@ -359,22 +472,17 @@ def filled(text: str, words: dict[str, str]) -> str:
     return text
 
 
-def _end(copy: _Copy) -> None:
-    copy.given_up = True
-    if copy.process is not None:
-        copy.process.kill()
-
-
-def _ended(report: AttemptReport, problem: str) -> AttemptReport:
-    """An end whose copy out has ended; a task that did well and left nothing has not."""
+def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> AttemptReport:
+    """An end whose copy out has ended; a task that did well and left nothing has not. ``reason``:
+    of the order by which it could not be copied."""
     if not problem:
         return report
     message = f"what it left could not be copied out: {problem}"
-    reason = report.end_reason
-    if reason is EndReason.EXITED and report.exit_code == 0:
-        reason = EndReason.STAGE_FAILED
+    end = report.end_reason
+    if end is EndReason.EXITED and report.exit_code == 0:
+        end = reason or EndReason.STAGE_FAILED
     told = f"{report.message}; {message}" if report.message else message
-    return msgspec.structs.replace(report, end_reason=reason, message=told)
+    return msgspec.structs.replace(report, end_reason=end, message=told)
 
 
 def _gib(size: int) -> str:

@@ -247,7 +247,10 @@ def wanted_data(
         "group": template.group, "index": str(assignment.index), "try": str(assignment.try_number),
     }  # fmt: skip
     switched = switch_to(user) if user.switch else None
-    return staging.Wanted(template.stage, switched, user.name, user.uid, user.gid, words)
+    return staging.Wanted(
+        template.stage, switched, user.name, user.uid, user.gid, words,
+        template.lease_s, template.grace_s,
+    )  # fmt: skip
 
 
 def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
