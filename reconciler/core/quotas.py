@@ -133,6 +133,10 @@ class Accounts:
     ) -> int:
         """How many of the elements that room is kept for may start; they are counted.
 
+        ``spec.jobs.pending`` is not asked about: these were among the considered ones when the room
+        was promised to them. A quota may so have one job more considered than it names; the room
+        that it waited for would otherwise be taken by others, and it would wait for ever.
+
         Args:
             spec, tasks: as for :meth:`admit`, which is to be asked about the others afterwards.
             elements: for how many room is kept.

@@ -26,8 +26,10 @@ from reconciler.notices import messages, secrets
 
 log = logging.getLogger("muster.notices")
 
-#: The most notices that wait; the oldest gives way.
+#: The most notices that wait; the oldest of a job gives way, or else the oldest.
 QUEUE_MAX = 1000
+#: The most news of one reason that a channel gets at once; what is more is for `muster events`.
+AT_ONCE_MAX = 200
 #: The most deliveries that are remembered.
 REMEMBERED_MAX = 2000
 #: How often one is tried, and the first and the longest wait between two tries.
@@ -40,6 +42,7 @@ ANSWER_BYTES_MAX = 2048
 
 Result = Literal["sent", "failed", "dropped"]
 _Key = tuple[str, ...]
+_JOB = "Job/"
 
 
 class _Waiting(msgspec.Struct):
@@ -86,6 +89,7 @@ class Notifier:
         self._of: dict[_Key, dict[_Key, None]] = {}
         for key in self._done:
             self._of.setdefault(key[:2], {})[key] = None
+        #: What is under way; None also once it is forgotten meanwhile.
         self._sending: _Key | None = None
         self._channels: dict[str, desired.Channel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
@@ -109,19 +113,35 @@ class Notifier:
         """Have every channel told that wants to hear it; returns at once.
 
         News of an object takes the place of older news of the same one that still waits. What was
-        told is not told again, until the opposite has been.
+        told is not told again, until the opposite has been. Of one reason each channel gets the
+        first ``AT_ONCE_MAX``; the others are dropped, counted and logged.
         """
+        added: collections.Counter[tuple[str, str]] = collections.Counter()
+        beyond: collections.Counter[tuple[str, str]] = collections.Counter()
         with self._changed:
             self._channels = {one.name: one for one in channels}
             for notice in notices:
                 for channel in self._channels.values():
                     self._forget_opposite(channel, notice)
-                    if messages.is_wanted(channel, notice):
-                        self._put(_Waiting(channel, notice))
+                    one = _Waiting(channel, notice)
+                    if not messages.is_wanted(channel, notice) or self._is_known(one.key):
+                        continue
+                    of = (channel.name, notice.reason)
+                    if added[of] < AT_ONCE_MAX:
+                        self._put(one)
+                        added[of] += 1
+                    else:
+                        self._count(channel.name, "dropped")
+                        beyond[of] += 1
             gone = [key for key in self._waiting if key[0] not in self._channels]
             for key in gone:
                 self._forget(key)
             self._changed.notify_all()
+        for (name, reason), count in beyond.items():
+            log.warning(
+                "channel %s is told of %d %s at once; %d more are dropped: see `muster events`",
+                *(name, AT_ONCE_MAX, reason, count),
+            )
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many deliveries came to which end, by channel; zeros for channels in force."""
@@ -148,6 +168,8 @@ class Notifier:
                 self._forget(key)
 
     def _forget(self, key: _Key) -> None:
+        if key == self._sending:  # it arrives as what was so, and may be told anew
+            self._sending = None
         self._done.pop(key, None)
         self._waiting.pop(key, None)
         known = self._of.get(key[:2], {})
@@ -155,14 +177,19 @@ class Notifier:
         if not known:
             self._of.pop(key[:2], None)
 
+    def _is_known(self, key: _Key) -> bool:
+        return key in self._done or key in self._waiting or key == self._sending
+
     def _put(self, one: _Waiting) -> None:
-        if one.key in self._done or one.key in self._waiting or one.key == self._sending:
-            return
-        while len(self._waiting) >= QUEUE_MAX:
-            oldest = next(iter(self._waiting))
-            self._forget(oldest)
-            self._count(oldest[0], "dropped")
-            log.warning("%d notices wait: that of %s is dropped", QUEUE_MAX, " ".join(oldest))
+        if len(self._waiting) >= QUEUE_MAX:
+            least = self._least(self._waiting)
+            if one.notice.object.startswith(_JOB) and not least[1].startswith(_JOB):
+                least = one.key
+            self._forget(least)
+            self._count(least[0], "dropped")
+            log.warning("%d notices wait: that of %s is dropped", QUEUE_MAX, " ".join(least))
+            if least == one.key:
+                return
         self._waiting[one.key] = one
         self._of.setdefault(one.key[:2], {})[one.key] = None
         heapq.heappush(self._due, (self._monotonic(), next(self._order), one.key))
@@ -182,11 +209,11 @@ class Notifier:
                 with self._changed:
                     self._count(one.channel.name, "failed")
             with self._changed:
-                self._sending = None
+                holds, self._sending = self._sending == one.key, None
                 if wait_s is None:
-                    if one.key not in self._done and one.key not in self._waiting:
+                    if not self._is_known(one.key):
                         self._forget(one.key)
-                elif one.channel.name in self._channels:
+                elif holds and one.channel.name in self._channels:
                     self._waiting.setdefault(one.key, one)
                     self._of.setdefault(one.key[:2], {})[one.key] = None
                     at = self._monotonic() + wait_s
@@ -221,10 +248,11 @@ class Notifier:
         if 200 <= status < 300:
             with self._changed:
                 self._count(one.channel.name, "sent")
-                self._done[one.key] = None
-                self._of.setdefault(one.key[:2], {})[one.key] = None
+                if self._sending == one.key:  # else its opposite came while it was on its way
+                    self._done[one.key] = None
+                    self._of.setdefault(one.key[:2], {})[one.key] = None
                 while len(self._done) > REMEMBERED_MAX:
-                    self._forget(self._least())
+                    self._forget(self._least(self._done))
                 told_of = [list(key) for key in self._done]
             self._remember(told_of)
             return None
@@ -243,10 +271,11 @@ class Notifier:
         wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (one.tries - 1))
         return max(wait_s * (0.5 + 0.5 * self._random()), min(after_s or 0.0, WAIT_S_MAX))
 
-    def _least(self) -> _Key:
-        """What was told that matters least: the oldest of a job, which are many, or of all."""
-        jobs = (key for key in self._done if key[1].startswith("Job/"))
-        return next(jobs, None) or next(iter(self._done))
+    @staticmethod
+    def _least(keys: Iterable[_Key]) -> _Key:
+        """Which of some matters least: the oldest of a job, which are many, or of all."""
+        listed = list(keys)
+        return next((key for key in listed if key[1].startswith(_JOB)), listed[0])
 
     # --- what was told --------------------------------------------------------------------------
 

@@ -4,18 +4,18 @@ The outcome of a cycle and what was known before it come in, notices come out, e
 channels choose by: the queue and owner of a job, the pool of a node. The revision in force is part
 of each, so that the same news of one object is told once for as long as the same commit is in
 force; what is no longer so (a node that is back) is told as the opposite, after which it may be
-told again.
+told again. Nodes go first: they are few, and what becomes of jobs often follows from them. How much of it a
+channel gets is for ``delivery``, which has to see all of it to know what is no longer so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from reconciler.model import desired, drift, events, outcome, records, times
 from reconciler.model.states import NodeState
 from reconciler.notices import delivery, messages
 
-#: The most notices of one cycle; what is more is for `muster events`.
-CYCLE_MAX = 200
 #: What becomes of jobs, by the kind of event.
 OF_JOBS: dict[str, messages.Reason] = {
     "JobSucceeded": "job-ended",
@@ -24,6 +24,8 @@ OF_JOBS: dict[str, messages.Reason] = {
     "JobTimedOut": "job-failed",
     "JobEvicted": "job-evicted",
 }
+OF_NODES: frozenset[messages.Reason] = frozenset({"node-lost", "node-back"})
+OF_DRIFT: frozenset[messages.Reason] = frozenset({"drift", "drift-ended"})
 LOST = (NodeState.UNKNOWN, NodeState.GONE)
 
 
@@ -48,31 +50,38 @@ def tell(
 ) -> None:
     """Have those told who chose to hear of jobs, nodes or drift; returns at once."""
     channels = wanted.structure.settings.notifications
-    if not any(messages.OF_CYCLES.intersection(channel.on) for channel in channels):
-        return
-    found = of_cycle(decided, known, wanted.status.jobs_revision or "")
+    chosen = messages.OF_CYCLES.intersection(itertools.chain(*(one.on for one in channels)))
+    found = of_cycle(decided, known, wanted.status.jobs_revision or "", chosen)
     if found:
         notifier.tell(found, channels)
 
 
-def of_cycle(decided: outcome.Outcome, known: Known, revision: str) -> list[messages.Notice]:
-    """The news of a cycle, at most ``CYCLE_MAX``; ``known`` is as before it."""
-    found = []
-    for notice in _all(decided, known, revision):
-        found.append(notice)
-        if len(found) == CYCLE_MAX:
-            break
+def of_cycle(
+    decided: outcome.Outcome,
+    known: Known,
+    revision: str,
+    chosen: Collection[str] = messages.OF_CYCLES,
+) -> list[messages.Notice]:
+    """The news of a cycle, those of nodes first; ``known`` is as before it.
+
+    Args:
+        decided: what the cycle came to.
+        known: as before it.
+        revision: the commit in force.
+        chosen: reasons that anybody wants to hear; their opposites come with them, and kinds of
+            objects of which nobody wants to hear are not looked at.
+    """
+    found: list[messages.Notice] = []
+    if not OF_NODES.isdisjoint(chosen):
+        found += _of_nodes(decided, known, revision)
+    if not OF_DRIFT.isdisjoint(chosen) and decided.drift is not known.drift:
+        found += _of_drift(decided, known, revision)
+    if not set(OF_JOBS.values()).isdisjoint(chosen):
+        found += _of_jobs(decided, known, revision)
     return found
 
 
-def _all(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
-    jobs: dict[str, records.JobRecord] | None = None
-    for event in decided.events:
-        reason = OF_JOBS.get(event.kind)
-        if reason is not None and event.job:
-            if jobs is None:
-                jobs = {job.name: job for job in decided.jobs}
-            yield _of_job(event, reason, jobs.get(event.job) or known.jobs.get(event.job), revision)
+def _of_nodes(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
     for node in decided.nodes:
         before = known.nodes.get(node.name)
         was_lost = before is not None and before.state in LOST
@@ -87,8 +96,16 @@ def _all(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[mess
             times.format_time(decided.now),
             about={"pool": node.pool, "state": node.state.value},
         )
-    if decided.drift is not known.drift:
-        yield from _of_drift(decided, known, revision)
+
+
+def _of_jobs(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
+    jobs: dict[str, records.JobRecord] | None = None
+    for event in decided.events:
+        reason = OF_JOBS.get(event.kind)
+        if reason is not None and event.job:
+            if jobs is None:
+                jobs = {job.name: job for job in decided.jobs}
+            yield _of_job(event, reason, jobs.get(event.job) or known.jobs.get(event.job), revision)
 
 
 def _of_job(

@@ -24,6 +24,7 @@ class Receiver:
     def __init__(self) -> None:
         self.statuses: list[int] = [200]
         self.headers: dict[str, str] = {}
+        self.answer: threading.Event | None = None
         self.got: list[tuple[str, dict[str, str], bytes]] = []
         self.changed = threading.Condition()
         outer = self
@@ -35,6 +36,8 @@ class Receiver:
                     status = outer.statuses.pop(0) if len(outer.statuses) > 1 else outer.statuses[0]
                     outer.got.append((self.path, dict(self.headers.items()), body))
                     outer.changed.notify_all()
+                if outer.answer is not None:
+                    outer.answer.wait(WAIT_S)
                 self.send_response(status)
                 for name, value in outer.headers.items():
                     self.send_header(name, value)
@@ -270,6 +273,36 @@ def test_the_queue_is_bounded_and_the_oldest_gives_way(
     got = receiver.wait(3)
     notifier.stop()
     assert [json.loads(one[2])["notice"]["revision"][-1] for one in got] == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("again", ["while it is sent", "afterwards"])
+def test_news_under_way_when_its_opposite_comes_is_told_when_it_is_so_again(
+    receiver: Receiver, make: Make, status: int, again: str
+) -> None:
+    """A node is lost, back before the first POST is answered, and lost again."""
+    receiver.answer = threading.Event()
+    receiver.statuses = [status, 200]
+    notifier = make()
+    one = channel(receiver, on=("node-lost", "node-back"))
+    lost = messages.Notice("Node/n1", "node-lost", REVISION, "silent", "t")
+    back = messages.Notice("Node/n1", "node-back", REVISION, "it is Ready", "t")
+    notifier.tell([lost], [one])
+    receiver.wait(1)
+    notifier.tell([back], [one])
+    if again == "while it is sent":  # then its being back is no longer so, and not told
+        notifier.tell([lost], [one])
+        receiver.answer.set()
+        expected = ["node-lost", "node-lost"]
+    else:
+        receiver.answer.set()
+        receiver.wait(2)
+        notifier.tell([lost], [one])
+        expected = ["node-lost", "node-back", "node-lost"]
+    until(lambda: notifier.counts()["chat", "sent"] == len(expected) - (status != 200))
+    got = [json.loads(body)["notice"]["reason"] for _, _, body in receiver.wait(len(expected))]
+    assert got == expected
+    assert notifier.waiting() == 0
 
 
 def test_only_what_a_channel_wants_is_told(receiver: Receiver, make: Make) -> None:

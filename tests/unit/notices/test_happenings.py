@@ -77,11 +77,6 @@ def test_drift_that_comes_and_goes() -> None:
     assert (went.object, went.reason) == (came.object, "drift-ended")
 
 
-def test_one_cycle_brings_so_many_at_the_most() -> None:
-    many = tuple(event("JobFailed", f"j{number}") for number in range(happenings.CYCLE_MAX + 1))
-    assert len(news(events=many)) == happenings.CYCLE_MAX
-
-
 def channel(**changes: Any) -> desired.Channel:
     values = {"name": "chat", "kind": "webhook", "url": "http://127.0.0.1:9/", "secret": "key"}
     return desired.Channel(**(values | {"on": ("job-failed", "node-lost", "drift")} | changes))
@@ -159,3 +154,54 @@ def test_what_is_forgotten_leaves_nothing(
     assert len(notifier._of) == 3  # the index goes with what it is of
     notifier.tell([], [])
     assert (notifier.waiting(), notifier._of) == (0, {})
+
+
+def told(notifier: delivery.Notifier) -> set[str]:
+    return {key[2] for key in notifier._waiting}
+
+
+def test_nodes_that_are_lost_are_told_of_however_many_jobs_go_with_them(
+    notifier: delivery.Notifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = 50
+    evicted = tuple(event("JobEvicted", f"j{n}") for n in range(delivery.AT_ONCE_MAX + extra))
+    lost = (msgspec.structs.replace(NODE, state=NodeState.UNKNOWN),)
+    chat = (channel(on=("job-evicted", "node-lost")), channel(name="log", on=("node-lost",)))
+    assert tell(notifier, chat, events=evicted, nodes=lost) == delivery.AT_ONCE_MAX + 2
+    assert told(notifier) == {"job-evicted", "node-lost"}
+    assert next(iter(notifier._waiting))[2] == "node-lost"
+    assert notifier.counts()["chat", "dropped"] == extra
+    assert notifier.counts()["log", "dropped"] == 0
+    (line,) = caplog.messages
+    assert "chat" in line
+    assert f"{extra} more" in line
+
+
+def test_what_nobody_chose_takes_no_room_of_what_is_chosen(notifier: delivery.Notifier) -> None:
+    events = tuple(event("JobSucceeded", f"j{n}") for n in range(delivery.AT_ONCE_MAX))
+    chat = (channel(on=("job-failed",)),)
+    assert tell(notifier, chat, events=(*events, event("JobFailed", "late"))) == 1
+
+
+def test_what_no_longer_is_so_is_forgotten_beyond_the_limit_too(
+    notifier: delivery.Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "AT_ONCE_MAX", 1)
+    both = (channel(on=("node-lost", "node-back")),)
+    other = msgspec.structs.replace(LOST, object="Node/n2")
+    notifier.tell([LOST], both)
+    notifier.tell([other], both)
+    back = [msgspec.structs.replace(one, reason="node-back") for one in (LOST, other)]
+    notifier.tell(back, both)
+    assert {key[1:3] for key in notifier._waiting} == {("Node/n1", "node-back")}
+
+
+def test_news_of_jobs_give_way_to_those_of_nodes(
+    notifier: delivery.Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "QUEUE_MAX", 2)
+    failures = [msgspec.structs.replace(FAILED, object=f"Job/{number}") for number in range(3)]
+    notifier.tell([LOST, *failures], [channel()])
+    assert [key[1] for key in notifier._waiting] == ["Node/n1", "Job/2"]
+    notifier.tell([LATE, failures[0]], [channel()])
+    assert [key[1] for key in notifier._waiting] == ["Node/n1", "Drift/git:main"]
