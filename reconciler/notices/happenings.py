@@ -4,8 +4,8 @@ The outcome of a cycle and what was known before it come in, notices come out, e
 channels choose by: the queue and owner of a job, the pool of a node. The revision in force is part
 of each, so that the same news of one object is told once for as long as the same commit is in
 force; what is no longer so (a node that is back) is told as the opposite, after which it may be
-told again. Nodes go first: they are few, and what becomes of jobs often follows from them. How much of it a
-channel gets is for ``delivery``, which has to see all of it to know what is no longer so.
+told again. Nodes go first: they are few, and what becomes of jobs often follows from them. How much
+of it a channel gets is for ``delivery``, which sees all of it to know what is no longer so.
 """
 
 import itertools

@@ -2,16 +2,15 @@
 
 What may leave is chosen as by ``muster prune``, and goes the way of what people ask for: the rules
 of ``Access`` by the identity that the ``Cluster`` names, a commit with the controller's own key,
-files below the jobs' folder alone where signatures are required. When it was last done is in a
-file, so that a moment that passed while no controller ran is made up for, once.
+files below the jobs' folder alone where signatures are required. When it was last done is in the
+store, so that a moment that passed while no controller ran is made up for, once, and of several
+controllers one does it. One that is killed while it does it leaves the rest to the next moment.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -19,7 +18,7 @@ from reconciler.core import windows
 from reconciler.model import desired, times
 from reconciler.operations import pruning, submission, views
 from reconciler.server import access, permissions, services
-from reconciler.store import StoreError
+from reconciler.store import StoreError, chores
 from reconciler.store import reader as store_reader
 
 _LOG = logging.getLogger("muster.housekeeping")
@@ -30,8 +29,8 @@ LOOK_EVERY_S = 20.0
 AGAIN_S = 600.0
 #: The most files that leave at once; more leave the next time.
 FILES_MAX = 5000
-#: The file that says when it was last done, in seconds since the epoch.
-FILE = "files-pruned-at"
+#: What the store calls it.
+CHORE = "prune-files"
 _PAGE = 1000
 
 
@@ -49,7 +48,6 @@ class Housekeeping:
     def __init__(self, service: services.Services, clock: Callable[[], float] = time.time) -> None:
         self._service = service
         self._clock = clock
-        self._file: Path = service.audit_path.with_name(FILE)
         self._not_before = 0.0
 
     async def run(self) -> None:
@@ -79,20 +77,29 @@ class Housekeeping:
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
             # from the moment on at which it is asked for, not for what was missed before
-            self._file.unlink(missing_ok=True)
+            if await asyncio.to_thread(chores.last, self._service.reader, CHORE) is not None:
+                await asyncio.to_thread(chores.forget, self._service.reader, CHORE)
             return None
-        last = self._last()
-        if last is None:
-            self._write(now)
+        return await self._once(submitter, said, now)
+
+    async def _once(
+        self, submitter: submission.Submitter, said: desired.FileRetention, now: float
+    ) -> Done | None:
+        """Do it if it is due and no other controller does; what fails is left as not done."""
+        reader = self._service.reader
+        last = await asyncio.to_thread(chores.last, reader, CHORE)
+        if last is not None and windows.newest_start(said.schedule, last, now) is None:
             return None
-        due_at = windows.newest_start(said.schedule, last, now)
-        if due_at is None:
+        mine = await asyncio.to_thread(chores.move, reader, CHORE, last, now)
+        if last is None or not mine:
             return None
-        done = await self._prune(submitter, said, now)
-        if done is None:
-            self._not_before = now + AGAIN_S
-        else:
-            self._write(now)
+        done = None
+        try:
+            done = await self._prune(submitter, said, now)
+        finally:
+            if done is None:
+                self._not_before = now + AGAIN_S
+                chores.move(reader, CHORE, now, last)
         return done
 
     async def _prune(
@@ -149,16 +156,3 @@ class Housekeeping:
         ) | permissions.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
         return wanted, {changes[position].name: told for position, told in refused.items()}
-
-    def _last(self) -> float | None:
-        with contextlib.suppress(OSError, ValueError):
-            return float(self._file.read_text(encoding="ascii"))
-        return None
-
-    def _write(self, at: float) -> None:
-        fresh = self._file.with_name(f".{FILE}")
-        try:
-            fresh.write_text(f"{at:.3f}\n", encoding="ascii")
-            fresh.replace(self._file)
-        except OSError as error:
-            _LOG.warning("%s can't be written: %s", self._file, error)

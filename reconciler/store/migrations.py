@@ -109,8 +109,25 @@ def _rollups(connection: sa.Connection) -> None:
         connection.execute(sa.text(statement))
 
 
+def _chores(connection: sa.Connection) -> None:
+    """When what comes round by a schedule was last done, known to every controller."""
+    sa.Table(
+        "chores",
+        sa.MetaData(),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("at", sa.Double, nullable=False),
+    ).create(connection)
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
-STEPS: tuple[Step, ...] = (_replayable_journal, _bounded_history, _remedies, _rollups, _provisions)
+STEPS: tuple[Step, ...] = (
+    _replayable_journal,
+    _bounded_history,
+    _remedies,
+    _rollups,
+    _provisions,
+    _chores,
+)
 NEWEST = 1 + len(STEPS)
 
 

@@ -158,6 +158,8 @@ OVERRIDES = sa.Table("overrides", METADATA, _integer("position", key=True), _bod
 REMEDIES = sa.Table("remedies", METADATA, _integer("position", key=True), _body())
 #: What is known of the instances of each pool whose nodes come and go.
 PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
+#: When what comes round by a schedule was last done (``store.chores``).
+CHORES = sa.Table("chores", METADATA, _text("name", key=True), _time("at"))
 #: How ``core.journal`` writes. Rows of format 1 lack the desired state, and those of format 2 have
 #: other checksums, those of format 3 other keys of reasons: nothing replays them.
 JOURNAL_FORMAT = 4

@@ -14,6 +14,7 @@ from reconciler.model import desired, records
 from reconciler.model.states import JobState
 from reconciler.operations import pusher, submission, views
 from reconciler.server import access, housekeeping, services
+from reconciler.store import chores
 from tests.integration.server.test_submission import Repository, job
 from tests.unit.store import samples
 
@@ -39,9 +40,12 @@ class Scene:
         found = source.Source(str(self.repository.path), branch="main", state=self.state / "mirror")
         self.reader = store.Reader.open(self.url)
         self.push = pusher.GitPusher(found, dict, self._last_run)
-        self.service = services.Services(
-            store_url=self.url, link_path=self.state / "loop.sock", gate=access.Gate(None)
-        )
+        self.service = self.controller("state")
+
+    def controller(self, name: str) -> services.Services:
+        """What a controller with a folder of its own has, over the one store."""
+        link_path = self.state.with_name(name) / "loop.sock"
+        return services.Services(store_url=self.url, link_path=link_path, gate=access.Gate(None))
 
     def _last_run(self, name: str) -> pusher.LastRun | None:
         found = self.reader.job(name)
@@ -180,3 +184,29 @@ def test_it_is_tried_again_when_git_can_not_be_reached(scene: Scene) -> None:
     done = scene.look(60)
     assert done is not None
     assert done.left == ("old",)
+
+
+def test_a_controller_that_takes_over_does_not_do_it_again(scene: Scene) -> None:
+    scene.repository.commit("old.yaml", job("old"))
+    scene.commit(structure(), ended("old", 60))
+    scene.look()
+    first = scene.service
+    scene.service = scene.controller("other")
+    done = scene.look(FOUR + 1)  # it counts from when the first one began to
+    assert done is not None
+    assert done.left == ("old",)
+    scene.service.close()
+    scene.service = first
+    assert scene.look(3600) is None
+
+
+def test_one_of_those_that_find_it_due_at_once_does_it(scene: Scene) -> None:
+    name = housekeeping.CHORE
+    assert chores.last(scene.reader, name) is None
+    assert [chores.move(scene.reader, name, None, at) for at in (1.25, 2.0)] == [True, False]
+    assert chores.last(scene.reader, name) == 1.25
+    assert [chores.move(scene.reader, name, 1.25, at) for at in (3.1, 4.0)] == [True, False]
+    assert chores.last(scene.reader, name) == 3.1
+    chores.forget(scene.reader, name)
+    assert not chores.move(scene.reader, name, 3.1, 5.0)
+    assert chores.last(scene.reader, name) is None
