@@ -4,6 +4,7 @@ It knows how this node holds its tasks: which cores are given out, which GPUs ar
 the supervisor's offers are to be used. The shell calls it under its lock.
 """
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -36,6 +37,34 @@ from reconciler.model.states import AttemptState, EndReason
 LOOK_S = 60.0
 LOOKS_MAX = 1000
 DEFECT = "this attempt can't be started here by a defect of the agent, whose log says more"
+
+
+class _Needs(msgspec.Struct, frozen=True):
+    """What one start waits for, and where its order goes then."""
+
+    name: str
+    order: dict[str, Any]
+    later: Callable[[dict[str, Any]], None]
+    image: Any
+    secrets: dict[str, Any] | None
+    sharing: mps.Wanted | None
+    stage: staging.Wanted | None
+    volumes: tuple[str, ...]
+
+    @property
+    def copies_in(self) -> bool:
+        """Whether data is copied before it starts."""
+        return self.stage is not None and bool(self.stage.plan.ins)
+
+    @property
+    def only_image(self) -> bool:
+        """Whether it waits for nothing, or for its image alone."""
+        waits = (self.secrets, self.sharing, self.stage)
+        return all(one is None for one in waits) and not self.volumes
+
+    def refuse(self, reason: EndReason, problem: str) -> None:
+        """It will not start."""
+        self.later(refusal(self.name, reason, problem))
 
 
 class Carrier:
@@ -192,72 +221,84 @@ class Carrier:
         kept: dict[str, str],
     ) -> list[dict[str, Any]]:
         order = self.start_order(step, kept)
-        image, secrets = order.pop("image", None), order.pop("wanted", None)
-        sharing, stage = order.pop("mps", None), order.pop("stage", None)
-        copies_in = stage is not None and bool(stage.plan.ins)
-        needed = step.template.volumes if order["op"] == "start" else ()
-        if (image is not None or copies_in) and step.assignment.hold:
+        needs = _Needs(
+            name=step.assignment.attempt,
+            order=order,
+            later=later,
+            image=order.pop("image", None),
+            secrets=order.pop("wanted", None),
+            sharing=order.pop("mps", None),
+            stage=order.pop("stage", None),
+            volumes=step.template.volumes if order["op"] == "start" else (),
+        )
+        if (needs.image is not None or needs.copies_in) and step.assignment.hold:
             order["hold"] = True
-        if all(one is None for one in (image, secrets, sharing, stage)) and not needed:
-            return [order]
-        name = step.assignment.attempt
+        if needs.only_image:
+            if needs.image is None:
+                return [order]
+            self._go_on(needs)
+        else:
+            self._fetching.add(needs.name)
+            threading.Thread(target=self._fetch, args=(needs,), daemon=True).start()
+        return []
 
-        def refuse(reason: EndReason, problem: str) -> None:
-            self._fetching.discard(name)
-            later(refusal(name, reason, problem))
+    def _fetch(self, needs: _Needs) -> None:
+        """Get what a start needs, in a thread of its own. What goes wrong is its end."""
+        try:
+            refused = self._get(needs)
+        except (vault.SecretError, mps.MpsError) as problem:
+            refused = EndReason.START_FAILED, str(problem)
+        except OSError as problem:
+            refused = EndReason.STAGE_FAILED, f"data: {problem}"
+        except Exception as defect:
+            refused = EndReason.START_FAILED, f"{DEFECT}: {defect!a}"
+        with self._lock:  # a stop comes before or after, never between
+            if needs.name not in self._fetching:
+                self._daemons.leave(needs.name)
+                return
+            self._fetching.discard(needs.name)
+            if refused is not None:
+                needs.refuse(*refused)
+            elif needs.stage is not None and needs.copies_in:
+                self.stager.want(needs.name, needs.stage, functools.partial(self._staged, needs))
+            else:
+                self._go_on(needs)
+
+    def _get(self, needs: _Needs) -> tuple[EndReason, str] | None:
+        """Get what there is at once; why it can't be had."""
+        if needs.volumes and self.volumes is not None:
+            lacking = self.volumes.problem(needs.volumes)
+            if lacking:
+                return EndReason.CHECK_FAILED, lacking
+        if needs.secrets is not None:
+            add_secrets(needs.order, needs.secrets, self._vault)
+        if needs.sharing is not None:
+            self._daemons.want(needs.name, needs.sharing)
+        if needs.stage is not None:
+            self.stager.prepare(needs.name, needs.stage)
+        return None
+
+    def _staged(self, needs: _Needs, problem: str, found: dict[str, str]) -> None:
+        """The data of a start is there, or can't be had."""
+        if problem:
+            needs.refuse(EndReason.STAGE_FAILED, problem)
+            return
+        add_staged(needs.order, found)
+        self._go_on(needs)
+
+    def _go_on(self, needs: _Needs) -> None:
+        """All is there but for the image."""
+        if needs.image is None:
+            needs.later(needs.order)
+            return
 
         def told(problem: str) -> None:
             if problem:
-                refuse(EndReason.START_FAILED, problem)
+                needs.refuse(EndReason.START_FAILED, problem)
             else:
-                later(order)
+                needs.later(needs.order)
 
-        def staged(problem: str, found: dict[str, str]) -> None:
-            if problem:
-                refuse(EndReason.STAGE_FAILED, problem)
-                return
-            add_staged(order, found)
-            go_on()
-
-        def go_on() -> None:
-            if image is None:
-                told("")
-            else:
-                self.images.want(name, image, told)
-
-        def fetch() -> None:
-            lacking = self.volumes.problem(needed) if needed and self.volumes is not None else ""
-            if lacking:
-                refuse(EndReason.CHECK_FAILED, lacking)
-                return
-            try:
-                if secrets is not None:
-                    add_secrets(order, secrets, self._vault)
-                if sharing is not None:
-                    self._daemons.want(name, sharing)
-                if stage is not None:
-                    self.stager.prepare(name, stage)
-            except (vault.SecretError, mps.MpsError) as problem:
-                told(str(problem))
-                return
-            except OSError as problem:
-                refuse(EndReason.STAGE_FAILED, f"data: {problem}")
-                return
-            if name not in self._fetching:
-                self._daemons.leave(name)
-                return
-            if copies_in:
-                self.stager.want(name, stage, staged)
-            self._fetching.discard(name)
-            if not copies_in:
-                go_on()
-
-        if secrets is None and sharing is None and stage is None and not needed:
-            self.images.want(name, image, told)
-        else:
-            self._fetching.add(name)
-            threading.Thread(target=fetch, daemon=True).start()
-        return []
+        self.images.want(needs.name, needs.image, told)
 
     def due(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         """An order whose image and secrets are there: it is carried out now, or held until the

@@ -234,9 +234,12 @@ class Mounts:
 
     def answer(self, path: str) -> str:
         """Why a path does not answer; empty where it does."""
-        self._hung = {key: child for key, child in self._hung.items() if child.poll() is None}
-        if path in self._hung:
-            return f"does not answer: process {self._hung[path].pid}, which asked, is stuck there"
+        for key, child in list(self._hung.items()):  # others ask for other paths meanwhile
+            if child.poll() is not None:
+                self._hung.pop(key, None)
+        stuck = self._hung.get(path)
+        if stuck is not None:
+            return f"does not answer: process {stuck.pid}, which asked, is stuck there"
         process = subprocess.Popen(
             ["stat", "-f", path],
             stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ The table of mounts is judged as it stands; then each volume is asked, by a chil
 answers. What is found is a fact of the node: jobs that need a volume go where it is.
 """
 
+import math
 import re
 import threading
 import time
@@ -74,7 +75,9 @@ class Volumes:
         self._found = found
         self._wanted: dict[str, WantedVolume] = {}
         self._known: dict[str, tuple[float, VolumeState]] = {}
-        self._turn = threading.Lock()
+        #: Of one volume, by its name: nobody waits for a look at another one, which may hang.
+        self._turns: dict[str, threading.Lock] = {}
+        self._lock, self._telling = threading.Lock(), threading.Lock()
         self._asked = threading.Event()
 
     def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
@@ -86,35 +89,50 @@ class Volumes:
         """One turn of the thread that looks at all of them."""
         self._asked.wait(wait_s)
         self._asked.clear()
-        with self._turn:
-            self._look(self._wanted)
+        for name in list(self._wanted):
+            self._look(name, math.inf)
+        self._tell()
 
     def problem(self, names: Iterable[str]) -> str:
         """Why a task that needs these can't start here, found out now or a moment ago. What was
         found is told before this returns. A volume of which nothing is known keeps nobody."""
-        with self._turn:
-            now = time.monotonic()
-            asked = [name for name in names if name in self._wanted]
-            stale = [n for n in asked if self._known.get(n, (-FRESH_S,))[0] <= now - FRESH_S]
-            if stale:
-                self._look(stale)
-            for name in asked:
-                state = self._known[name][1]
-                if state.problem:
-                    return f"volume {name}: {state.problem}"
-        return ""
+        problem, looked = "", False
+        for name in names:
+            looked |= self._look(name, time.monotonic() - FRESH_S)
+            known = self._known.get(name)  # it may be followed no longer by now
+            if known is not None and known[1].problem:
+                problem = f"volume {name}: {known[1].problem}"
+                break
+        if looked or problem:
+            self._tell()
+        return problem
 
-    def _look(self, names: Iterable[str]) -> None:
-        """Look at some, and have all that is known told."""
-        wanted = self._wanted
-        mounts = table(processes.read_file("/proc/self/mounts").decode("utf-8", "replace"))
-        for name in list(names):
-            if name in wanted:
-                one = wanted[name]
-                problem = judge(one, mounts) or self._answer(one.path)
+    def _look(self, name: str, older_than: float) -> bool:
+        """Look at one, if the last look was before; whether it was."""
+        if name not in self._wanted:
+            return False
+        with self._lock:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:
+            wanted = self._wanted.get(name)
+            known = self._known.get(name)
+            if wanted is None or (known is not None and known[0] > older_than):
+                return False
+            text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
+            problem = judge(wanted, table(text)) or self._answer(wanted.path)
+            with self._lock:
                 self._known[name] = time.monotonic(), VolumeState(name, problem)
-        self._known = {name: one for name, one in self._known.items() if name in wanted}
-        self._found(tuple(one for _, one in sorted(self._known.values(), key=_by_name)))
+        return True
+
+    def _tell(self) -> None:
+        """Have all that is known told."""
+        with self._telling:  # what is newer is told later
+            with self._lock:
+                wanted = self._wanted
+                self._known = {name: one for name, one in self._known.items() if name in wanted}
+                self._turns = {name: one for name, one in self._turns.items() if name in wanted}
+                known = sorted(self._known.values(), key=_by_name)
+            self._found(tuple(state for _, state in known))
 
     def _answer(self, path: str) -> str:
         problem = self._mounts.answer(f"{path.rstrip('/')}/.")

@@ -2,14 +2,17 @@
 
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agents import carrying, gates, state, tasks, trash
+from agents import carrying, checks, gates, staging, state, tasks, trash, volumes
 from agents.settings import Settings
 from reconciler.model.checks import Plan, Result
+from reconciler.model.staging import In, Store
+from reconciler.model.staging import Plan as Stage
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.taskwords import Rule
 from reconciler.model.wire import Assignment, TaskTemplate
@@ -114,3 +117,42 @@ def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts
     assert [one["op"] for one in starts.orders] == ["start"]
     assert starts.carrier.stages() == {}
     assert starts.carrier.due({"id": "a.1", "op": "start", "hold": True}) != []
+
+
+def test_a_defect_in_what_a_start_needs_is_its_end(starts: Starts) -> None:
+    class Broken(volumes.Volumes):
+        def problem(self, names: Iterable[str]) -> str:
+            raise KeyError("v")
+
+    starts.carrier.volumes = Broken(checks.Mounts(), lambda _: None)
+    assert starts.begin("a.1", volumes=("v",)) == []
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+    assert starts.carrier.stages() == {}
+
+
+def test_who_is_stopped_while_it_is_prepared_is_copied_nothing(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = threading.Event()
+    stager = starts.carrier.stager
+    prepare = stager.prepare
+
+    def note(name: str, wanted: staging.Wanted) -> None:
+        prepare(name, wanted)
+        prepared.set()
+
+    monkeypatch.setattr(stager, "prepare", note)
+    plan = Stage(ins=(In("x", Store("v", str(starts.shared))),))
+    with starts.lock:
+        starts.begin("a.1", stage=plan)
+        assert prepared.wait(LONG_S)
+        # whatever the thread does next, it has to wait for who stops it now
+        assert starts.carrier.stages()["a.1"] == (AttemptState.FETCHING, "getting what it needs")
+        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+    starts.begin("a.2", stage=plan)
+    assert starts.came.wait(LONG_S)
+    assert [one["id"] for one in starts.orders] == ["a.2"]
+    assert stager.waiting() == {}

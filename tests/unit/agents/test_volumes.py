@@ -1,5 +1,7 @@
 """Volumes of a node: judged by the table of mounts, and told before anything starts by it."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,44 @@ def test_what_is_found_is_told_and_looked_at_again(tmp_path: Path) -> None:
     file.touch()
     watch.follow((W("f", str(file)),))
     assert "volume f" in watch.problem(["f"])
+
+
+def test_a_volume_that_is_dropped_meanwhile_keeps_nobody(tmp_path: Path) -> None:
+    watch = volumes.Volumes(checks.Mounts(), lambda _: None)
+    watch.follow((W("a", str(tmp_path / "missing")), W("b", str(tmp_path))))
+
+    def needed() -> Iterator[str]:
+        yield "b"
+        watch.follow(())
+        yield "a"
+
+    assert watch.problem(needed()) == ""
+    assert watch.problem(["a", "b"]) == ""
+
+
+def test_a_volume_that_hangs_keeps_no_start_that_needs_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, folder, gate = tmp_path / "blocked", tmp_path / "bin", tmp_path / "gate"
+    hangs.mkdir()
+    folder.mkdir()
+    program = folder / "stat"
+    program.write_text(
+        f"#!/bin/sh\ncase $2 in */blocked/*) while [ ! -e {gate} ]; do sleep 0.05; done;; esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(checks, "MOUNT_S", 600.0)
+    told: list[tuple[VolumeState, ...]] = []
+    watch = volumes.Volumes(checks.Mounts(), told.append)
+    watch.follow((W("a", str(hangs)), W("b", str(tmp_path))))
+    turn = threading.Thread(target=watch.turn, args=(0,))
+    turn.start()
+    try:
+        assert watch.problem(["b"]) == ""
+        assert told == [(VolumeState("b"),)]
+        assert turn.is_alive()
+    finally:
+        gate.touch()
+        turn.join(60)
+    assert told[-1] == (VolumeState("a"), VolumeState("b"))
