@@ -7,7 +7,7 @@ would ever be deleted.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH104, PTH110, PTH120, PTH123
+# ruff: noqa: PTH104, PTH108, PTH110, PTH120, PTH123
 
 import ctypes
 import json
@@ -82,17 +82,30 @@ class Journal:
             self.ahead = size + AHEAD_BYTES
 
     def compact(self, records: list[Record]) -> None:
-        """Write the journal anew with only what still counts, once it has doubled since."""
-        if os.fstat(self.handle).st_size < self.limit:
+        """Write the journal anew with only what still counts, once it has doubled since.
+
+        Raises:
+            OSError: it can't be; the journal goes on as it is, and is not tried anew before more
+                has been added.
+        """
+        size = os.fstat(self.handle).st_size
+        if size < self.limit:
             return
         fresh = self.path + ".new"
         handle = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
         lines = [json.dumps({"record": r}, separators=(",", ":")).encode() for r in records]
         data = memoryview(b"\n".join(lines) + b"\n")
-        while data:
-            data = data[os.write(handle, data) :]
-        os.fsync(handle)
-        os.rename(fresh, self.path)
+        try:
+            while data:
+                data = data[os.write(handle, data) :]
+            os.fsync(handle)
+            os.rename(fresh, self.path)
+        except OSError:
+            # one more at each end would use up handles, and half a copy the disk that is full
+            self.limit = size + AHEAD_BYTES
+            os.close(handle)
+            os.unlink(fresh)
+            raise
         folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)

@@ -131,11 +131,15 @@ class Keeper:
         except OSError:
             link.close()
             return None
-        line, _, self._inbox = b"".join(parts).partition(b"\n")
+        # What changed in the same moment may have come along: nothing else would wake a reader.
+        line, *news, self._inbox = b"".join(parts).split(b"\n")
         message = _DECODER.decode(line)
         self.link, self.pid = link, int(message["hello"])
         self.hello = message
-        return self._reports(message)
+        latest = {report.id: report for report in self._reports(message)}
+        for one in news:
+            latest |= {report.id: report for report in self._reports(_DECODER.decode(one))}
+        return list(latest.values())
 
     def _start(self) -> None:
         if self._started is not None and self._started.poll() is None:

@@ -218,8 +218,9 @@ class Agent:
                 crashpoints.reach("exited-not-acknowledged")
             # beside the lock: what a task wrote last is up to a MiB of reading
             self.words.heard(reports)
-            told = self.carrier.stager.hold(reports, self._end_later)
             with self.lock:
+                # within: a copy out that ends at once is told after what is said of it here
+                told = self.carrier.stager.hold(reports, self._end_later)
                 self.carrier.heard(reports)
                 self.carry_out(self.state.attempts_changed(told))
             return
@@ -401,8 +402,14 @@ class Agent:
                         self.keeper.send([refusal])
 
     def _order_later(self, order: dict[str, Any]) -> None:
-        """An image that was waited for is there, or can't be had."""
+        """An image that was waited for is there, or can't be had.
+
+        It may have been asked for twice, since a supervisor has died in the meantime: what has
+        begun by the other, or ended and is forgotten, does not begin again.
+        """
         with self.lock:
+            if not self.state.awaits(order["id"]):
+                return
             orders = self.carrier.due(order)
             if orders:
                 self._give(orders)

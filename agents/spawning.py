@@ -221,7 +221,7 @@ def remove_secrets(root: str, name: str) -> None:
     """
     try:
         attempt = os.open(f"{root}/attempts/{name}", FOLDER)
-    except OSError:
+    except (OSError, ValueError):  # there is none, or its name can be none
         return
     folder = -1
     try:

@@ -164,8 +164,17 @@ class NodeState:
         self._supervised = False
 
     def attempts_changed(self, reports: Iterable[AttemptReport]) -> list[Step]:
-        """The supervisor told what has become of some attempts."""
-        news = [report for report in reports if report.id not in self._forgotten]
+        """The supervisor told what has become of some attempts.
+
+        An end is final: what was said before it and is heard after it is nothing, as that data is
+        being copied out where that is done by now.
+        """
+        news = [
+            report
+            for report in reports
+            if report.id not in self._forgotten
+            and (report.state is AttemptState.ENDED or not self._known_to_end(report.id))
+        ]
         for report in news:
             self.known[report.id] = report
             self._asked.discard(report.id)
@@ -275,15 +284,20 @@ class NodeState:
             return attempt not in self.assignments or attempt in self._forgotten
         return report.state is AttemptState.ENDED
 
+    def awaits(self, attempt: str) -> bool:
+        """Whether an attempt is to begin here and has not, as far as this node knows."""
+        wanted = attempt in self.assignments and attempt not in self._forgotten
+        return wanted and attempt not in self.known
+
+    def _known_to_end(self, attempt: str) -> bool:
+        report = self.known.get(attempt)
+        return report is not None and report.state is AttemptState.ENDED
+
     # Consequences ----------------------------------------------------------------------------
 
     def _acknowledge(self, names: Iterable[str]) -> list[Step]:
         """Ends that the controller has can go; the names stay until no set holds them."""
-        done = tuple(
-            name
-            for name in names
-            if name in self.known and self.known[name].state is AttemptState.ENDED
-        )
+        done = tuple(name for name in names if self._known_to_end(name))
         for name in done:
             del self.known[name]
             self._changed.discard(name)

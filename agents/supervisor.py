@@ -122,7 +122,7 @@ class Supervisor:
         """
         client.greeted = True
         waiting = [order["id"] for order in self.starts if order["id"] not in self.records]
-        records = list(self.records.values())
+        records = [self.certain(record) for record in self.records.values()]
         records += [{"id": name, "state": "Starting", "pid": 0} for name in waiting]
         self.clients.send(
             client,
@@ -134,6 +134,18 @@ class Supervisor:
                 "isolation": self.held.facts(),
             },
         )
+
+    def certain(self, record: Record) -> Record:
+        """What is told of an attempt at any time: no end that is not on disk yet.
+
+        Such a one is among the news, and told with them: a full disk may keep it waiting.
+        """
+        if record["state"] != "Ended" or record["id"] not in self.news:
+            return record
+        return {
+            "id": record["id"], "state": "Stopping", "pid": record.get("pid", 0),
+            "started_at": record.get("started_at"),
+        }  # fmt: skip
 
     def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
@@ -203,7 +215,14 @@ class Supervisor:
         """Start some of what is queued."""
         chosen, self.starts = self.starts[:STARTS_PER_TURN], self.starts[STARTS_PER_TURN:]
         for order in chosen:
-            self.start(order)
+            try:
+                self.start(order)
+            except Exception as problem:  # those that wait behind it are to start
+                complain(f"defect in a start: {traceback.format_exc()}")
+                if order["id"] not in self.records:
+                    record = {"id": order["id"], "started_at": None}
+                    record["secrets"] = bool(order.get("secrets"))
+                    self.end(record, "StartFailed", message=f"could not be started: {problem!r}")
 
     def start(self, order: Record) -> None:
         """Start one attempt, once and never again."""
@@ -312,7 +331,11 @@ class Supervisor:
             reach("exited-not-recorded")
             message = "some of its processes could not be killed" if stays else ""
             reason = attempt.why or "Exited"
-            kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
+            try:
+                kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
+            except Exception:  # what it used is not known then; how it ended is
+                complain(f"defect in the end of {name}: {traceback.format_exc()}")
+                kernel = {}
             if kernel:
                 attempt.record |= used(attempt.record, kernel)
             if kernel.get("oom_kills"):

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agents import cgroups, processes
+from agents import cgroups, journal, processes
 from reconciler.model import staging, wire
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
@@ -183,9 +184,40 @@ class Churn:
         now = time.monotonic()
         for name, (kind, at) in self.begun.items():
             if name not in self.ends and now > at + TASK_S:
-                log = self.node.log.read_text()[-1000:]
-                log += (self.node.root / "supervisor.log").read_text()[-3000:]
-                raise AssertionError(f"{name} ({kind}) has not ended in {TASK_S:g} s: {log}")
+                text = f"{name} ({kind}) has not ended in {TASK_S:g} s:\n{self._all_of(name)}"
+                raise AssertionError(text)
+
+    def _all_of(self, name: str) -> str:
+        """What everybody knows of an attempt whose end was not heard: who has lost it shows."""
+        controller, root = self.controller, self.node.root
+        with controller.news:
+            last = {r.incarnation: r for r in controller.requests}
+            listed = {
+                f"agent {life}, request {request.sequence}": [
+                    one.state.value for one in request.attempts if one.id == name
+                ]
+                for life, request in last.items()
+            }
+            known: dict[str, object] = {
+                "controller has seen": controller.seen.get(name),
+                "told by (life, request)": controller.told.get(name),
+                "is assigned": controller.assignments.get(name),
+                "agents said last": listed,
+            }
+        known["agent lives"] = self.node.agent is not None and self.node.agent.poll() is None
+        known["supervisor"] = self.node.supervisor()
+        known["journal says"] = journal.read(str(root / "journal")).get(name)
+        known["folders"] = [
+            str(path) for path in root.glob(f"*/{name}") if path.parent.name != "logs"
+        ]
+        known["processes"] = [
+            pid for pid in self.node.tasks() if processes.attempt_of(pid, str(root)) == name
+        ]
+        known["disk has left"] = f"{shutil.disk_usage(root).free / MIB:.1f} MiB"
+        lines = [f"{what}: {said}" for what, said in known.items()]
+        lines.append(self.node.log.read_text()[-1000:])
+        lines.append((root / "supervisor.log").read_text()[-3000:])
+        return "\n".join(lines)
 
     def _stop_some(self) -> None:
         """What hangs is stopped after a moment, some of it before it has begun."""

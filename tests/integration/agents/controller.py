@@ -34,6 +34,12 @@ class Controller:
         self.assignments: dict[str, Assignment] = {}
         self.volumes: tuple[WantedVolume, ...] = ()
         self.seen: dict[str, AttemptReport] = {}
+        #: By which life of the agent, and which of its requests, each was last told of.
+        self.told: dict[str, tuple[int, int]] = {}
+        self.lives: dict[str, int] = {}
+        #: Ends that an older request, coming later, would have hidden.
+        self.crossed: list[str] = []
+        self.listed_by = (0, 0)
         self.listed: tuple[str, ...] = ()
         self.acknowledge = False
         self.acknowledged: list[str] = []
@@ -107,16 +113,28 @@ class Controller:
             return 200, msgspec.msgpack.encode(self.response(request))
 
     def take(self, request: SyncRequest) -> None:
-        """Remember what a request says."""
+        """Remember what a request says.
+
+        An agent tells by two connections: a request that was made earlier may come later, from an
+        agent that has died as well. What it says of an attempt that was told of since is nothing.
+        """
         self.requests.append(request)
         self.inventory = request.inventory or self.inventory
+        order = self.lives.setdefault(request.incarnation, len(self.lives)), request.sequence
         for report in request.attempts:
+            if order < self.told.get(report.id, (0, 0)):
+                before = self.seen.get(report.id)
+                if before is not None and before.state is AttemptState.ENDED is not report.state:
+                    self.crossed.append(report.id)
+                continue
+            self.told[report.id] = order
             self.seen[report.id] = report
             if report.state is AttemptState.ENDED and self.acknowledge:
                 self.acknowledged.append(report.id)
                 if self.assignments.pop(report.id, None):
                     self.version += 1
-        if request.complete:
+        if request.complete and order >= self.listed_by:
+            self.listed_by = order
             self.listed = tuple(report.id for report in request.attempts)
         self.news.notify_all()
 

@@ -1,6 +1,7 @@
 """Journal, logs, settings and the link: what they make of awkward bytes."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -170,6 +171,40 @@ def test_answers_that_are_none(
     connection = Connection(Target(url))
     with pytest.raises(LinkError, match=words):
         connection.post("/v1/x", b"body", 20.0)
+
+
+def test_a_journal_that_can_not_be_written_anew_goes_on_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "BYTES_MAX", 1000)
+    monkeypatch.setattr(journal, "AHEAD_BYTES", 2000)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    made = journal.Journal(str(tmp_path / "journal"))
+    record = {"id": "a", "state": "Running"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        failures, handles = 0, set()
+        for _ in range(100):
+            made.add({"record": record}, sync=False)
+            made.flush()
+            try:
+                made.compact([record])
+            except OSError:
+                failures += 1
+            handles.add(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    assert 0 < failures < 5, "not at each end"
+    assert len(handles) == 1, "no file stays open"
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+    for _ in range(100):
+        made.add({"record": record}, sync=False)
+        made.flush()
+        made.compact([record])
+    assert made.limit == 1000, "it was written anew once there was room"
+    assert journal.read(made.path) == {"a": record}
+    os.close(made.handle)
 
 
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://"])

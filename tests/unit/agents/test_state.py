@@ -196,6 +196,25 @@ def test_reports() -> None:
     assert not made.has_ended("b")
 
 
+def test_an_end_is_final() -> None:
+    """Being copied out, told after the copy has ended, would have it wait for an end for ever."""
+    made = node(RUNNING)
+    made.answered(answer(assigned()), 5.0)
+    made.attempts_changed([ENDED])
+    late = AttemptReport("a", AttemptState.STOPPING, message="copying out what it has left")
+    assert made.attempts_changed([late]) == []
+    assert made.reports(complete=True) == ((ENDED,), True)
+
+
+def test_what_is_awaited() -> None:
+    made = node(RUNNING)
+    made.answered(answer(assigned(), assigned("b")), 5.0)
+    assert [name for name in ("a", "b", "c") if made.awaits(name)] == ["b"]
+    made.attempts_changed([AttemptReport("b", AttemptState.ENDED)])
+    made.answered(SyncResponse(1, 1, acknowledged=("b",)), 6.0)
+    assert not made.awaits("b"), "its end is acknowledged: it never begins again"
+
+
 def test_too_many_reports_are_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "REPORTS_MAX", 2)
     made = node(

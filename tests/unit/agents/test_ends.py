@@ -1,0 +1,157 @@
+"""No end is lost and none is told before it is on disk, whatever fails beside it."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents import clients, confinement, datacache, keeper, shell, spawning, staging, supervisor
+from agents.settings import Settings
+from reconciler.model import staging as plans
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
+
+RUNNING = {"id": "a", "state": "Running", "pid": 2**22 + 1, "ticks": 0, "started_at": 1.0}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[supervisor.Supervisor]:
+    monkeypatch.setenv(confinement.VARIABLE, "process-group")
+    (tmp_path / "attempts").mkdir()
+    one = supervisor.Supervisor(str(tmp_path))
+    yield one
+    os.close(one.journal.handle)
+    os.close(one.null)
+
+
+class Agent:
+    """The other end of a supervisor's connection."""
+
+    def __init__(self, of: supervisor.Supervisor) -> None:
+        ours, theirs = socket.socketpair()
+        of.clients.poller.register(theirs.fileno())
+        self.client = clients.Client(theirs)
+        of.clients._by_handle[theirs.fileno()] = self.client
+        self.stream = ours.makefile("rb")
+        ours.settimeout(60)
+        self.ours = ours
+
+    def hears(self) -> dict[str, Any]:
+        """The states of attempts in the next message."""
+        message = json.loads(self.stream.readline())
+        return {one["id"]: one["state"] for one in message["records"]}
+
+    def close(self) -> None:
+        self.stream.close()
+        self.ours.close()
+        self.client.link.close()
+
+
+def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: supervisor.Supervisor) -> None:
+    """A new agent comes while the disk is full; by the journal the attempt is still to be lost."""
+    made.records["a"] = RUNNING
+    good, made.journal.handle = made.journal.handle, os.open("/dev/full", os.O_RDWR)
+    made.end(RUNNING, "Exited")
+    made.publish()
+    assert made.retry_at, "it could not be written"
+    agent = Agent(made)
+    made.on_hello({}, agent.client)
+    assert agent.hears() == {"a": "Stopping"}
+    os.close(made.journal.handle)
+    made.journal.handle = good
+    made.publish()
+    assert agent.hears() == {"a": "Ended"}
+    agent.close()
+
+
+def test_a_start_with_a_defect_takes_no_other_along(made: supervisor.Supervisor) -> None:
+    made.starts = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
+    made.run_starts()
+    ends = {name: (one["state"], one["end_reason"]) for name, one in made.records.items()}
+    assert ends == dict.fromkeys(("a\0", "b", "c"), ("Ended", "StartFailed"))
+
+
+def test_an_end_is_recorded_where_its_group_can_not_be_read(
+    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(name: str, *, contained: bool) -> dict[str, Any]:
+        raise OSError(19, "No such device")
+
+    monkeypatch.setattr(made.held, "close", gone)
+    attempt = spawning.Attempt({"id": "a"}, {**RUNNING, "exit_code": 7})
+    attempt.exited = True
+    made.live["a"], made.records["a"] = attempt, attempt.record
+    made.settle()
+    assert made.live == {}
+    assert (made.records["a"]["state"], made.records["a"]["exit_code"]) == ("Ended", 7)
+
+
+def test_news_that_come_with_the_greeting_are_heard(tmp_path: Path) -> None:
+    """Nothing more may come for hours: an end must not lie in the agent's buffer."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "supervisor.sock"))
+    listener.listen()
+    hello = {"hello": 1, "records": [RUNNING, {**RUNNING, "id": "b"}]}
+    news = {"records": [{**RUNNING, "state": "Ended", "end_reason": "Exited"}]}
+
+    def greet() -> None:
+        link, _ = listener.accept()
+        with link:
+            link.recv(100)
+            link.sendall(b"".join(json.dumps(one).encode() + b"\n" for one in (hello, news)))
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    node = keeper.Keeper(tmp_path)
+    found = {one.id: one.state for one in node.connect(threading.Event())}
+    thread.join()
+    node.close()
+    listener.close()
+    assert found == {"a": AttemptState.ENDED, "b": AttemptState.RUNNING}
+
+
+def test_a_copy_out_that_ends_at_once_is_told_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends in another thread while its beginning is being told; its end is what stays."""
+    agent = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    agent.prepare()
+    store = plans.Store("out", str(tmp_path / "target"))
+    plan = plans.Plan(outs=(plans.Out("made", store, "x", "always"),), timeout_s=60.0)
+    wanted = staging.Wanted(plan, None, "u", os.geteuid(), os.getegid(), {})
+    stager = agent.carrier.stager
+    stager.cache.put("a", datacache.Note(outs=msgspec.to_builtins(wanted)))
+    told = threading.Event()
+
+    def no_process(*_: object) -> None:
+        raise OSError(11, "no more processes")
+
+    def hold(reports: list[AttemptReport], later: Any) -> list[AttemptReport]:
+        def end(report: AttemptReport) -> None:
+            later(report)
+            told.set()
+
+        found = staging.Stager.hold(stager, reports, end)
+        told.wait(1.0)  # where it can be told now, it is
+        return found
+
+    monkeypatch.setattr(stager, "_run", no_process)
+    monkeypatch.setattr(stager, "hold", hold)
+    ours, theirs = socket.socketpair()
+    agent.keeper.link = ours
+    ended = {**RUNNING, "state": "Ended", "end_reason": "Exited", "exit_code": 0}
+    theirs.sendall(json.dumps({"records": [ended]}).encode() + b"\n")
+    agent._hear()
+    assert told.wait(60)
+    (report,) = agent.request(0.0, complete=True).attempts
+    assert report.state is AttemptState.ENDED
+    assert report.end_reason is EndReason.STAGE_FAILED
+    theirs.close()
+    agent.keeper.close()
+    agent.leave()
