@@ -8,7 +8,7 @@ import contextlib
 import datetime as dt
 import hashlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 CHUNK_BYTES = 2**20
 #: Objects that are larger are sent in parts of at least so much, of which a service takes 10,000.
@@ -116,7 +116,7 @@ class Bucket:
         if _is_digest(tag) and digest.hexdigest() != _bare(tag):
             raise BucketError(f"{self._where}/{full}: its checksum is not that of what has come")
 
-    def write(self, path: str, stream: BinaryIO, size: int) -> None:
+    def write(self, path: str, stream: Any, size: int) -> None:
         """Make an object of ``size`` bytes.
 
         Raises:
@@ -163,7 +163,7 @@ class Bucket:
 class _Counted:
     """A stream in chunks, of which it is known how much was read."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.size = 0
         self.digest = hashlib.md5(usedforsecurity=False)

@@ -76,6 +76,8 @@ class Progress:
 
 def descend(handle: int, path: str, *, make: bool = False) -> int:
     """A new handle of a folder below another one; no link is followed."""
+    if ".." in path.split("/"):
+        raise StageError(f"{path}: a path with .. leads elsewhere")
     at = os.dup(handle)
     for part in [part for part in path.split("/") if part]:
         try:
@@ -318,6 +320,8 @@ def _write(
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
     with os.fdopen(handle, "wb", buffering=0) as target:
         for chunk in chunks:
+            if count + len(chunk) > size:  # what grows, or is sent on and on, is never written
+                raise StageError(f"{os.path.basename(path)} was changed while it was copied")  # noqa: PTH119
             left = memoryview(chunk)
             while left:
                 left = left[target.write(left) :]
@@ -361,6 +365,19 @@ def listed_checksums(data: str, name: str, digests: dict[str, str]) -> dict[str,
 # Out ---------------------------------------------------------------------------------------------
 
 
+class AtMost:
+    """A stream of which one byte more is read than there was when it was listed, and no more."""
+
+    def __init__(self, stream: Any, size: int) -> None:
+        self._stream, self._left = stream, size + 1
+
+    def read(self, count: int) -> bytes:
+        """As of streams."""
+        data: bytes = self._stream.read(min(count, self._left))
+        self._left -= len(data)
+        return data
+
+
 def deliver(order: dict[str, Any], progress: Progress) -> None:
     """Copy what a task has left to where it is to be."""
     try:
@@ -374,7 +391,7 @@ def deliver(order: dict[str, Any], progress: Progress) -> None:
             below = item["path"] if single else f"{item['path']}/{name}"
             with os.fdopen(work.open(below), "rb") as stream:
                 to = f"{item['to']}/{name}" if single else f"{item['to']}/{item['path']}/{name}"
-                target.write(to, stream, size)
+                target.write(to, AtMost(stream, size), size)
             progress.add(size)
 
 
