@@ -135,6 +135,15 @@ def parse(arguments: list[str] | None = None) -> Settings:
     """Settings from a command line; leaves with 64 where it makes no sense."""
     made = parser()
     given = made.parse_args(arguments)
+    _refuse(made, given)
+    try:
+        return _settings(given)
+    except ValueError as problem:
+        made.error(str(problem))
+
+
+def _refuse(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Leave where values are out of their range or contradict each other."""
     if not NODE_PATTERN.fullmatch(given.name):
         made.error(f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-'")
     if not 0 <= given.simulated_gpus <= GPUS_MAX:
@@ -146,53 +155,57 @@ def parse(arguments: list[str] | None = None) -> Settings:
         )
     if given.simulated_gpus and given.gpus not in {"auto", "none"}:
         made.error("--gpus and --simulated-gpus: a node offers real GPUs or simulated ones")
-    alone = not given.virtual and not given.simulated_gpus
-    labels = dict(label.partition("=")[::2] for label in given.label)
     if any("=" not in label for label in given.label):
         made.error(f"--label {given.label}: each has to be KEY=VALUE")
-    try:
-        gpu_memory = parse_memory(given.gpu_memory)
-        gpus = tuple(
-            Gpu(i, f"GPU-sim-{given.name}-{i}", given.gpu_model, gpu_memory, simulated=True)
-            for i in range(given.simulated_gpus)
-        )
-        return Settings(
-            server=given.server,
-            name=given.name,
-            root=Path(os.path.realpath(given.root)),
-            token_file=given.token_file,
-            cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
-            memory_bytes=parse_memory(given.memory) if given.memory else 0,
-            gpus=gpus,
-            watch_gpus=alone if given.gpus == "auto" else given.gpus != "none",
-            gpu_uuids=None
-            if given.gpus in {"auto", "all", "none"}
-            else frozenset(filter(None, given.gpus.split(","))),
-            gpu_usage=not given.no_gpu_usage,
-            gpu_every_s=given.gpu_interval,
-            labels=labels,
-            shared=given.shared,
-            address=given.address,
-            virtual=given.virtual,
-            isolation=given.isolation,
-            enter=tuple(shlex.split(given.enter)),
-            pin_cpus=given.pin_cpus,
-            task_pids_max=max(0, given.task_pids),
-            podman=tuple(shlex.split(given.podman)),
-            secrets=given.secrets,
-            secret_command=tuple(shlex.split(given.secret_command)),
-            image_timeout_s=max(1.0, given.image_timeout),
-            boot_id=given.boot_id,
-            stop_tasks_on_exit=given.stop_tasks_on_exit,
-            stop_grace_s=given.stop_grace,
-            die_with_parent=given.die_with_parent,
-            log_bytes_max=max(2**12, parse_memory(given.log_limit)),
-            logs_total_bytes_max=parse_memory(given.logs_total),
-            cache_bytes_max=parse_memory(given.data_cache) if given.data_cache else 0,
-            log_format=given.log_format,
-        )
-    except ValueError as problem:
-        made.error(str(problem))
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    """The values in units of their own.
+
+    Raises:
+        ValueError: an amount can't be read.
+    """
+    alone = not given.virtual and not given.simulated_gpus
+    gpu_memory = parse_memory(given.gpu_memory)
+    gpus = tuple(
+        Gpu(i, f"GPU-sim-{given.name}-{i}", given.gpu_model, gpu_memory, simulated=True)
+        for i in range(given.simulated_gpus)
+    )
+    return Settings(
+        server=given.server,
+        name=given.name,
+        root=Path(os.path.realpath(given.root)),
+        token_file=given.token_file,
+        cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
+        memory_bytes=parse_memory(given.memory) if given.memory else 0,
+        gpus=gpus,
+        watch_gpus=alone if given.gpus == "auto" else given.gpus != "none",
+        gpu_uuids=None
+        if given.gpus in {"auto", "all", "none"}
+        else frozenset(filter(None, given.gpus.split(","))),
+        gpu_usage=not given.no_gpu_usage,
+        gpu_every_s=given.gpu_interval,
+        labels=dict(label.partition("=")[::2] for label in given.label),
+        shared=given.shared,
+        address=given.address,
+        virtual=given.virtual,
+        isolation=given.isolation,
+        enter=tuple(shlex.split(given.enter)),
+        pin_cpus=given.pin_cpus,
+        task_pids_max=max(0, given.task_pids),
+        podman=tuple(shlex.split(given.podman)),
+        secrets=given.secrets,
+        secret_command=tuple(shlex.split(given.secret_command)),
+        image_timeout_s=max(1.0, given.image_timeout),
+        boot_id=given.boot_id,
+        stop_tasks_on_exit=given.stop_tasks_on_exit,
+        stop_grace_s=given.stop_grace,
+        die_with_parent=given.die_with_parent,
+        log_bytes_max=max(2**12, parse_memory(given.log_limit)),
+        logs_total_bytes_max=parse_memory(given.logs_total),
+        cache_bytes_max=parse_memory(given.data_cache) if given.data_cache else 0,
+        log_format=given.log_format,
+    )
 
 
 def default_address() -> str:

@@ -419,6 +419,42 @@ def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
         return None
 
 
+def _notifier(options: argparse.Namespace) -> delivery.Notifier:
+    return delivery.Notifier(
+        options.notify_secrets or options.state / "notify",
+        options.state / "notified.json",
+        clock=time.time,
+        monotonic=time.monotonic,
+        random=random.random,
+    )
+
+
+def _reading(
+    options: argparse.Namespace,
+    store: stores.Store,
+    repository: source.Source,
+    before: incumbents.Incumbents,
+    *,
+    inbox: inboxes.Inbox,
+    notifier: delivery.Notifier,
+) -> RepositoryThread:
+    """What brings revisions from the repository to the loop, on from those accepted ``before``."""
+    return RepositoryThread(
+        repository,
+        loader.Loader(
+            repository,
+            before,
+            accept_revision=options.accept_revision,
+            gate=safety.Safety(lambda: _records(store), time.time),
+        ),
+        inbox,
+        watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
+        allow_root=options.allow_root,
+        audit=auditing.Log(options.state / auditing.FILE),
+        notifier=notifier,
+    )
+
+
 def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> int:
     """Run the controller until SIGTERM or SIGINT; ``lines`` writes what happens."""
     if options.die_with_parent is not None:
@@ -438,27 +474,8 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
         packed = store.incumbents()
         before = incumbents.decode(packed) if packed else incumbents.Incumbents()
         inbox = inboxes.Inbox()
-        notifier = delivery.Notifier(
-            options.notify_secrets or options.state / "notify",
-            options.state / "notified.json",
-            clock=time.time,
-            monotonic=time.monotonic,
-            random=random.random,
-        )
-        reading = RepositoryThread(
-            repository,
-            loader.Loader(
-                repository,
-                before,
-                accept_revision=options.accept_revision,
-                gate=safety.Safety(lambda: _records(store), time.time),
-            ),
-            inbox,
-            watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
-            allow_root=options.allow_root,
-            audit=auditing.Log(options.state / auditing.FILE),
-            notifier=notifier,
-        )
+        notifier = _notifier(options)
+        reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
         watching = _watch(options.repo, reading)
         scripts = options.provisioners.resolve() if options.provisioners else None
         running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)

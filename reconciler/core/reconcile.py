@@ -64,6 +64,15 @@ def reconcile(
             nothing comes back from it.
     """
     work = desk.Work(wanted, observed, now, recall)
+    _bring_up_to_date(work, ended)
+    last = standing.find(work)
+    if last is None or always_schedule:
+        return _outcome(work, _schedule(work, last, ended))
+    return _outcome(work, _let_stand(work, last))
+
+
+def _bring_up_to_date(work: desk.Work, ended: Callable[[Phase], None]) -> None:
+    """Every phase before the schedule: what was reported and asked for, and what follows."""
     ingest.apply_reports(work)
     ended("ingest")
     admission.admit(work)
@@ -81,43 +90,6 @@ def reconcile(
     ended("lifecycle")
     leaving.apply(work)
     ended("leave")
-    last = standing.find(work)
-    if last is not None and not always_schedule:
-        known = learning.renewed(work)
-        remembered = autoscaling.decide(work, known, scheduled=False)
-        if known.growing.helped.keys() - remembered.growing.helped.keys():
-            last = None  # what was said of them holds no longer
-            work.wake(work.now)
-        return _outcome(work, _Schedule(last, None, observed.promised, remembered))
-    at = now if last is None else last.at
-    situation = snapshots.build(work, at)
-    ended("snapshot")
-    decided = schedule.schedule(situation.snapshot)
-    ended("schedule")
-    placing.apply(work, situation, decided)
-    ended("place")
-    if at < decided.wake_at < math.inf:
-        work.wake_schedule(decided.wake_at)
-    new = standing.made(work, at, situation.snapshot, decided)
-    if new is None and work.schedule_at is not None:
-        work.wake(work.schedule_at)
-    usage = _queue_usage(work, situation, decided)
-    remembered = autoscaling.decide(
-        work, _remembered(work, situation, decided, usage), scheduled=True
-    )
-    return _outcome(
-        work,
-        _Schedule(
-            new,
-            usage,
-            decided.promised,
-            remembered,
-            {
-                job: outcome.ExpectedStart(one.at, one.certain)
-                for job, one in decided.estimates.items()
-            },
-        ),
-    )
 
 
 class _Schedule(NamedTuple):
@@ -149,6 +121,43 @@ def _remembered(
         held={one.name: one.allocated[2] / columns.WHOLE for one in usage} if counts else {},
     )
     return found if renewed == found else renewed
+
+
+def _let_stand(work: desk.Work, last: records.Standing) -> _Schedule:
+    """The schedule that was made before, which would come out the same."""
+    known = learning.renewed(work)
+    remembered = autoscaling.decide(work, known, scheduled=False)
+    stands: records.Standing | None = last
+    if known.growing.helped.keys() - remembered.growing.helped.keys():
+        stands = None  # what was said of them holds no longer
+        work.wake(work.now)
+    return _Schedule(stands, None, work.observed.promised, remembered)
+
+
+def _schedule(
+    work: desk.Work, last: records.Standing | None, ended: Callable[[Phase], None]
+) -> _Schedule:
+    """Make the schedule and apply it; as of the moment of ``last`` where that still stands."""
+    at = work.now if last is None else last.at
+    situation = snapshots.build(work, at)
+    ended("snapshot")
+    decided = schedule.schedule(situation.snapshot)
+    ended("schedule")
+    placing.apply(work, situation, decided)
+    ended("place")
+    if at < decided.wake_at < math.inf:
+        work.wake_schedule(decided.wake_at)
+    new = standing.made(work, at, situation.snapshot, decided)
+    if new is None and work.schedule_at is not None:
+        work.wake(work.schedule_at)
+    usage = _queue_usage(work, situation, decided)
+    remembered = autoscaling.decide(
+        work, _remembered(work, situation, decided, usage), scheduled=True
+    )
+    starts = {
+        job: outcome.ExpectedStart(one.at, one.certain) for job, one in decided.estimates.items()
+    }
+    return _Schedule(new, usage, decided.promised, remembered, starts)
 
 
 def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:

@@ -32,27 +32,28 @@ from reconciler.store import StoreError
 BODY_BYTES_MAX = 4 * 2**20
 
 
+@contextlib.asynccontextmanager
+async def _linked(service: services.Services) -> AsyncIterator[None]:
+    """What runs beside the handlers, for as long as there is the application."""
+    tasks = [
+        asyncio.create_task(service.link.run()),
+        asyncio.create_task(service.node_pages.run()),
+        asyncio.create_task(housekeeping.Housekeeping(service).run()),
+    ]
+    if service.submitter is not None:
+        tasks.append(asyncio.create_task(service.submitter.run()))
+    try:
+        yield
+    finally:
+        service.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        service.close()
+
+
 def create_app(service: services.Services, *, address: str) -> Litestar:
     """The application; ``address`` is how it is reached, as ``HOST:PORT``."""
-
-    @contextlib.asynccontextmanager
-    async def linked(_app: Litestar) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(service.link.run()),
-            asyncio.create_task(service.node_pages.run()),
-            asyncio.create_task(housekeeping.Housekeeping(service).run()),
-        ]
-        if service.submitter is not None:
-            tasks.append(asyncio.create_task(service.submitter.run()))
-        try:
-            yield
-        finally:
-            service.stop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            service.close()
-
     return Litestar(
         route_handlers=[
             sync.sync,
@@ -66,7 +67,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *reporting.HANDLERS,
             *logs.HANDLERS,
         ],
-        lifespan=[linked],
+        lifespan=[lambda _app: _linked(service)],
         middleware=[health.counted],
         guards=[service.gate.guard],
         state=State(
