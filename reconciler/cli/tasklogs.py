@@ -98,15 +98,21 @@ def logs(
             if all_tasks:
                 _show_all(api, name, query)
             else:
-                silent = True
-                for piece in api.stream(f"/v1/jobs/{name}/logs", query):
-                    sys.stdout.buffer.write(piece)
-                    sys.stdout.buffer.flush()
-                    silent = False
+                silent = _show(api, name, query)
                 if not (stderr or every or widely):
                     logwords.hint(api, name, query, silent=silent)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
+    """What the query asks for, as it comes; whether it was nothing at all."""
+    silent = True
+    for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        silent = False
+    return silent
 
 
 def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
