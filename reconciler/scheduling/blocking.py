@@ -3,7 +3,10 @@
 A cycle notes here which lines are blocked and for what cause. Once one line of a shape found no
 room, ``Prospects`` tells which others of the shape could still gain something that it could not:
 evict somebody, get a reservation, or learn that a limit stands in their way before the room does.
-The rest would find the same and need no turn of their own.
+The rest would find the same as things stand, and are passed over. That is not always what turns of
+their own would come to later in the cycle: their queue is then judged by its next claim instead,
+so that turns between queues may change, and room that a later eviction frees beyond its own need
+is promised to them in the next cycle only.
 """
 
 import math
@@ -91,7 +94,7 @@ class Blocked:
 class Prospects:
     """What lines could still gain where one of their shape found no room.
 
-    All answers err on the side of a turn too many, never of one too few.
+    All answers are about things as they stand, and err on the side of a turn too many.
     """
 
     def __init__(
@@ -151,32 +154,45 @@ class Prospects:
         found: list[int] = np.flatnonzero(above & (self.lowest < NOBODY)).tolist()
         return found
 
-    def reclaiming(self, asked: snapshots.Amounts) -> Mask:
-        """(s, q) queues that might take back what others have above their shares for a start.
+    def reclaiming(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
+        """(n,) whether a queue might take back what others have above their shares for a start.
 
-        ``asked``: (s, 3) amounts.
+        ``asked``: (n, 3) amounts, ``queue``: (n,) whose start each would be.
         """
-        may = self.losers() & self.rationed.any(axis=1)
+        may: Mask = (self.losers() & self.rationed.any(axis=1))[queue]
         if not may.any():
-            return np.zeros((len(asked), len(may)), dtype=np.bool_)
+            return may
         amounts = self.ledger.columns()
-        used = (amounts.charged - amounts.going)[None]
-        more = asked[:, None]
-        beyond = (more > 0) & self.rationed & (used + more > self.fair)
-        found: Mask = may & ~beyond.any(axis=2)
+        used = (amounts.charged - amounts.going)[queue]
+        beyond = (asked > 0) & self.rationed[queue] & (used + asked > self.fair[queue])
+        found: Mask = may & ~beyond.any(axis=1)
         return found
 
-    def gated(self, asked: snapshots.Amounts) -> Mask:
-        """(s, q) queues in which a limit or a lender might forbid a start of (s, 3) amounts."""
+    def gated(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
+        """(n,) whether a limit or a lender might forbid a start of (n, 3) amounts in a queue."""
         if self.ledger.lends:
-            return np.ones((len(asked), len(self.paths)), dtype=np.bool_)
+            return np.ones(len(asked), dtype=np.bool_)
+        found: Mask = np.zeros(len(asked), dtype=np.bool_)
         bounds = np.asarray(self.situation.queues.limit)
         if (bounds >= UNLIMITED).all():
-            return np.zeros((len(asked), len(self.paths)), dtype=np.bool_)
-        more, charged = asked[:, None], self.ledger.columns().charged
-        beyond = (more > 0) & (bounds < UNLIMITED) & (charged + more > bounds)
-        queues: Mask = np.logical_or.reduce(beyond, axis=2)
-        found: Mask = np.logical_or.reduce(queues[:, self.paths], axis=2)
+            return found
+        charged = self.ledger.columns().charged
+        for members in self.paths[queue].T:
+            bound = bounds[members]
+            beyond = (asked > 0) & (bound < UNLIMITED) & (charged[members] + asked > bound)
+            found |= beyond.any(axis=1)
+        return found
+
+    def no_wider(self, shape: int, shapes: NDArray[np.int64], queue: int) -> Mask:
+        """(n,) whether guarantees that don't cover a start of one shape cover none of others.
+
+        A guarantee is measured only by what is asked for of what it names: who asks for nothing of
+        that is owed nothing, however small (``Ledger.owed``), and tells nothing about who does.
+        """
+        mine, others = self.least[shape], self.least[shapes]
+        measured = self.rationed[self.paths[queue]].any(axis=0)
+        alike = ((others > 0) == (mine > 0)) | ~measured
+        found: Mask = (alike & (others >= mine)).all(axis=1)
         return found
 
     def gain(self, lines: NDArray[np.intp], reserved_in: dict[int, int]) -> Mask:
@@ -187,9 +203,12 @@ class Prospects:
             reserved_in: queues that had their try at a reservation.
         """
         policy, columns = self.situation.policy, self.columns
-        shapes, place = np.unique(columns.shape[lines], return_inverse=True)
-        queue, asked = columns.queue[lines], self.least[shapes]
-        found: Mask = ~columns.preemptible[lines] | self.gated(asked)[place, queue]
+        queue = columns.queue[lines]
+        pairs, place = np.unique(
+            columns.shape[lines] * len(self.paths) + queue, return_inverse=True
+        )
+        asked, asker = self.least[pairs // len(self.paths)], pairs % len(self.paths)
+        found: Mask = ~columns.preemptible[lines] | self.gated(asked, asker)[place]
         found |= columns.special[lines]
         # Who has a reservation gives it up and asks for a better one.
         reserved = [r.ask.progress.line for r in self.calendar.reservations]
@@ -198,7 +217,7 @@ class Prospects:
         if policy.preempt:
             found |= self.lowest[queue] < columns.priority[lines]
         if policy.reclaim:
-            found |= self.reclaiming(asked)[place, queue]
+            found |= self.reclaiming(asked, asker)[place]
         if policy.backfill != "none" and self.calendar.has_moments():
             if policy.backfill == "conservative":
                 found[:] = True
@@ -214,7 +233,8 @@ class Peers:
 
     These are the lines of its shape, and of shapes that take no less of the same nodes, which
     could gain nothing by a turn of their own (``Prospects``). Of its own queue they are also those
-    that could evict somebody, where the search has failed for the one that takes no more.
+    that could evict somebody, where the search has failed for the one that takes no more, and is
+    measured by the same guarantees.
     """
 
     def __init__(self, blocked: Blocked, prospects: Prospects) -> None:
@@ -296,13 +316,16 @@ class Peers:
         found = found[alike]
         if not found.size:
             return math.inf
-        asked = self.prospects.least[columns.shape[found]]
-        may = ~self.prospects.gated(asked)[:, queue]
+        prospects = self.prospects
+        shapes, place = np.unique(columns.shape[found], return_inverse=True)
+        asked, asker = prospects.least[shapes], np.full(len(shapes), queue)
+        wider = ~prospects.no_wider(int(columns.shape[line]), shapes, queue)
+        may = ~(wider | prospects.gated(asked, asker))[place]
         later = math.inf
         if not forced:
-            due = order.overdue_from(self.prospects.situation, columns, found)
-            may &= due > self.prospects.situation.now
-            due = due[may & self.prospects.reclaiming(asked)[:, queue]]
+            due = order.overdue_from(prospects.situation, columns, found)
+            may &= due > prospects.situation.now
+            due = due[may & prospects.reclaiming(asked, asker)[place]]
             later = float(due.min()) if due.size else math.inf
         self.blocked.put_all(found[may], cause)
         return later

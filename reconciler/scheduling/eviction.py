@@ -140,9 +140,22 @@ class Evictor:
         return grounds
 
     def _key(self, ask: asking.Ask, *, foreign: bool, own: bool) -> object:
-        """What two asks have in common of which the larger fails where the smaller did."""
-        forced = self.is_forced(ask)
-        return (foreign, own, ask.queue, ask.line.priority, ask.firm, forced, self._kind(ask))
+        """What two asks have in common of which the larger fails where the smaller did.
+
+        Guarantees are measured by what is asked for of what they name (``Ledger.owed``): who asks
+        for nothing of that is owed nothing, and tells nothing about who asks for some.
+        """
+        forced, measured = self.is_forced(ask), self._measured(ask)
+        who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
+        return (foreign, own, who, self._kind(ask))
+
+    def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
+        """Of which resources an ask wants some that a queue on its path measures."""
+        rationed, path = self.ledger.rationed, self.ledger.paths[ask.queue]
+        return tuple(
+            ask.amounts[resource] > 0 and any(rationed[member][resource] for member in path)
+            for resource in ledgers.RESOURCES
+        )
 
     # Who may take from whom
 

@@ -1,0 +1,97 @@
+"""Lines that are passed over with another lose nothing that a turn of their own would bring."""
+
+import dataclasses
+import math
+import tracemalloc
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling import windows
+from reconciler.scheduling.decisions import Decisions
+from reconciler.scheduling.snapshot import Snapshot
+from tests.unit.scheduling.situations import GIB, Situation, amounts, evicted
+
+HOUR_S = 3600.0
+Backfill = Literal["none", "easy", "conservative"]
+
+
+def one_by_one(situation: Snapshot) -> Decisions:
+    """The same where every line has its turn."""
+    return scheduler.Cycle(windows.within(situation), one_by_one=True).run()
+
+
+def borrowed(backfill: Backfill, cpu: int, memory: int) -> Situation:
+    """A node that is full of what another queue borrows, and two queues with a guarantee."""
+    s = Situation()
+    s.policy = dataclasses.replace(s.policy, backfill=backfill, consolidate=False)
+    s.node("n", cpu=5, memory=5).queue("a").queue("b")
+    for queue in s.queue_list:
+        queue.guaranteed = (cpu * 1000, memory * GIB, 0)
+    s.job("hog", "b", cpu=4, memory=4, on=("n",), time_limit_s=24 * HOUR_S)
+    s.now = 10.0
+    return s
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize(
+    ("guarantee", "asked"),
+    [((0, 2), (2, 0)), ((2, 0), (0, 2))],
+    ids=["memory", "cpu"],
+)
+def test_a_guarantee_is_kept_behind_a_smaller_job_that_asks_for_nothing_of_it(
+    backfill: Backfill, endless: bool, guarantee: tuple[int, int], asked: tuple[int, int]
+) -> None:
+    s = borrowed(backfill, *guarantee)
+    limit_s = math.inf if endless else 24 * HOUR_S
+    s.job("stays", "b", cpu=1, memory=1, on=("n",), preemptible=False, time_limit_s=limit_s)
+    cpu, memory = asked
+    s.job("small", "a", cpu=cpu, memory=memory, submitted_at=8.0, time_limit_s=10 * HOUR_S)
+    s.job("owed", "a", cpu=2, memory=2, submitted_at=9.0, time_limit_s=10 * HOUR_S)
+    situation = s.snapshot()
+    decisions = scheduler.schedule(situation)
+    assert evicted(decisions) == evicted(one_by_one(situation)) == [("hog", "owed")]
+
+
+def many(queues: int) -> scheduler.Cycle:
+    """A cycle with many queues that have limits and guarantees, of which some borrow."""
+    s = Situation()
+    s.node("n", gpu=8 * queues, cpu=64 * queues, memory=64 * queues)
+    for at in range(queues):
+        s.queue(f"q{at}", limit=4, guaranteed=1 + at % 2)
+        if at % 3 == 0:
+            s.job(f"r{at}", f"q{at}", gpu=2 + at % 2, cpu=1, on=("n",))
+    s.job("w", "q0", gpu=1)
+    return scheduler.Cycle(s.snapshot())
+
+
+def test_limits_and_shares_are_judged_as_the_ledger_judges_each() -> None:
+    cycle = many(12)
+    pairs = [(amounts(gpu, 1, 1), queue) for gpu in (0, 1, 2, 3, 5) for queue in range(12)]
+    asked = np.array([vector for vector, _ in pairs], dtype=np.int64)
+    queue = np.array([queue for _, queue in pairs])
+    gated = cycle.prospects.gated(asked, queue).tolist()
+    reclaiming = cycle.prospects.reclaiming(asked, queue).tolist()
+    ledger, losers = cycle.ledger, cycle.prospects.losers()
+    assert gated == [ledger.over_limit(at, vector) is not None for vector, at in pairs]
+    assert reclaiming == [
+        bool(losers[at]) and ledger.within_fair_share(at, vector) for vector, at in pairs
+    ]
+    assert len({*gated}) == len({*reclaiming}) == 2
+
+
+def test_what_is_judged_of_lines_does_not_grow_with_the_queues() -> None:
+    few, lots = many(3), many(150)
+    asked = np.tile(np.array([amounts(1, 1, 1)], dtype=np.int64), (2_000, 1))
+    peaks = []
+    for cycle in (few, lots):
+        cycle.prospects.losers()
+        tracemalloc.start()
+        cycle.prospects.gated(asked, np.zeros(len(asked), dtype=np.int64))
+        cycle.prospects.reclaiming(asked, np.zeros(len(asked), dtype=np.int64))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
