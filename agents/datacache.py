@@ -48,7 +48,17 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: EndReason | None = None
 
 
+class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How copying out has ended: what is written over the room at the front of a note's file."""
+
+    problem: str = ""
+    reason: EndReason | None = None
+
+
 _DECODE_NOTE = msgspec.json.Decoder(Note).decode
+_DECODE_DONE = msgspec.json.Decoder(_Done).decode
+#: Room at the front of a note's file, with the end of a line as its last byte.
+ROOM_BYTES = 2048
 
 
 class _Entry(msgspec.Struct):
@@ -104,12 +114,26 @@ class Cache:
         path = self._notes_folder / attempt
         fresh = self._notes_folder / f".{attempt}"
         try:
-            fresh.write_bytes(msgspec.json.encode(note))
+            fresh.write_bytes(b" " * (ROOM_BYTES - 1) + b"\n" + msgspec.json.encode(note))
             fresh.replace(path)
         except OSError:
             fresh.unlink(missing_ok=True)
             raise
         self._notes[attempt] = note
+
+    def finish(self, attempt: str, problem: str, reason: EndReason | None) -> None:
+        """Keep how copying out has ended, in the room that was taken with the attempt's note: on
+        a full disk as well. Without it the next agent would copy again, and tell another end."""
+        done = _Done(problem, reason)
+        while len(text := msgspec.json.encode(done)) >= ROOM_BYTES:
+            done = _Done(done.problem[: len(done.problem) // 2], reason)
+        with self._lock:
+            note = self._notes.get(attempt, Note())
+            note = msgspec.structs.replace(note, done=True, problem=done.problem, reason=reason)
+            self._notes[attempt] = note
+            with contextlib.suppress(OSError):
+                if not _fill(self._notes_folder / attempt, text):
+                    self._put(attempt, note)
 
     def forget(self, attempt: str) -> None:
         """An attempt is over, and that is known."""
@@ -225,7 +249,7 @@ class Cache:
     def _load_notes(self) -> None:
         for path in self._notes_folder.iterdir():
             try:
-                self._notes[path.name] = _DECODE_NOTE(path.read_bytes())
+                self._notes[path.name] = _read_note(path.read_bytes())
             except (OSError, msgspec.MsgspecError):
                 path.unlink(missing_ok=True)
         for name in [name for name in self._notes if name.startswith(".")]:
@@ -284,3 +308,34 @@ def _gone(path: str) -> str:
 
 def _mib(size: int) -> str:
     return f"{max(0, size) / 2**20:.4g} MiB"
+
+
+def _fill(path: Path, text: bytes) -> bool:
+    """Write over the room at the front of a note's file; False where it has none."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.pread(handle, 1, ROOM_BYTES - 1) != b"\n":
+            return False  # an older agent has written it
+        return os.pwrite(handle, text.ljust(ROOM_BYTES - 1), 0) == ROOM_BYTES - 1
+    finally:
+        os.close(handle)
+
+
+def _read_note(data: bytes) -> Note:
+    """What a note's file says; an end that was torn by a crash is none.
+
+    Raises:
+        MsgspecError: it says nothing.
+    """
+    room, line_end, text = data.partition(b"\n")
+    if not line_end:
+        return _DECODE_NOTE(data)
+    note = _DECODE_NOTE(text)
+    try:
+        done = _DECODE_DONE(room)
+    except msgspec.MsgspecError:
+        return note
+    return msgspec.structs.replace(note, done=True, problem=done.problem, reason=done.reason)

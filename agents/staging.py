@@ -307,10 +307,7 @@ class Stager:
             problem = str(failure)
         except Exception as failure:  # the end has to be told, whatever it is
             problem = f"{failure!r}"
-        note = self.cache.note(report.id) or datacache.Note()
-        note = msgspec.structs.replace(note, done=True, problem=problem, reason=copy.reason)
-        with contextlib.suppress(OSError):
-            self.cache.put(report.id, note)
+        self.cache.finish(report.id, problem, copy.reason)
         with self._lock:
             self._outs.pop(report.id, None)
         told(_ended(report, problem, copy.reason))

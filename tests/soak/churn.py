@@ -91,6 +91,8 @@ class Account:
     memory_mib: list[float] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
+    #: Ends that an older request has overtaken by coming later, and did not hide.
+    overtaken: int = 0
     seconds: float = 0.0
 
 
@@ -133,6 +135,7 @@ class Churn:
             self.controller.close()
             if self.mounted:
                 subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+        self.account.overtaken = len(self.controller.crossed)
         self.account.seconds = round(time.monotonic() - began, 1)
         return self.account
 

@@ -1,14 +1,18 @@
 """The cache of data on a node: bounded, pinned by tasks, found again, and nobody's way out."""
 
+import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents import datacache, stagehand, trees
 from agents.datacache import Cache, Note
+from reconciler.model.states import EndReason
 
 UID, GID = os.geteuid(), os.getegid()
 KIB = 1024
@@ -217,3 +221,51 @@ def test_what_can_not_be_kept_leaves_nothing(
             cache.put("a.1", Note())
     assert cache.note("a.1") is None
     assert not list((tmp_path / "staging").iterdir())
+
+
+def test_how_a_copy_out_has_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None:
+    """The next agent would copy again, and tell another end than was told."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        cache = Cache(disk, 2**20)
+        cache.put("a.1", Note(pins=((UID, "k0"),), outs={"plan": {}}))
+        with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as stream:
+            while stream.write(bytes(4096)) == 4096:
+                pass
+        with pytest.raises(OSError, match="No space"):
+            cache.put("a.2", Note())
+        cache.finish("a.1", "no room", EndReason.STAGE_FAILED)
+        found = found_again(disk).note("a.1")
+        assert found == cache.note("a.1")
+        reason = EndReason.STAGE_FAILED
+        assert found == Note(
+            ((UID, "k0"),), {"plan": {}}, done=True, problem="no room", reason=reason
+        )
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_an_end_of_a_copy_that_is_torn_or_long_costs_nothing_else(tmp_path: Path) -> None:
+    note = Note(pins=((UID, "k0"),), outs={"plan": {}})
+    cache = Cache(tmp_path, 2**20)
+    for name in ("torn", "long", "old"):
+        cache.put(name, note)
+    path = tmp_path / "staging" / "torn"
+    cache.finish("torn", "no room", None)
+    path.write_bytes(path.read_bytes().replace(b"room", b"    ", 1).replace(b'"}', b"  ", 1))
+    cache.finish("long", "\0" * 5000, None)
+    (tmp_path / "staging" / "old").write_bytes(msgspec.json.encode(note))
+    again = found_again(tmp_path)
+    assert again.note("torn") == again.note("old") == note
+    cut = again.note("long")
+    assert cut is not None
+    assert (cut.done, cut.outs, set(cut.problem)) == (True, note.outs, {"\0"})
+    again.finish("old", "", None)
+    again.finish("new", "", None)
+    last = found_again(tmp_path)
+    assert last.note("old") == msgspec.structs.replace(note, done=True)
+    assert last.note("new") == Note(done=True)
