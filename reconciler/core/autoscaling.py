@@ -22,6 +22,7 @@ from reconciler.model.reasons import Reason, ReasonCode
 ROOM = frozenset(
     {
         ReasonCode.NEVER_FITS,
+        ReasonCode.VOLUME_MISSING,
         ReasonCode.NO_TOPOLOGY_DOMAIN,
         ReasonCode.FRAGMENTED,
         ReasonCode.INSUFFICIENT_RESOURCES,

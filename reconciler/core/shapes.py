@@ -202,6 +202,8 @@ class Shapes:
             groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
             eligible=found.mask,
             filtered=found.steps,
+            mountable=found.mountable(),
+            missing=found.missing,
             scores=self._scores(spec),
             required_level=level(spec.topology.required),
             preferred_level=level(spec.topology.preferred),
@@ -268,7 +270,7 @@ class Shapes:
                 found.keep(there, f"without volume {name}")
             if volume is not None and volume.objects is None:
                 for why, lacking in self._lacking(name):
-                    found.keep(~lacking, why)
+                    found.lack(~lacking, why, name)
         for label, value in sorted(spec.node_selector.items()):
             found.keep(self._having(label, value), f"without label {label}={value}")
         minded = sorted(
@@ -334,9 +336,28 @@ class _Eligible:
         self.mask: columns.Mask = np.ones(count, dtype=np.bool_)
         self.steps: tuple[FunnelStep, ...] = ()
         self.without_user = 0
+        #: Volumes that are not there now on nodes that are well otherwise.
+        self.missing: tuple[str, ...] = ()
+        #: What would be left if those were there.
+        self._mounted = self.mask.copy()
 
     def keep(self, mask: columns.Mask, why: str) -> None:
         """Only nodes in ``mask`` are left; the others are counted."""
+        self._drop(mask, why)
+        self._mounted &= mask
+
+    def lack(self, mask: columns.Mask, why: str, volume: str) -> None:
+        """The same where the others lack a volume now that may be there in a moment."""
+        if volume not in self.missing and bool((self._mounted & ~mask).any()):
+            self.missing += (volume,)
+        self._drop(mask, why)
+
+    def mountable(self) -> columns.Mask | None:
+        """Nodes that are out for nothing but volumes that are not there now, if any."""
+        found = self._mounted & ~self.mask
+        return found if found.any() else None
+
+    def _drop(self, mask: columns.Mask, why: str) -> None:
         left = self.mask & mask
         lost = int(self.mask.sum()) - int(left.sum())
         if lost:
@@ -346,7 +367,7 @@ class _Eligible:
     def without(self, why: str) -> "_Eligible":
         """The same with no node left, for one more reason."""
         other = _Eligible(len(self.mask))
-        other.mask, other.steps = self.mask, self.steps
+        other.mask, other.steps, other.missing = self.mask, self.steps, self.missing
         other.keep(np.zeros_like(self.mask), why)
         return other
 

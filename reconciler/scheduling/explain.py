@@ -5,7 +5,7 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -169,7 +169,11 @@ class Explainer:
         if cause.kind != "array":
             alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
             found += [reason for reason in (self.never(line.shape), alone) if reason is not None]
-        hopeless = {reasons.ReasonCode.NEVER_FITS, reasons.ReasonCode.RESERVED}
+        hopeless = {
+            reasons.ReasonCode.NEVER_FITS,
+            reasons.ReasonCode.VOLUME_MISSING,
+            reasons.ReasonCode.RESERVED,
+        }
         if any(reason.code in hopeless for reason in found[1:]):
             # Room and evictions are of no interest where they could not help.
             moot = {
@@ -321,7 +325,8 @@ class Explainer:
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.
 
-        Where that is only for windows that begin too soon, it is said as what passes.
+        Where that is only for windows that begin too soon, or for volumes that are not there now,
+        it is said as what passes.
         """
         if index not in self._never:
             self._never[index] = self._never_fits(index)
@@ -344,6 +349,8 @@ class Explainer:
                 empty.funnel(index),
                 "the reservations are over, or the time limit is shorter",
             )
+        if shape.mountable is not None and self._fits_on(shape, shape.mountable):
+            return self._volume_missing(shape, empty.funnel(index))
         short = None
         for position, group in enumerate(shape.groups):
             there = int(empty.counts(index, position).sum())
@@ -369,6 +376,29 @@ class Explainer:
         else:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    def _fits_on(self, shape: snapshots.Shape, more: snapshots.Mask) -> bool:
+        """Whether it would fit on idle nodes if it might go to some more of them."""
+        wider = replace(shape, eligible=shape.eligible | more, unreserved=None, form="")
+        holdings = tuple(replace(holding, shape=-1) for holding in self.situation.holdings)
+        bare = replace(self.situation, shapes=(wider,), lines=(), holdings=holdings, mix=())
+        return Room.empty(replace(bare, line_columns=None)).fits(0)
+
+    @staticmethod
+    def _volume_missing(
+        shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
+    ) -> reasons.Reason:
+        names = names_text(shape.missing)
+        several = len(shape.missing) > 1
+        said = [step.why for step in funnel if step.why.startswith("volume ")]
+        why = f" ({'; '.join(said[:NAMES_MAX])})" if said else ""
+        return reasons.Reason(
+            reasons.ReasonCode.VOLUME_MISSING,
+            f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
+            f"on the nodes that could hold {shape_text(shape)}{why}",
+            funnel,
+            f"{names} {'are' if several else 'is'} mounted there as the Volume says",
+        )
 
     def _fits_alone(self, shape: snapshots.Shape) -> bool:
         """Whether one plain task fits on some idle node for certain, told from amounts alone."""

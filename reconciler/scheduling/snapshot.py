@@ -178,6 +178,9 @@ class Shape:
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
         unreserved: index of the same shape with the nodes on which a window begins too soon;
             None: it is without windows itself.
+        mountable: (n,) nodes that are not eligible only because ``missing`` is not there now;
+            None: there are none.
+        missing: names of the volumes that it asks for and that nodes say are not there.
         form: what identifies it from cycle to cycle; empty: its index does.
     """
 
@@ -192,6 +195,8 @@ class Shape:
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
     unreserved: int | None = None
+    mountable: Mask | None = None
+    missing: tuple[str, ...] = ()
     form: str = ""
 
     @property

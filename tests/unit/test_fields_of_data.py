@@ -200,6 +200,16 @@ def test_work_goes_where_its_data_is() -> None:
     run.settle()
     run.add(job(volumes=["v"]))
     assert "volume v: /data is not mounted" in whys(run, "j")
+    run.add(job("big", volumes=["v"], resources={"cpu": 999}))
+    told, *_ = run.memory.reasons[run.memory.jobs["j"].reason_key]
+    assert told.code == "VolumeMissing"  # it is not for ever, and mounting it is what helps
+    assert told.message == (
+        "volume v is not there now on the nodes that could hold 1 CPU "
+        "(volume v: /data is not mounted)"
+    )
+    assert told.unblocks == "v is mounted there as the Volume says"
+    big, *_ = run.memory.reasons[run.memory.jobs["big"].reason_key]
+    assert big.code == "NeverFits"  # with the volume as well
     node.report = plain  # type: ignore[method-assign]
     run.settle()
     assert run.state("j").value == "Running"
