@@ -276,20 +276,47 @@ def approve(
 
     Example: muster approve s4f1c09d2ab3477e0j2h15 --reason "racks 3 and 4 are returned"
     """
-    change_all("approve", [digest], reason, (clone, server, token_file), dry_run=dry_run)
-    _tell_what_is_held(digest, server, token_file)
+    to = target(clone, server, token_file)
+    figure = _figure_of(digest, server, token_file)
+    act = operations.Act(verb="approve", name=digest, reason=reason)
+    for done in carry_out([act], to, dry_run=dry_run):
+        where = "; committed and pushed" if done.pushed else ""
+        if to.clone is None and done.commit:
+            where = "; committed by the controller"
+        terminal.out.print(f"{done.name}: {done.message}{where}", markup=False)
+    if figure:
+        terminal.note(figure)
 
 
-def _tell_what_is_held(digest: str, server: str | None, token_file: str | None) -> None:
-    """Where nothing that is held now has the digest: say so, and what is held."""
+def _figure_of(digest: str, server: str | None, token_file: str | None) -> str:
+    """What a held change does, by its digest; empty where no controller can be asked.
+
+    Leaves the command where nothing that is held now has the digest: an approval of it would be a
+    commit that lets nothing apply.
+    """
+    if not operations.is_digest(digest):
+        return ""  # who makes the change says what is wrong with it
     try:
         with clients.Client(endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0) as api:
-            held = [one["digest"] for one in api.get("/v1/sync")["sync"]["held"]]
+            held = api.get("/v1/sync")["sync"]["held"]
     except (clients.ApiError, endpoints.EndpointError):
-        return  # in a clone one can approve before the change is anywhere else
-    if _change_of(digest) not in map(_change_of, held):
-        others = f"; held now: {', '.join(held)}" if held else "; nothing is held now"
-        terminal.note(f"no change that is held now has the digest {digest}{others}")
+        return ""  # in a clone one can approve before the change is anywhere else
+    figures = [
+        str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
+        for one in held
+        if one["digest"] and _change_of(one["digest"]) == _change_of(digest)
+    ]
+    if not figures:
+        nothing = (
+            "nothing is held now; what was pushed a moment ago is held once the controller has "
+            "looked at it: `muster status`"
+        )
+        terminal.fail(
+            f"no change that is held now has the digest {digest}; nothing was committed",
+            details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held]
+            or [nothing],
+        )
+    return figures[0]
 
 
 def _change_of(digest: str) -> str:

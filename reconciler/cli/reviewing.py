@@ -162,8 +162,10 @@ def plan(
     # both revisions live until the command ends: the collector need never walk them
     gc.disable()
     try:
-        compared = _base(repo, base, wanted, snapshot)
-        found = revisions.compare(repo, path, compared, wanted, before=planning.before_of(snapshot))
+        compared, in_force = _base(repo, base, wanted, snapshot)
+        found = revisions.compare(
+            repo, path, compared, wanted, before=planning.before_of(snapshot), in_force=in_force
+        )
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     gc.freeze()
@@ -197,14 +199,26 @@ _CODES = {
 }
 
 
-def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None) -> str:
-    """What to compare with: what somebody says, what is in force, or where it is to go."""
+def _base(
+    repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None
+) -> tuple[str, str | None]:
+    """What to compare with: what somebody says, what is in force, or where it is to go.
+
+    Behind it stands the revision of the structure in force, where that is what counts.
+    """
     if base is not None:
-        return base
-    in_force = snapshot.live.revision if snapshot is not None else None
-    if in_force is not None and revisions.has_commit(repo, in_force):
-        return in_force
-    return revisions.default_base(repo, head)
+        return base, None
+    live = snapshot.live if snapshot is not None else None
+    if live is None or live.revision is None:
+        return revisions.default_base(repo, head), None
+    for revision in filter(None, (live.structure_revision, live.revision)):
+        if not revisions.has_commit(repo, revision):
+            terminal.fail(
+                f"{revision[:12]} is in force, and is not in {repo.resolve()}: `git fetch` brings "
+                "it where the controller reads the same repository; or name a revision to compare "
+                "with by --base"
+            )
+    return live.revision, live.structure_revision
 
 
 def _snapshot(

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
+from reconciler.core import impact
 from reconciler.desired import gitobjects, validate, yamlreader
 from reconciler.model import desired, hostlists, nearest, states
 from reconciler.operations import client as clients
@@ -78,11 +79,12 @@ LOOK_S = 3.0
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was done."""
+    """What was done; ``pushed``: the commit was made in a clone, and pushed."""
 
     name: str
     message: str
     commit: str | None = None
+    pushed: bool = False
 
 
 class Target:
@@ -323,10 +325,16 @@ def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
     return {**entry, "hosts": hostlists.fold(left)} if left else None
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest that a held change can have."""
+    return impact.parse_digest(text) is not None
+
+
 def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
     if outcome.status == "unchanged":
         return Done(name, "it is so already", outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
-    where = " here; nothing to push to" if outcome.status == "local" else ""
-    return Done(name, f"{message}{where}", outcome.commit)
+    local = "; committed here, where the branch follows no remote one"
+    told = message + (local if outcome.status == "local" else "")
+    return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")

@@ -91,7 +91,8 @@ def _head(plan: Plan, name: str) -> Iterator[str]:
     where = f"`{plan.base[:12]}` → `{plan.head[:12]}`{merged}"
     if plan.snapshot is not None:
         old = plantext.duration(plan.snapshot.age_s)
-        where += f", against the cluster as of {old} before"
+        in_force = plantext.in_force(plan.snapshot)
+        where += f", against the cluster as of {old} before, where {in_force} in force"
     yield where
     yield ""
 

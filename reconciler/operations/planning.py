@@ -162,7 +162,11 @@ def change_view(of: differences.Change) -> planviews.ChangeView:
 def _snapshot_view(of: snapshots.Snapshot, now: float) -> planviews.SnapshotView:
     live = of.live
     return planviews.SnapshotView(
-        format_time(live.at), round(snapshots.age_s(live, now), 1), live.revision, of.digest
+        format_time(live.at),
+        round(snapshots.age_s(live, now), 1),
+        live.revision,
+        of.digest,
+        live.structure_revision,
     )
 
 

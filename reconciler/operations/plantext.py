@@ -70,8 +70,23 @@ def head(plan: Plan) -> Iterator[Line]:
     yield Line(f"{plan.base[:12]} -> {plan.head[:12]}{merged}")
     if plan.snapshot is not None:
         old = duration(plan.snapshot.age_s)
-        in_force = (plan.snapshot.revision or "none")[:12]
-        yield Line(f"against the cluster as of {old} ago, where {in_force} is in force")
+        yield from (
+            Line(part)
+            for part in paragraphs.wrapped(
+                f"against the cluster as of {old} ago, where {in_force(plan.snapshot)} in force",
+                WIDTH,
+            )
+        )
+
+
+def in_force(of: planviews.SnapshotView) -> str:
+    """What is in force, with its verb; where the newest is held or refused, what of which."""
+    jobs, structure = ((one or "none")[:12] for one in (of.revision, of.structure_revision))
+    if jobs == structure:
+        return f"{jobs} is"
+    if of.structure_revision is None:
+        return f"no structure, and the jobs of {jobs}, are"
+    return f"the structure of {structure} and the jobs of {jobs} are"
 
 
 def verdict(plan: Plan) -> str:
@@ -196,9 +211,9 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
         told = True
         yield _pair("GPUs in service", f"{impact.gpus_before} -> {impact.gpus_after}")
         if impact.nodes_leaving:
-            yield _pair("leaving", f"{impact.gpus_leaving} GPUs: {impact.nodes_leaving}")
+            yield _pair("leaving", f"{gpus(impact.gpus_leaving)}: {impact.nodes_leaving}")
         if impact.nodes_entering:
-            yield _pair("entering", f"{impact.gpus_entering} GPUs: {impact.nodes_entering}")
+            yield _pair("entering", f"{gpus(impact.gpus_entering)}: {impact.nodes_entering}")
     for amount in impact.amounts:
         told = True
         old, new = amount.before or "none", amount.after or "none"
@@ -239,7 +254,7 @@ def ended_text(job: planviews.EndedView) -> str:
         how = f"may go on there for {duration(job.leaves_in_s)}, then starts elsewhere"
     elif job.how == "evicted":
         how = "leaves and starts elsewhere"
-    return f"{how}: {job.gpus:g} GPUs on {job.nodes}{lost}"
+    return f"{how}: {gpus(job.gpus)} on {job.nodes}{lost}"
 
 
 def eviction_text(of: planviews.EvictionView) -> str:
@@ -413,6 +428,11 @@ def duration(span_s: float) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m" if whole % 3600 else f"{whole // 3600}h"
     return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+def gpus(count: float) -> str:
+    """So many GPUs, in words."""
+    return f"{count:g} GPU{'' if count == 1 else 's'}"
 
 
 def hours(gpu_hours: float) -> str:

@@ -173,12 +173,17 @@ class FindingView(_View, frozen=True):
 
 
 class SnapshotView(_View, frozen=True):
-    """The cluster that it was planned against."""
+    """The cluster that it was planned against.
+
+    ``revision`` is that of the jobs in force. ``structureRevision`` is another where the structure
+    of that one is held or refused.
+    """
 
     at: str
     age_s: float
     revision: str | None
     digest: str
+    structure_revision: str | None = None
 
 
 class Plan(_View, frozen=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler.desired import documents, loader, source
-from reconciler.model import desired, nearest
+from reconciler.model import desired, judgement, nearest
 from reconciler.operations import differences
 
 GIT_TIMEOUT_S = 120.0
@@ -30,7 +30,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Two revisions beside each other, the second as it would stand after the first.
 
     Attributes:
-        base_commit, head_commit: full ids.
+        base_commit, head_commit: full ids; the base is the revision that its structure is of.
         merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
         changes: objects that differ, removals first.
         paths: files that differ.
@@ -144,6 +144,7 @@ def compare(
     head: str,
     *,
     before: Sequence[str] = (),
+    in_force: str | None = None,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
 
@@ -155,11 +156,16 @@ def compare(
         base, head: anything that names a commit.
         before: revisions that were in force before ``base``, the oldest first: where the structure
             of ``base`` was refused, theirs is in force. Those that are not there are left out.
+        in_force: the revision whose structure is in force with the jobs of ``base``, since that of
+            ``base`` is held or refused: with this is compared. One that is not there is left out.
 
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
     folder = Path(_git_folder(repository))
+    kept = _known_commit(folder, in_force) if in_force else None
+    if kept is not None and kept != _commit_of(folder, base):
+        return _from_in_force(folder, sub_path, kept, base, head)
     with _scratch() as scratch:
         _share_objects(scratch, folder)
         first, last = (_commit_of(folder, revision) for revision in (base, head))
@@ -195,6 +201,75 @@ def compare(
         structure_refused=refused,
         approvals=reading.approved,
     )
+
+
+def _from_in_force(folder: Path, sub_path: str, kept: str, newest: str, head: str) -> Comparison:
+    """What changes to ``head`` from the structure of ``kept`` with the jobs of ``newest``."""
+    with _scratch() as scratch:
+        _share_objects(scratch, folder)
+        first, last = (_commit_of(folder, revision) for revision in (newest, head))
+        merge = _merge(scratch, first, last)
+        goal = merge or last
+        copy = source.Source(str(scratch), branch="main", sub_path=sub_path)
+        again = source.Source(str(scratch), branch="main", sub_path=sub_path)
+        stays = _StructureStays()
+        as_is = loader.Loader(copy, gate=stays)
+        free = loader.Loader(again)
+        if merge is not None:
+            free.judge_by(merge, last)
+
+        def load(reading: loader.Loader, commit: str) -> desired.Desired:
+            _git(scratch, "update-ref", "refs/heads/main", commit)
+            if commit != kept and not _is_ancestor(scratch, kept, commit):
+                reading.accept(commit)
+            return reading.load()
+
+        try:
+            applied = load(as_is, kept)
+            stays.is_wanted = True
+            old = load(as_is, first)
+            load(free, kept)
+            new = load(free, goal)
+            refused = _is_refused(new, goal) and (
+                goal == first
+                or not _is_refused(old, first)
+                or bool(old.status.held)
+                or _touches_structure(copy, first, goal)
+            )
+            if goal == first:  # what is wrong with it is news to what is in force
+                old = msgspec.structs.replace(old, status=applied.status)
+            listed = _git(scratch, "diff", "--name-only", "--no-renames", "-z", kept, goal)
+        finally:
+            as_is.close()
+            free.close()
+    return Comparison(
+        base=old,
+        head=new,
+        base_commit=kept,
+        head_commit=last,
+        changes=differences.between(old, new),
+        merged=merge is not None,
+        paths=frozenset(listed.split("\0")),
+        structure_refused=refused,
+        approvals=tuple(dict.fromkeys((*as_is.approved, *free.approved))),
+    )
+
+
+class _StructureStays:
+    """Holds whatever a revision changes of the structure, from when that ``is_wanted``."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+
+    def judge(
+        self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
+    ) -> judgement.Judgement:
+        """Hold the structure where it differs, and let everything else apply."""
+        del approvals
+        if not self.is_wanted or before.structure == after.structure:
+            return judgement.Judgement()
+        finding = judgement.Finding("structure", "over-limit", "it is not in force")
+        return judgement.Judgement((finding,))
 
 
 def _is_refused(state: desired.Desired, commit: str) -> bool:

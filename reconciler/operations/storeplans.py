@@ -45,7 +45,12 @@ def of_store(
         raise PlanError("no revision is in force yet; there is nothing to compare with")
     snapshot = snapshots.unpack(snapshotting.take(reader, now), "the store")
     found = revisions.compare(
-        repository, sub_path, base or sync.jobs_revision, head, before=planning.before_of(snapshot)
+        repository,
+        sub_path,
+        base or sync.jobs_revision,
+        head,
+        before=planning.before_of(snapshot),
+        in_force=None if base else sync.structure_revision,
     )
     return planning.plan(found, snapshot, now)
 

@@ -1,5 +1,6 @@
 """A bad merge on a live cluster: held, approved by its digest, and no more than was approved."""
 
+import json
 import os
 import subprocess
 import sys
@@ -106,10 +107,8 @@ def test_half_of_the_nodes(bed: beds.Bed) -> None:
     assert [one["digest"] for one in sync(bed)["held"]] == [found["digest"]]
 
     # A revision that removes more is not what was approved.
-    bed.commit({"cluster.yaml": cluster(1)})
-    approved = muster(bed, "approve", found["digest"], "--clone", ".", "-m", "racks go back")
-    assert approved.returncode == 0, approved.stderr
-    revision = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    earlier = found["digest"]
+    revision = bed.commit({"cluster.yaml": cluster(1)}, f"More\n\nMuster-Approve: {earlier}")
     (other,) = held(bed, revision)
     assert other["digest"] != found["digest"]
     assert sync(bed)["sync"] == "OutOfSync"
@@ -120,6 +119,47 @@ def test_half_of_the_nodes(bed: beds.Bed) -> None:
     bed.until(lambda: nodes_of_pool(bed) == 2)
     # The running job goes on: nodes that leave are drained first.
     assert bed.job("two")["state"] == "Running"
+
+
+def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds.Bed) -> None:
+    begin(bed)
+    kept = sync(bed)["structureRevision"]
+    revision = bed.commit({"cluster.yaml": cluster(2)})
+    (found,) = held(bed, revision)
+    planned = muster(bed, "plan", "-o", "json")
+    assert planned.returncode == 3, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (plan["base"], plan["head"], plan["verdict"]) == (kept, revision, "held")
+    assert plan["impact"]["gpusBefore"] == 8
+    assert [one["digest"] for one in plan["held"]] == [found["digest"]]
+    told = muster(bed, "plan").stdout
+    assert f"the structure of {kept[:12]}" in told
+    assert "No changes" not in told
+    assert [one["digest"] for one in bed.get("/v1/plan", revision=revision)["held"]] == [
+        found["digest"]
+    ]
+
+    # a clone that lacks what is in force says so rather than comparing with something else
+    other = bed.clone.parent / "behind"
+    bed.git("init", "--quiet", str(other), folder=bed.clone)
+    lacking = muster(bed, "plan", "--repo", str(other))
+    assert lacking.returncode == 1
+    assert f"{kept[:12]} is in force, and is not in" in lacking.stderr
+    assert "`git fetch`" in lacking.stderr
+
+    # a digest that nothing has is refused before anything is committed
+    wrong = muster(bed, "approve", "s" + "0" * 16 + "j0h0", "--clone", ".")
+    assert wrong.returncode == 1
+    assert "nothing was committed" in wrong.stderr
+    assert found["digest"] in wrong.stderr
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == revision
+
+    approved = muster(bed, "approve", found["digest"], "--clone", ".", "-m", "racks go back")
+    assert approved.returncode == 0, approved.stderr
+    assert approved.stdout == f"{found['digest']}: approved; committed and pushed\n"
+    assert "4 of 8 GPUs (50%) leave service" in approved.stderr
+    assert "held" not in approved.stderr
+    in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
 
 
 def test_removing_many_jobs(bed: beds.Bed) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.model import desired
+from reconciler.model import desired, records
 from reconciler.operations import plancomment, planning, plantext, planviews, revisions, snapshots
 from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.operations.test_planning import BASE, HEAD, NEW, comparison, live, text
@@ -177,3 +177,75 @@ def test_without_a_new_limit_nothing_is_above_it() -> None:
 def test_a_plan_of_a_clone_that_is_none_says_where(tmp_path: Path) -> None:
     with pytest.raises(revisions.RevisionError, match="is no git repository"):
         revisions.compare(tmp_path, "", "main", "main")
+
+
+def plan_from_in_force(repository: Repository, kept: str, newest: str, head: str) -> planviews.Plan:
+    """The plan against a controller that runs the structure of one revision, jobs of another."""
+    now = 1_800_000_000.0
+    live_ = snapshots.Live("0", now, newest, kept, records.Observed())
+    found = revisions.compare(
+        repository.path, "", newest, head, before=[kept], in_force=live_.structure_revision
+    )
+    return planning.plan(found, snapshots.unpack(snapshots.pack(live_), "here"), now)
+
+
+def test_a_head_that_is_held_is_compared_with_what_is_in_force(repository: Repository) -> None:
+    kept = repository.commit(FOUR)
+    held = repository.commit({"c.yaml": POOL % 2, "jobs/a.yaml": job("a", queue="default")})
+    plan = plan_from_in_force(repository, kept, held, held)
+    assert (plan.verdict, plan.base, plan.head) == ("held", kept, held)
+    assert (plan.impact.gpus_before, plan.impact.gpus_after) == (32, 16)
+    assert plan.held[0].digest == plan.impact.approval
+    assert "Job" not in {change.kind for change in plan.changes}, "its jobs apply already"
+    told = " ".join(text(plan).split())
+    assert (
+        f"where the structure of {kept[:12]} and the jobs of {held[:12]} are in force HELD" in told
+    )
+    assert f"the structure of {kept[:12]} and the jobs of" in plancomment.render(plan)
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_what_stands_on_a_held_head_is_held_with_it(
+    repository: Repository, *, parted: bool
+) -> None:
+    kept = repository.commit(FOUR)
+    held = repository.commit({"c.yaml": documents(POOL % 2, queue("q", limit={"gpu": 16}))})
+    head = repository.commit(
+        {"r.yaml": queue("r")}, branch="proposal", parent=kept if parted else held
+    )
+    plan = plan_from_in_force(repository, kept, held, head)
+    assert (plan.verdict, plan.merged) == ("held", parted)
+    assert {(one.operation, one.kind, one.name) for one in plan.changes} == {
+        ("change", "NodePool", "a"),
+        ("add", "Queue", "r"),
+    }
+    assert plan.impact.gpus_before == 32
+
+
+def test_an_approval_between_what_is_in_force_and_the_head_counts(repository: Repository) -> None:
+    kept = repository.commit(FOUR)
+    held = repository.commit({"c.yaml": POOL % 2})
+    digest = plan_from_in_force(repository, kept, held, held).held[0].digest
+    head = repository.commit({"README.md": "yes"}, message=f"Approve\n\nMuster-Approve: {digest}")
+    assert plan_from_in_force(repository, kept, held, head).verdict == "changes"
+
+
+def test_a_head_that_is_refused_is_compared_with_what_is_in_force(repository: Repository) -> None:
+    kept = repository.commit(FOUR)
+    broken = repository.commit({"d.yaml": queue("r", parent="nowhere")})
+    plan = plan_from_in_force(repository, kept, broken, broken)
+    assert (plan.verdict, plan.structure_refused, plan.base) == ("refused", True, kept)
+    assert "error" in {one.severity for one in plan.findings if one.is_new}
+    # what only adds a job to it applies, as before
+    head = repository.commit({"jobs/a.yaml": job("a", queue="q")})
+    plan = plan_from_in_force(repository, kept, broken, head)
+    assert (plan.verdict, [one.name for one in plan.changes]) == ("changes", ["a"])
+    assert not [one for one in plan.findings if one.is_new]
+
+
+def test_without_a_hold_what_is_in_force_is_one_revision(repository: Repository) -> None:
+    kept = repository.commit(FOUR)
+    head = repository.commit({"r.yaml": queue("r")})
+    plan = plan_from_in_force(repository, kept, kept, head)
+    assert (plan.verdict, plan.base) == ("changes", kept)
+    assert f"where {kept[:12]} is in force" in text(plan)
