@@ -133,6 +133,13 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "overdue_after"): ("overdueAfter", None),
     (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
+    (desired.Settings, "safety"): ("sync", None),
+    (desired.Safety, "gpu_share"): ("limits.gpuShare", None),
+    (desired.Safety, "gpus"): ("limits.gpus", None),
+    (desired.Safety, "gpu_floor"): ("limits.gpuFloor", None),
+    (desired.Safety, "queues"): ("limits.queues", None),
+    (desired.Safety, "jobs"): ("limits.jobs", None),
+    (desired.Safety, "gpu_hours"): ("limits.gpuHours", None),
     (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),
     (desired.Settings, "retain_journal_s"): ("retention.journal", quantities.format_duration),
     (desired.Settings, "retain_finished_jobs_s"): (

@@ -249,3 +249,26 @@ def test_without_a_hold_what_is_in_force_is_one_revision(repository: Repository)
     plan = plan_from_in_force(repository, kept, kept, head)
     assert (plan.verdict, plan.base) == ("changes", kept)
     assert f"where {kept[:12]} is in force" in text(plan)
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after"),
+    [("gpuShare", "0.3", "0.5"), ("gpus", "4", "8"), ("gpuFloor", "2", "3"), ("queues", "1", "2"),
+     ("jobs", "1", "2"), ("gpuHours", "1.5", "2.5")],
+)  # fmt: skip
+def test_limits_of_safety_have_the_names_of_the_document(
+    repository: Repository, field: str, before: str, after: str
+) -> None:
+    cluster = (
+        "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"
+        "spec: {sync: {limits: {%s: %s}}}\n"
+    )
+    first: dict[str, str | None] = {"m.yaml": cluster % (field, before)}
+    plan = plan_of(repository, first, {"m.yaml": cluster % (field, after)})
+    (change,) = plan.changes
+    assert change.fields == {f"sync.limits.{field}": (before, after)}
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 GPU"), (2, "2 GPUs"), (0.5, "0.5 GPUs")])
+def test_gpus_are_counted_as_people_do(count: float, told: str) -> None:
+    assert plantext.gpus(count) == told
