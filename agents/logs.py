@@ -105,7 +105,7 @@ class Followers:
             else:
                 self._follow(request, post)
         except (LinkError, OSError) as problem:
-            error = f"log {request.id} of {request.attempt} was cut off: {problem}"
+            error = f"its {request.stream} was cut off: {problem}"
             # Where nobody can be told, who reads sees the connection end.
             with contextlib.suppress(LinkError):
                 post.send(LogChunk(offset=request.offset, end=True, error=error))
@@ -126,7 +126,7 @@ class Followers:
             last = not request.follow or self._has_ended(request.attempt)
             data, offset = read_piece(path, offset)
             if data is None and last:
-                error = f"node {self._node} keeps no {request.stream} of {request.attempt}"
+                error = f"node {self._node} keeps no {request.stream} of this try"
                 post.send(LogChunk(offset=offset, end=True, error=error))
                 return
             if data:

@@ -143,6 +143,8 @@ def submit(
     for done in carry_out([operations.Submit(text=text) for text in texts], to):
         terminal.out.print(done.name, markup=False)
         terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
+        for warning in done.warnings:
+            terminal.note(f"warning: {done.name}: {warning}")
 
 
 def _is_document(argument: str) -> bool:
@@ -211,6 +213,7 @@ def cancel(
     """Cancel jobs: their documents leave the repository.
 
     Example: muster cancel train
+
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
     overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
@@ -250,6 +253,7 @@ def drain(
     """Take nodes out of service; what runs goes on.
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
+
     Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
     overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)

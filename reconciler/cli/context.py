@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +32,8 @@ TokenFile = Annotated[
 Form = Annotated[
     terminal.Output, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
 ]
+#: A time of day; a span of so many hours is written ``5h8m``.
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?")
 
 
 @contextmanager
@@ -58,6 +62,9 @@ def moment(option: str, text: str, now: float) -> float:
     """A time, a day in UTC, or a span before now; leaves the command when it is none."""
     if text == "now":
         return now
+    of_day = clock_time(text, now)
+    if of_day is not None:
+        return of_day
     try:
         return now - quantities.parse_duration(text)
     except quantities.QuantityError:
@@ -70,6 +77,23 @@ def moment(option: str, text: str, now: float) -> float:
             "or a time such as 2026-11-01T12:00:00Z",
             terminal.USAGE,
         )
+
+
+def clock_time(text: str, now: float) -> float | None:
+    """The last moment at which a clock in the reader's zone, as of all tables, showed ``05:08:00``.
+
+    ``05:08`` is one as well; None: it is written in another way. Seconds since the epoch.
+    """
+    if _CLOCK.fullmatch(text) is None:
+        return None
+    here = datetime.fromtimestamp(now).astimezone()
+    hour, minute, second = [*map(int, text.split(":")), 0][:3]
+    for days in (0, 1):
+        day = here.date() - timedelta(days=days)
+        moment = datetime(day.year, day.month, day.day, hour, minute, second).astimezone()
+        if moment.timestamp() <= now:
+            break
+    return moment.timestamp()
 
 
 def identity() -> str | None:

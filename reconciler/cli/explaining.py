@@ -13,6 +13,8 @@ Json = Any
 NODES_SHOWN = 4
 #: Events that tell why a job is where it is, and how a sentence about them begins.
 PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
+#: Ends of tries of which nothing ever ran, so that nothing was written.
+NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +29,8 @@ def explain(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="As it was then: a time such as 2026-11-20T23:30:00Z, or a duration ago such as "
-            "10m.",
+            help="As it was then: a time such as 2026-11-20T23:30:00Z, a clock time such as "
+            "05:08:00 as the screens show it, or a duration ago such as 10m.",
         ),
     ] = None,
     *,
@@ -62,7 +64,10 @@ def explain(
 
 
 def _moment(written: str) -> str:
-    """RFC 3339 as written, or from a duration ago; leaves the command when it is neither."""
+    """RFC 3339 as written, of a clock or a duration ago; leaves the command for anything else."""
+    of_day = context.clock_time(written, time.time())
+    if of_day is not None:
+        return times.format_time(of_day)
     if written[:1].isdigit() and "-" in written:
         try:
             return times.format_time(times.parse_time(written))
@@ -104,8 +109,9 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     if job["state"] in joblist.WAITING:
         _explain_start(job, now)
     elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
-        task = _last(job["attempts"])["task"]
-        _say(f"\nWhat it wrote: muster logs {job['name']} --task {task} --stderr")
+        last = _last(job["attempts"])
+        if last.get("endReason") not in NEVER_RAN and last.get("started", True):
+            _say(f"\nWhat it wrote: muster logs {job['name']} --task {last['task']} --stderr")
 
 
 def _say(text: str) -> None:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 #: Options that name a part of a job's output, by their parameter of the API.
 _OPTIONS = {"task": "--task", "element": "--element", "attempt": "--try", "run": "--run"}
+#: How the controller says that there is no such output: a node has none, or nothing was started.
+NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
 
 def hint(api: "clients.Client", name: str, query: dict[str, str], *, silent: bool) -> None:
@@ -25,7 +27,8 @@ def hint(api: "clients.Client", name: str, query: dict[str, str], *, silent: boo
         return
     rest = {key: text for key, text in query.items() if key in _OPTIONS}
     wanted = rest | {"stream": "stderr", "tail": "1"}
-    if not b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip():
+    found = b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip()
+    if not found or found.startswith(NOT_KEPT):
         if silent:
             terminal.note(f"{name} has written nothing to stdout and stderr")
         return

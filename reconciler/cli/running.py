@@ -33,6 +33,8 @@ LOOK_S = 20.0
 END_S_MAX = 120.0
 #: How long a job that the controller does not know may take to appear: it reads commits at once.
 UNKNOWN_S_MAX = 15.0
+#: After how long of that it is told.
+UNKNOWN_TOLD_S = 5.0
 #: How long a job that could never start stays: nodes may be about to report for the first time.
 IMPOSSIBLE_S_MAX = 30.0
 #: Reasons that no waiting ends: only another commit does.
@@ -294,8 +296,9 @@ def _until(
             reason = f"{job['reasons'][0]['code']}: {job['reasons'][0]['message']}"
             if reason != told:
                 told = reason
-                terminal.note(f"{name} waits: {reason}")
-        if job is None and told != "unknown":
+                terminal.note(f"{name} waits: {terminal.clocks(reason)}")
+        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
+        if job is None and late and told != "unknown":
             told = "unknown"
             terminal.note(f"{name} is not known to the controller yet")
         hopeless = _hopeless(job) if give_up and job is not None else ""

@@ -29,6 +29,8 @@ ATTEMPTS_MAX = 1000
 LOOK_EVERY_S = 2.0
 #: The longest line that is held back until its end comes.
 LINE_BYTES_MAX = 64 * 1024
+#: How the controller says that no try of the task was made.
+UNSTARTED = b"muster: no attempt at this task of job "
 
 
 def register(app: typer.Typer) -> None:
@@ -71,6 +73,8 @@ def logs(
     in that time, of all tasks and elements that are not named; lines of a task bear no times, so
     that a try is shown as a whole. --follow goes on through retries and requeues, of one task.
 
+    1: nothing of it has started, with the reason; --follow waits until it does.
+
     Example: muster logs train --task worker-0 -f
 
     Example: muster logs sweep --element 7 --stderr
@@ -109,6 +113,8 @@ def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
     """What the query asks for, as it comes; whether it was nothing at all."""
     silent = True
     for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+        if silent and piece.startswith(UNSTARTED):
+            _leave_unstarted(api, name, query)
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         silent = False
@@ -122,7 +128,7 @@ def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
         time.sleep(LOOK_EVERY_S)
         tasks, over = _tasks(api, name, query)
     if not tasks:
-        terminal.note(f"no task of job {name} has been started yet")
+        _leave_unstarted(api, name, query)
         return
     if len(tasks) > TASKS_MAX:
         terminal.note(
@@ -145,6 +151,20 @@ def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
             show(task)
         return
     _side_by_side(show, tasks)
+
+
+def _leave_unstarted(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+    """Leave the command with the reason why nothing was written; not where something has run."""
+    asked = {key: query[key] for key in ("run", "element") if key in query}
+    job = api.get(f"/v1/jobs/{name}", **asked)["job"]
+    if job["attempts"]:
+        return
+    over = job["state"] in states.FINISHED_JOB_STATES
+    why = [f"{one['code']}: {one['message']}" for one in job.get("reasons", ())[:1]]
+    why = why or [": ".join(filter(None, (job["state"], job.get("message"))))]
+    which = f"element {query['element']} of {name}" if "element" in query else name
+    verb = "never started" if over else "has not started"
+    terminal.fail(f"{which} {verb}, so there is no output: {why[0]}")
 
 
 def _side_by_side(show: Any, tasks: list[str]) -> None:

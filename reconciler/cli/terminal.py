@@ -1,5 +1,6 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -29,6 +30,7 @@ err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 #: Width of tables that go into a pipe or a file, and the least width of a column that gives way.
 PIPE_WIDTH = 80
 NARROWEST = 8
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 DONE, ERROR, CHANGES, REFUSED, USAGE = 0, 1, 2, 3, 64
 
@@ -193,6 +195,11 @@ def clock(text: str | None) -> str:
     moment = datetime.fromtimestamp(at).astimezone()
     now = datetime.now().astimezone()
     return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
+
+
+def clocks(text: str) -> str:
+    """A sentence whose RFC 3339 times are written as ``clock`` does."""
+    return _RFC_3339.sub(lambda found: clock(found[0]), text)
 
 
 def duration(span_s: float | None) -> str:

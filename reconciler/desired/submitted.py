@@ -15,6 +15,8 @@ def problems(
 ) -> tuple[desired.Problem, ...]:
     """What would refuse the jobs of a text, each by itself: with the document, and with the rest.
 
+    What no pool could ever hold is a warning, as is what a policy lets off.
+
     Args:
         path: what to call the text.
         data: YAML of one or several documents.
@@ -27,6 +29,7 @@ def problems(
         name: normalise.PriorityClass(value) for name, value in structure.priority_classes.items()
     }
     basis = normalise.Basis(structure, classes)
+    fitting = checks.Fitting(structure)
     rules = policies.Rules(structure.policies)
     for document in file.documents:
         if isinstance(document.part, job_documents.Job):
@@ -35,7 +38,9 @@ def problems(
             if unknown is not None:
                 faults = [unknown]
             elif made is not None:
-                faults = rules.faults("Job", document.name, document.part, now, made)
+                faults = [*rules.faults("Job", document.name, document.part, now, made)]
+                never = fitting.warning(made)
+                faults += [] if never is None else [never]
             found += [
                 documents.problem(fault, data=data, path=path, document=document)
                 for fault in faults

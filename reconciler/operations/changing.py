@@ -85,6 +85,7 @@ class Done(msgspec.Struct, frozen=True):
     message: str
     commit: str | None = None
     pushed: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Target:
@@ -188,7 +189,10 @@ def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> lis
 
 
 def _done(item: dict[str, Any], message: str) -> Done:
-    return Done(str(item["name"]), str(item["message"]) or message, item["commit"])
+    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers tell none
+    return Done(
+        str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
+    )
 
 
 def _in_clone(
@@ -197,10 +201,13 @@ def _in_clone(
     try:
         if isinstance(change, Submit):
             return [
-                _said(
-                    one.name,
-                    clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
-                    "submitted",
+                msgspec.structs.replace(
+                    _said(
+                        one.name,
+                        clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
+                        "submitted",
+                    ),
+                    warnings=one.warnings,
                 )
                 for one in submission.read(change.text, "", _structure_of(clone), time.time())
             ]

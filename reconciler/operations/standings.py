@@ -13,12 +13,13 @@ import msgspec
 from reconciler.model import times
 
 Sync = Literal["Synced", "OutOfSync", "Unknown"]
-Health = Literal["Healthy", "Suspended", "Progressing", "Missing", "Degraded", "Unknown"]
+Health = Literal["Healthy", "Drained", "Suspended", "Progressing", "Missing", "Degraded", "Unknown"]
 
 #: From the best to the worst.
 SYNCS: tuple[Sync, ...] = ("Synced", "OutOfSync", "Unknown")
 HEALTHS: tuple[Health, ...] = (
     "Healthy",
+    "Drained",
     "Suspended",
     "Progressing",
     "Missing",
@@ -28,7 +29,7 @@ HEALTHS: tuple[Health, ...] = (
 #: What a node's state says of its pool.
 _OF_NODE: dict[str, Health] = {
     "Ready": "Healthy",
-    "Drained": "Suspended",
+    "Drained": "Drained",
     "Draining": "Progressing",
     "Missing": "Missing",
     "Unhealthy": "Degraded",

@@ -54,6 +54,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         text: the document, for ``submit``.
         reason: why, for the commit's message.
         dry_run: only tell what would become of it.
+        warnings: what is wrong with the document and doesn't keep it out, a sentence each.
     """
 
     verb: Verb
@@ -62,6 +63,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     text: str = ""
     reason: str = ""
     dry_run: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -76,6 +78,7 @@ class Result(msgspec.Struct, frozen=True):
     message: str = ""
     commit: str | None = None
     problems: tuple[desired.Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Submitter(Protocol):
@@ -148,7 +151,8 @@ def read(
                     f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
                     "to the repository"
                 )
-            found.append(SubmittedDocument("submit", identity, one.name, piece))
+            told = tuple(problem.message for problem in problems if problem.object == one.label)
+            found.append(SubmittedDocument("submit", identity, one.name, piece, warnings=told))
     if not found:
         raise InvalidError("there is no document in it; send one or several jobs as YAML or JSON")
     if len(found) > DOCUMENTS_MAX:

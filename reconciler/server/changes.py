@@ -21,12 +21,13 @@ PENDING = (
 
 
 class ResultView(msgspec.Struct, frozen=True):
-    """What became of one document or subject."""
+    """What became of one document or subject; ``warnings`` did not keep a document out."""
 
     name: str
     status: int
     message: str
     commit: str | None
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 class Results(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,7 +66,10 @@ def _results(found: list[submission.Result]) -> Results:
             problems=[views.problem_view(problem) for one in bad for problem in one.problems],
             retry_after_s=1.0 if any(one.status == 503 for one in bad) else None,
         )
-    items = [ResultView(one.name, one.status, one.message, one.commit) for one in found]
+    items = [
+        ResultView(one.name, one.status, one.message, one.commit, list(one.warnings))
+        for one in found
+    ]
     return Results(items)
 
 
@@ -103,7 +107,7 @@ async def _push(
         [
             submission.Result(one.name, 403, refused[position])
             if position in refused
-            else next(made)
+            else msgspec.structs.replace(next(made), warnings=one.warnings)
             for position, one in enumerate(changes)
         ]
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
+import typer
 
 from reconciler.cli import tasklogs
 from reconciler.operations import client as clients
@@ -72,9 +73,31 @@ def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
 
 
 def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    told = "train never started, so there is no output: Cancelled"
     for follow in ("false", "true"):
-        lines, err = shown(Api({}, "Cancelled"), capfdbinary, follow=follow)
-        assert (lines, err) == ([], "no task of job train has been started yet\n")
+        with pytest.raises(typer.Exit) as left:
+            shown(Api({}, "Cancelled"), capfdbinary, follow=follow)
+        assert left.value.exit_code == 1
+        assert told in capfdbinary.readouterr().err.decode()
+
+
+def test_what_waits_says_why_it_has_no_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    api = Waiting({"": [tasklogs.UNSTARTED + b"train was made yet\n"]}, "Pending")
+    query = {"follow": "false", "stream": "stdout", "task": ""}
+    with pytest.raises(typer.Exit) as left:
+        tasklogs._show(cast("clients.Client", api), "train", query)
+    assert left.value.exit_code == 1
+    out, err = capfdbinary.readouterr()
+    assert out == b""
+    assert "train has not started, so there is no output: NeverFits: too large" in err.decode()
+
+
+class Waiting(Api):
+    """A job that nothing was started of."""
+
+    def get(self, path: str, **query: Any) -> Any:
+        reasons = [{"code": "NeverFits", "message": "too large"}]
+        return {"job": {"attempts": [], "state": self.state, "reasons": reasons}}
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,16 @@ Place in its queue: 2.
 Estimated start: 01-01 02:00 (in 1h00m).
 """,
     ),
+    "nothing of it ever ran": (
+        {
+            "job": _job(
+                state="Failed",
+                message="no such file",
+                attempts=[_attempt(exitCode=None, endReason="StageFailed", started=None)],
+            ),
+        },
+        "j is Failed.\n\nno such file\n",
+    ),
     "waits without an estimate": (
         {"job": _job(place=1), "reasons": [], "queue": None},
         "j is Pending.\n\nPlace in its queue: 1.\nNo start can be estimated.\n",

@@ -23,7 +23,7 @@ def drift(kind: str, **of: str) -> dict[str, Any]:
     [
         ({"Ready": 4}, "Healthy", ""),
         ({}, "Healthy", ""),
-        ({"Ready": 3, "Drained": 1}, "Suspended", "1 of 4 nodes Drained"),
+        ({"Ready": 3, "Drained": 1}, "Drained", "1 of 4 nodes Drained"),
         ({"Ready": 3, "Draining": 1}, "Progressing", "1 of 4 nodes Draining"),
         ({"Drained": 3, "Missing": 1}, "Missing", "3 of 4 nodes Drained; 1 of 4 nodes Missing"),
         ({"Ready": 3, "Unknown": 1}, "Degraded", "1 of 4 nodes Unknown"),

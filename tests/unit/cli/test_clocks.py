@@ -1,0 +1,50 @@
+"""Times of day on the command line, and in sentences, are those of the tables."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from reconciler.cli import context, terminal
+from reconciler.model import times
+
+NOW = times.parse_time("2026-11-22T10:00:00Z")
+
+
+@pytest.fixture(params=["UTC", "UTC-2"])
+def zone_s(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A zone to be in, as seconds east of UTC."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = request.param
+    time.tzset()
+    yield 0 if request.param == "UTC" else 7200
+    os.environ.pop("TZ")
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("written", "moment"),
+    [
+        ("05:08:00", "2026-11-22T05:08:00Z"),
+        ("5:08", "2026-11-22T05:08:00Z"),
+        ("13:30:01", "2026-11-21T13:30:01Z"),
+    ],
+)
+def test_a_time_of_day_is_the_last_one(written: str, moment: str, zone_s: int) -> None:
+    expected = times.parse_time(moment) - zone_s
+    assert context.clock_time(written, NOW) == expected
+    assert context.moment("--since", written, NOW) == expected
+
+
+@pytest.mark.parametrize("written", ["10m", "36:00:00", "2026-11-22T05:08:00Z", "now", "5"])
+def test_what_is_written_in_another_way_is_none(written: str) -> None:
+    assert context.clock_time(written, NOW) is None
+
+
+def test_times_in_sentences_are_as_in_tables() -> None:
+    at = times.format_time(time.time())
+    assert terminal.clocks(f"from {at} on") == f"from {terminal.clock(at)} on"
+    assert "T" not in terminal.clocks(at)
