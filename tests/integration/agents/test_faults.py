@@ -105,7 +105,8 @@ def test_supervisor_dies_at(agent: Node, controller: Controller, point: str) -> 
     assert report.end_reason is EndReason.LOST
     assert not agent.tasks()
     trace = agent.root / "trace"
-    assert not trace.exists() or trace.read_text() == "once\n"
+    # it may have been killed between opening the file and writing
+    assert not trace.exists() or trace.read_text() in {"", "once\n"}
 
 
 def test_a_lease_ends_a_task_of_a_node_that_hears_nothing(
