@@ -5,9 +5,11 @@ that reading costs what changed. Everything is read from git objects; a work tre
 at. A repository on this machine is read in place, any other is mirrored into a state folder.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import gitobjects
+from reconciler.desired import gitobjects, trees
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import desired
 
@@ -25,13 +27,20 @@ _SUFFIXES = (".yaml", ".yml")
 _SYMLINK, _SUBMODULE = "120000", "160000"
 #: The revision that a mirror keeps.
 KEPT = "refs/muster/kept"
-_NO_ID = "0" * 40
 #: The most entries of a tree that are looked at.
 FILES_MAX = 500_000
 #: The most commits that are looked at one by one between two revisions.
 LINE_MAX = 10_000
 _LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
 _LOG_FIELDS = 7
+#: A commit as git stores it that leaves nothing to interpret: see ``Source._plain``.
+_PLAIN_COMMIT = re.compile(
+    rb"tree [0-9a-f]+\nparent (?P<parent>[0-9a-f]+)\n"
+    rb"author [^<>\n\0]* <(?P<author>[^<>\s\0]+)> [0-9]+ [+-][0-9]{4}\n"
+    rb"committer [^<>\n\0]* <(?P<committer>[^<>\s\0]+)> (?P<at>[0-9]{1,12}) [+-][0-9]{4}\n"
+    rb"(?:gpgsig(?:-sha256)? [^\n\0]*\n(?: [^\n\0]*\n)*)*"
+    rb"\n(?P<subject>[!-~](?:[ -~]*[!-~])?)\n?"
+)
 
 
 class MissingBranchError(GitError):
@@ -295,6 +304,9 @@ class Source:
             TooManyCommitsError: there are more than ``LINE_MAX``, and all are wanted.
             GitError: git fails.
         """
+        plain = self._plain(head)
+        if plain is not None and plain.parent == base:
+            return [plain]
         found = self._log(
             "--ancestry-path", "--topo-order", f"--max-count={LINE_MAX + 1}", f"{base}..{head}"
         )
@@ -316,6 +328,32 @@ class Source:
             line.append(msgspec.structs.replace(commit, parent=follows[0]))
             at = follows[0]
         return line[::-1]
+
+    def _plain(self, commit: str) -> Commit | None:
+        """A commit with one parent and a message of one line; None where it takes git to tell.
+
+        Nearly every commit that follows what is in force is one, and starting ``git log`` for it
+        is what a new job would wait for. A message of one line has no trailers: git never looks
+        for them in the first paragraph.
+        """
+        found = self.objects.read(commit)
+        if found is None or found[1] != "commit":
+            return None
+        parts = _PLAIN_COMMIT.fullmatch(found[2])
+        if parts is None:
+            return None
+        try:
+            words = {name: part.decode() for name, part in parts.groupdict().items()}
+        except UnicodeDecodeError:
+            return None
+        return Commit(
+            id=found[0],
+            parent=words["parent"],
+            author=words["author"],
+            committer=words["committer"],
+            at=int(words["at"]),
+            subject=words["subject"],
+        )
 
     def _log(self, *arguments: str) -> list[Commit]:
         """Commits as ``git log`` tells them."""
@@ -359,47 +397,43 @@ class Source:
         """The files that differ between two commits."""
         if before == after:
             return Changes((), {})
-        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
-        if self.sub_path:
-            arguments += ["--", f"{self.sub_path}/"]
-        output = gitobjects.run(self.folder, *arguments).stdout
-        return self._sorted_out(self._diff_entries(output))
+        return self._sorted_out(
+            (_text(one.path), one.after.mode if one.after else "", one.after and one.after.id)
+            for one in self._differing(before, after)
+        )
 
     def differences(self, before: str, after: str) -> list[tuple[str, str | None, str | None]]:
         """The YAML files that differ between two commits: path, and the blobs before and after."""
-        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
-        if self.sub_path:
-            arguments += ["--", f"{self.sub_path}/"]
-        output = gitobjects.run(self.folder, *arguments).stdout
-        parts = output.split(b"\0")[:-1]
         skipped = len(self.sub_path) + 1 if self.sub_path else 0
         found = []
-        for head, raw_path in zip(parts[::2], parts[1::2], strict=True):
-            path = raw_path.decode("utf-8", "replace")
+        for one in self._differing(before, after):
+            path = _text(one.path)
             if not _is_read(path[skipped:]):
                 continue
-            old_mode, mode, old, new, _ = head.decode("ascii").removeprefix(":").split(" ")
-            sides = ((old_mode, old), (mode, new))
             pair = [
-                None if blob == _NO_ID or kind in {_SYMLINK, _SUBMODULE} else blob
-                for kind, blob in sides
+                None if side is None or side.mode in {_SYMLINK, _SUBMODULE} else side.id
+                for side in (one.before, one.after)
             ]
             found.append((path, pair[0], pair[1]))
         return found
+
+    def _differing(self, before: str, after: str) -> list[trees.Difference]:
+        """Everything but folders that differs between two commits, by path."""
+        if before == after:
+            return []
+        with contextlib.suppress(trees.TooManyError):
+            return trees.differing(self.objects, before, after, self.sub_path)
+        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
+        if self.sub_path:
+            arguments += ["--", f"{self.sub_path}/"]
+        return list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
 
     @staticmethod
     def _tree_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
         for entry in output.split(b"\0")[:-1]:
             head, _, path = entry.partition(b"\t")
             mode, _, blob = head.decode("ascii").split(" ")
-            yield path.decode("utf-8", "replace"), mode, blob
-
-    @staticmethod
-    def _diff_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
-        parts = output.split(b"\0")[:-1]
-        for head, path in zip(parts[::2], parts[1::2], strict=True):
-            _, mode, _, blob, status = head.decode("ascii").split(" ")
-            yield path.decode("utf-8", "replace"), mode, None if status == "D" else blob
+            yield _text(path), mode, blob
 
     def _sorted_out(self, entries: Iterable[tuple[str, str, str | None]]) -> Changes:
         files: list[Change] = []
@@ -432,6 +466,10 @@ class Source:
         if missing:
             raise GitError(f"the blob {missing[0]} is not in {self.address}")
         return [item[2] for item in found if item is not None]
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "replace")
 
 
 def _is_hidden(below: str) -> bool:
