@@ -22,14 +22,12 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
-from reconciler import collecting, controller, inboxes, logs, metrics
+from reconciler import collecting, controller, following, inboxes, logs
 from reconciler.changes import notes
 from reconciler.core import safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired, loglines, records
-from reconciler.notices import delivery, happenings, messages
+from reconciler.notices import delivery, happenings
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
 from reconciler.store import errors as store_errors
@@ -37,199 +35,12 @@ from reconciler.store import store as stores
 
 log = logging.getLogger("muster.controller")
 
-#: The most problems of a revision that are logged.
-PROBLEMS_LOGGED_MAX = 100
-
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
-#: The longest time without a look at the clock.
-SLEEP_S_MAX = 600.0
 #: How often the size of the server's log is looked at.
 LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
-
-
-class RepositoryThread(threading.Thread):
-    """Loads revisions and hands them to the loop; looks again when told to, or after a while."""
-
-    def __init__(
-        self,
-        repository: source.Source,
-        reading: loader.Loader,
-        inbox: inboxes.Inbox,
-        polling: watch.Polling,
-        *,
-        allow_root: bool,
-        audit: auditing.Log | None = None,
-        notifier: delivery.Notifier | None = None,
-    ) -> None:
-        super().__init__(name="repository", daemon=True)
-        self._audit = audit
-        self._notifier = notifier
-        self._chained: auditing.Line | None = None
-        self._repository = repository
-        self._loader = reading
-        self._told: tuple[object, ...] = ()
-        self._counted: str | None = None
-        self._inbox = inbox
-        self._polling = polling
-        self._allow_root = allow_root
-        self._look = threading.Event()
-        self._due = False
-        self._stopping = False
-        self._last: desired.Desired | None = None
-
-    def hint(self) -> None:
-        """Somebody says that the repository may have changed: look soon."""
-        self._polling.hint()
-        self._look.set()
-
-    def changed(self) -> None:
-        """The repository has changed: look at once."""
-        self._due = True
-        self._look.set()
-
-    def stop(self) -> None:
-        """Leave after the load under way."""
-        self._stopping = True
-        self._look.set()
-
-    def run(self) -> None:
-        """Load, hand over, wait; until ``stop``."""
-        while not self._stopping:
-            self._look.clear()
-            if self._due or self._polling.next_poll_s() <= 0:
-                self._due = False
-                try:
-                    self._load()
-                except Exception as defect:  # one look is lost, not the thread
-                    log.exception("a defect kept the repository from being read")
-                    self._fail(defect)
-            else:
-                self._look.wait(min(self._polling.next_poll_s(), self._judge_again_s()))
-        self._loader.close()
-
-    def _judge_again_s(self) -> float:
-        """How many seconds from now something that is held is to be judged again."""
-        again_at = self._loader.judge_again_at
-        if again_at is None:
-            return SLEEP_S_MAX
-        left_s = again_at - time.time()
-        self._due = self._due or left_s <= 0
-        return max(0.0, min(left_s, SLEEP_S_MAX))
-
-    def _load(self) -> None:
-        began = time.monotonic()
-        value = self._loader.load()
-        self._polling.polled(reached=value.status.sync != "Unknown")
-        took_s = time.monotonic() - began
-        self._count(value.status, took_s)
-        if _differs(value, self._last):
-            self._record(value, took_s)
-            _log_outcome(value.status)
-            self._last = value
-            packed = incumbents.encode(self._loader.incumbents())
-            self._inbox.put_desired(self._with_root(value), packed)
-            self._note(value)
-            self._notify(value)
-
-    def _notify(self, value: desired.Desired) -> None:
-        """Have those told outside who want to know what became of the revision."""
-        notice = messages.of_status(value.status, time.time())
-        if self._notifier is not None and notice is not None:
-            self._notifier.tell([notice], value.structure.settings.notifications)
-
-    def _record(self, value: desired.Desired, took_s: float) -> None:
-        """Add what became of a revision to the audit log, once for each outcome."""
-        if self._audit is None or value.status.sync == "Unknown":
-            return
-        entry = auditing.entry_of(
-            value.status,
-            self._loader.line,
-            before=self._last,
-            after=value,
-            at=time.time(),
-            duration_s=took_s,
-        )
-        try:
-            last = next(iter(self._audit.tail(1)), None)
-            if auditing.is_news(entry, last.entry if last else None):
-                self._chained = self._audit.append(entry)
-        except (OSError, ValueError) as error:
-            log.warning("what became of %s is not in the audit log: %s", entry.revision, error)
-
-    def _count(self, status: desired.SyncStatus, took_s: float) -> None:
-        """Have the look counted; of a revision that is new, with the time of its commit."""
-        revision, committed_at = status.attempted_revision, None
-        if revision is not None and revision != self._counted and status.sync != "Unknown":
-            self._counted = revision
-            try:
-                committed_at = self._repository.committed_at(revision)
-            except (gitobjects.GitError, OSError) as error:
-                log.warning("the time of commit %s can't be read: %s", revision, error)
-        self._inbox.put_look(
-            metrics.Look(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
-        )
-
-    def _fail(self, defect: Exception) -> None:
-        """Go on by what is in force, look again later, and let everybody see it."""
-        self._polling.polled(reached=False)
-        last = self._last or desired.Desired()
-        message = f"a defect kept the repository from being read: {defect!r}"
-        status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
-        self._last = msgspec.structs.replace(last, status=status)
-        self._inbox.put_desired(self._with_root(self._last), None)
-
-    def _note(self, value: desired.Desired) -> None:
-        """Tell in the repository what became of the revision, once for each outcome."""
-        status = value.status
-        told = (status.attempted_revision, status.sync, len(status.problems))
-        if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
-            return
-        errors = sum(problem.severity == "error" for problem in status.problems)
-        text = (
-            f"muster: {status.sync} with {errors} errors; structure of "
-            f"{(status.structure_revision or 'none')[:12]}, jobs of "
-            f"{(status.jobs_revision or 'none')[:12]} in force"
-        )
-        if self._chained is not None:
-            text += f"; audit {self._chained.number} {self._chained.hash}"
-        try:
-            notes.write(self._repository, status.attempted_revision, text)
-        except (gitobjects.GitError, OSError) as error:
-            log.warning("the outcome could not be noted in the repository: %s", error)
-        self._told = told
-
-    def _with_root(self, value: desired.Desired) -> desired.Desired:
-        """Allow root in every pool where the controller was started so."""
-        if not self._allow_root:
-            return value
-        pools = {
-            name: msgspec.structs.replace(pool, allow_root=True)
-            for name, pool in value.structure.pools.items()
-        }
-        structure = msgspec.structs.replace(value.structure, pools=pools)
-        return msgspec.structs.replace(value, structure=structure)
-
-
-def _log_outcome(status: desired.SyncStatus) -> None:
-    """Say once what became of a revision, and each problem on a line of its own."""
-    fields = {"revision": status.attempted_revision or ""}
-    level = logging.INFO if status.sync == "Synced" else logging.WARNING
-    log.log(level, "git is %s: %s", status.sync, status.message or "in force", extra=fields)
-    for problem in status.problems[:PROBLEMS_LOGGED_MAX]:
-        log.warning("%s", problem.text(), extra={**fields, "path": problem.path})
-    if (left := len(status.problems) - PROBLEMS_LOGGED_MAX) > 0:
-        log.warning("and %d more problems: `muster status` tells them", left, extra=fields)
-
-
-def _differs(value: desired.Desired, last: desired.Desired | None) -> bool:
-    """Whether a load brought anything but another time of looking."""
-    if last is None or value.generation != last.generation:
-        return True
-    status = msgspec.structs.replace(value.status, checked_at=last.status.checked_at)
-    return status != last.status
 
 
 class ServerProcess:
@@ -408,7 +219,7 @@ def _records(store: stores.Store) -> records.Observed | None:
         return None
 
 
-def _watch(address: str, reading: RepositoryThread) -> watch.LocalWatch | None:
+def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
         return None
@@ -437,9 +248,9 @@ def _reading(
     *,
     inbox: inboxes.Inbox,
     notifier: delivery.Notifier,
-) -> RepositoryThread:
+) -> following.RepositoryThread:
     """What brings revisions from the repository to the loop, on from those accepted ``before``."""
-    return RepositoryThread(
+    return following.RepositoryThread(
         repository,
         loader.Loader(
             repository,

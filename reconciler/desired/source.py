@@ -398,7 +398,9 @@ class Source:
         if before == after:
             return Changes((), {})
         return self._sorted_out(
-            (_text(one.path), one.after.mode if one.after else "", one.after and one.after.id)
+            (_text(one.path), one.after.mode, one.after.id)
+            if one.after
+            else (_text(one.path), "", None)
             for one in self._differing(before, after)
         )
 

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from reconciler import daemon, inboxes
+from reconciler import following, inboxes
 from reconciler.desired import loader, source, watch
 from reconciler.model import desired
 
@@ -38,7 +38,7 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(tmp_path: Path) -
     read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
     inbox = inboxes.Inbox()
     polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
-    reading = daemon.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
+    reading = following.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
     reading.start()
     try:
         failed = _next(inbox)
