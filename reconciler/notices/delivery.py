@@ -91,6 +91,8 @@ class Notifier:
             self._of.setdefault(key[:2], {})[key] = None
         #: What is under way; None also once it is forgotten meanwhile.
         self._sending: _Key | None = None
+        #: Whether the file says something else than ``_done``.
+        self._is_stale = False
         self._channels: dict[str, desired.Channel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
         self._stopping = False
@@ -170,7 +172,9 @@ class Notifier:
     def _forget(self, key: _Key) -> None:
         if key == self._sending:  # it arrives as what was so, and may be told anew
             self._sending = None
-        self._done.pop(key, None)
+        if key in self._done:  # the file has to forget it, too: else a restart brings it back
+            del self._done[key]
+            self._is_stale = True
         self._waiting.pop(key, None)
         known = self._of.get(key[:2], {})
         known.pop(key, None)
@@ -220,9 +224,12 @@ class Notifier:
                     heapq.heappush(self._due, (at, next(self._order), one.key))
 
     def _next(self) -> _Waiting | None:
-        """The next one that is due; None: it is time to leave."""
-        with self._changed:
-            while not self._stopping:
+        """The next one that is due, once the file is up to date; None: it is time to leave."""
+        while True:
+            self._remember()
+            with self._changed:
+                if self._stopping:
+                    return None
                 while self._due and self._due[0][2] not in self._waiting:
                     heapq.heappop(self._due)
                 left_s = self._due[0][0] - self._monotonic() if self._due else None
@@ -230,8 +237,8 @@ class Notifier:
                     _, _, key = heapq.heappop(self._due)
                     self._sending = key
                     return self._waiting.pop(key)
-                self._changed.wait(left_s)
-            return None
+                if not self._is_stale:
+                    self._changed.wait(left_s)
 
     def _send(self, one: _Waiting) -> float | None:
         """Try once; after how many seconds to try again, None: never."""
@@ -251,10 +258,9 @@ class Notifier:
                 if self._sending == one.key:  # else its opposite came while it was on its way
                     self._done[one.key] = None
                     self._of.setdefault(one.key[:2], {})[one.key] = None
+                    self._is_stale = True
                 while len(self._done) > REMEMBERED_MAX:
                     self._forget(self._least(self._done))
-                told_of = [list(key) for key in self._done]
-            self._remember(told_of)
             return None
         what = f"status {status}: {told}" if status else told
         final = 300 <= status < 500 and status not in {408, 425, 429}
@@ -285,7 +291,13 @@ class Notifier:
             return {tuple(map(str, key)): None for key in listed if len(key) == 4}
         return {}
 
-    def _remember(self, told_of: list[list[str]]) -> None:
+    def _remember(self) -> None:
+        """Bring the file up to date: after a delivery, and where something told is forgotten."""
+        with self._changed:
+            if not self._is_stale:
+                return
+            self._is_stale = False
+            told_of = [list(key) for key in self._done]
         fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         try:
             fresh.write_text(json.dumps(told_of), encoding="utf-8")

@@ -214,6 +214,21 @@ def test_the_same_news_is_told_once_also_after_a_restart(receiver: Receiver, mak
     assert json.loads(receiver.wait(3)[2][2])["notice"]["reason"] == "unreadable"
 
 
+def test_what_is_forgotten_is_forgotten_by_a_restart_too(receiver: Receiver, make: Make) -> None:
+    """Its opposite, which the channel does not want to hear, comes before the restart."""
+    one = channel(receiver, on=("node-lost",))
+    lost = messages.Notice("Node/n1", "node-lost", REVISION, "silent", "t")
+    back = messages.Notice("Node/n1", "node-back", REVISION, "it is Ready", "t")
+    first = make()
+    first.tell([lost], [one])
+    until(lambda: first.counts()["chat", "sent"] == 1)
+    first.tell([back], [one])
+    first.stop()
+    second = make()
+    second.tell([lost], [one])
+    assert json.loads(receiver.wait(2)[1][2])["notice"]["reason"] == "node-lost"
+
+
 def test_what_fails_is_tried_again_and_bears_the_same_id(receiver: Receiver, make: Make) -> None:
     receiver.statuses = [500, 429, 200]
     notifier = make()
