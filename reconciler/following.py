@@ -128,20 +128,22 @@ class RepositoryThread(threading.Thread):
         """Add what became of a revision to the audit log, once for each outcome."""
         if self._audit is None or value.status.sync == "Unknown":
             return
-        entry = auditing.entry_of(
-            value.status,
-            self._loader.line,
-            before=self._last,
-            after=value,
-            at=time.time(),
-            duration_s=took_s,
-        )
+        before = self._last if self._last is not None and self._last.generation else None
         try:
             last = next(iter(self._audit.tail(1)), None)
+            entry = auditing.entry_of(
+                value.status,
+                self._loader.line,
+                before=auditing.NOTHING if before is None and last is None else before,
+                after=value,
+                at=time.time(),
+                duration_s=took_s,
+            )
             if auditing.is_news(entry, last.entry if last else None):
                 self._chained = self._audit.append(entry)
         except (OSError, ValueError) as error:
-            log.warning("what became of %s is not in the audit log: %s", entry.revision, error)
+            revision = value.status.attempted_revision
+            log.warning("what became of %s is not in the audit log: %s", revision, error)
 
     def _count(self, status: desired.SyncStatus, took_s: float) -> None:
         """Have the look counted; of a revision that is new, with the time of its commit."""

@@ -6,11 +6,12 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from reconciler.cli import context, lazily, overriding, terminal
+from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ else:
     operations = lazily.module("reconciler.operations.changing")
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
+Nodes = Annotated[
+    list[str], typer.Argument(help="Names of nodes, or host lists such as gpu[001-004].")
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
 ]
@@ -65,14 +69,29 @@ def carry_out(
     except operations.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         hints = [
-            overriding.hint(change.verb, [change.name], change.reason)
+            overriding.hint(change.verb, _subjects(change), change.reason)
             for change in changes
             if error.unreachable
-            and isinstance(change, operations.Act)
+            and isinstance(change, operations.Act | operations.Drain)
             and change.verb in overriding.DONE
         ]
         terminal.fail(str(error), code, (*error.problems, *hints))
     return done
+
+
+def _subjects(change: operations.Act | operations.Drain) -> list[str]:
+    return list(change.nodes) if isinstance(change, operations.Drain) else [change.name]
+
+
+_Gpus = Annotated[
+    float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+]
+_Tasks = Annotated[int | None, typer.Option("--tasks", "-N", help="Tasks that start together.")]
+_Least = Annotated[
+    int | None, typer.Option("--min", help="Start with so few tasks; grow up to --max.")
+]
+_PriorityClass = Annotated[str | None, typer.Option("--priority-class", help="Priority class.")]
+_Framework = Annotated[str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")]
 
 
 def submit(
@@ -83,26 +102,16 @@ def submit(
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
-    gpus: Annotated[
-        float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
-    ] = None,
+    gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--tasks", "-N", help="Tasks that start together.")
-    ] = None,
-    least: Annotated[
-        int | None, typer.Option("--min", help="Start with so few tasks; grow up to --max.")
-    ] = None,
+    nodes: _Tasks = None,
+    least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
     array: Annotated[int | None, typer.Option("--array", help="Elements of an array.")] = None,
     time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
-    priority: Annotated[
-        str | None, typer.Option("--priority-class", help="Priority class.")
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
-    ] = None,
+    priority: _PriorityClass = None,
+    framework: _Framework = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,
@@ -136,11 +145,16 @@ def submit(
             framework=framework,
         )
         texts = [authoring.job_text(options)]
+    owner = context.identity()
     if dry_run:
-        sys.stdout.write("---\n".join(texts))
+        sys.stdout.write("---\n".join(authoring.owned(t, owner) if owner else t for t in texts))
         return
-    to = target(clone, server, token_file)
-    for done in carry_out([operations.Submit(text=text) for text in texts], to):
+    _submit(texts, owner, target(clone, server, token_file))
+
+
+def _submit(texts: list[str], owner: str | None, to: operations.Target) -> None:
+    changes: list[operations.Change] = [operations.Submit(text, owner) for text in texts]
+    for done in carry_out(changes, to):
         terminal.out.print(done.name, markup=False)
         terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
@@ -240,7 +254,7 @@ JOB_VERBS: dict[operations.Verb, str] = {
 
 
 def drain(
-    nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
+    nodes: Nodes,
     reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
     *,
     override: overriding.Override = False,
@@ -254,13 +268,37 @@ def drain(
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
 
+    Example: muster drain 'gpu[017-020]' --reason "rack 5 is moved"
+
     Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
     overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    names = _expanded(nodes)
     if override:
-        overriding.put("drain", nodes, reason, lasts, (server, token_file))
+        overriding.put("drain", names, reason, lasts, (server, token_file))
         return
-    change_all("drain", nodes, reason, (clone, server, token_file), dry_run=dry_run)
+    _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def _expanded(nodes: list[str]) -> list[str]:
+    """Names of nodes, each once; leaves the command where something is no host list."""
+    try:
+        return list(dict.fromkeys(name for one in nodes for name in hostlists.expand(one)))
+    except hostlists.HostListError as error:
+        terminal.fail(str(error), terminal.USAGE)
+
+
+def _change_nodes(
+    verb: Literal["drain", "undrain"],
+    names: list[str],
+    reason: str,
+    place: tuple[Path | None, str | None, str | None],
+    *,
+    dry_run: bool,
+) -> None:
+    to = target(*place)
+    for done in carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run):
+        terminal.out.print(f"{done.name}: {done.message}", markup=False)
 
 
 def approve(
@@ -329,7 +367,7 @@ def _change_of(digest: str) -> str:
 
 
 def undrain(
-    nodes: Annotated[list[str], typer.Argument(help="Names of nodes.")],
+    nodes: Nodes,
     *,
     dry_run: DryRun = False,
     clone: Clone = None,
@@ -340,4 +378,4 @@ def undrain(
 
     Example: muster undrain gpu003
     """
-    change_all("undrain", nodes, "", (clone, server, token_file), dry_run=dry_run)
+    _change_nodes("undrain", _expanded(nodes), "", (clone, server, token_file), dry_run=dry_run)

@@ -115,12 +115,14 @@ def _table(items: list[Json], *, wide: bool) -> None:
             terminal.clock(item.get("firstSeen")),
         ]
         if wide:
-            row += [item["wanted"] or "-", item["found"] or "-", item["remedy"] or "-"]
-        rows.append([*row, item["message"]])
+            said = (item["wanted"], item["found"], item["remedy"])
+            row += [terminal.clocks(one) or "-" for one in said]
+        rows.append([*row, terminal.clocks(item["message"])])
     terminal.table(headings, rows, cut=not wide)
     for item in items:
         if item["givenUp"] and not wide:
-            terminal.note(f"{item['kind']} {item['subject']}: {item['remedy']}")
+            remedy = terminal.clocks(item["remedy"])
+            terminal.note(f"{item['kind']} {item['subject']}: {remedy}")
 
 
 def _follow(api: Json, given: dict[str, str], items: list[Json], output: terminal.Output) -> None:
@@ -140,7 +142,8 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
                         _line(change, item)
                     else:
                         subject = _short(item["subject"])
-                        text = f"{sign} {item['kind']}  {subject}  {item['message']}"
+                        message = terminal.clocks(item["message"])
+                        text = f"{sign} {item['kind']}  {subject}  {message}"
                         terminal.out.print(text, markup=False, soft_wrap=True)
             sys.stdout.flush()
             known = now

@@ -100,7 +100,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
-            terminal.line(f"  {step['count']:>5} {nodes} {step['why']}", 15)
+            terminal.line(f"  {step['count']:>5} {nodes} {terminal.clocks(step['why'])}", 15)
         if reason.get("unblocks"):
             _say(f"  It would end with: {reason['unblocks']}.")
     _explain_placement(item, past=past)
@@ -115,7 +115,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
 
 
 def _say(text: str) -> None:
-    for line in text.split("\n"):
+    for line in terminal.clocks(text).split("\n"):
         indent = len(line) - len(line.lstrip())
         terminal.line(line, indent + 2 if indent else 0)
 

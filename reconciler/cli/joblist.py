@@ -124,8 +124,8 @@ def why(item: Json) -> str:
     """The first reason of a job that waits, or what is said of its end."""
     reasons = item.get("reasons") or []
     if reasons:
-        return f"{reasons[0]['code']}: {reasons[0]['message']}"
-    return item.get("message") or ""
+        return terminal.clocks(f"{reasons[0]['code']}: {reasons[0]['message']}")
+    return terminal.clocks(item.get("message") or "")
 
 
 def _short(text: str, item: Json, room: int) -> str:

@@ -91,7 +91,7 @@ def _facts(item: Json, evicted: list[Json]) -> None:
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
     for title, text in lines:
-        terminal.line(f"{title:<10}{text}", 10)
+        terminal.line(f"{title:<10}{terminal.clocks(text)}", 10)
 
 
 def _task(attempt: Json) -> str:
@@ -150,7 +150,7 @@ def nodes(
             _of(item, "cpu"),
             _gib(item),
             _gpus(item),
-            item.get("message") or "",
+            terminal.clocks(item.get("message") or ""),
         ]
         for item in page["items"]
     ]
@@ -296,7 +296,7 @@ def _print_event(item: Json, output: terminal.Output) -> None:
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
     at = terminal.clock(item["at"])
-    terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {item['message']}")
+    terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {terminal.clocks(item['message'])}")
 
 
 def status(
@@ -340,7 +340,7 @@ def status(
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     held = [one["message"] for one in sync.get("held") or []]
     for message in held or filter(None, [sync.get("message")]):
-        terminal.paragraph(message, 7)
+        terminal.paragraph(terminal.clocks(message), 7)
     for problem in sync.get("problems") or []:
         if held and problem["rule"] in judgement.RULES:
             continue  # told above, with what approves it

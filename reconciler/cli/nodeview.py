@@ -24,7 +24,7 @@ def show(item: Json) -> None:
         ("Node", item["name"]),
         ("Pool", item.get("pool") or "-"),
         ("State", item["state"]),
-        ("Why", item.get("message") or ""),
+        ("Why", terminal.clocks(item.get("message") or "")),
         ("Address", item["address"]),
         ("Driver", _driver(driver) if driver else ""),
     ]

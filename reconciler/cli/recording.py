@@ -57,7 +57,7 @@ def history(
             earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
             terminal.paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
         if one["message"]:
-            terminal.paragraph(one["message"], 4)
+            terminal.paragraph(terminal.clocks(one["message"]), 4)
     if not page["items"]:
         terminal.note("no revision was looked at yet")
 

@@ -77,7 +77,7 @@ def validate(
     Example: muster validate cluster-state
     """
     try:
-        found = revisions.read_folder(folder, staged=staged)
+        found, counts = revisions.check_folder(folder, staged=staged)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
@@ -95,21 +95,33 @@ def validate(
             terminal.line(problem.text())
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
-    structure = found.structure
     if found.status.sync == "Unknown":
         terminal.fail(found.status.message)
     terminal.note(
         ", ".join(
-            terminal.counted(number, what)
-            for number, what in (
-                (len(structure.pools), "pool"),
-                (len(structure.queues), "queue"),
-                (len(found.jobs), "job"),
-            )
+            terminal.counted(counts.get(kind, 0), what)
+            for kind, what in (("NodePool", "pool"), ("Queue", "queue"), ("Job", "job"))
         )
         + f": {terminal.counted(errors, 'error')}, {terminal.counted(warnings, 'warning')}"
     )
     raise typer.Exit(terminal.ERROR if errors else terminal.DONE)
+
+
+_Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        help="Revision to compare with; else what is in force, or the branch it goes into.",
+    ),
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="URL|FILE",
+        help="Controller, or a file of `muster snapshot`, to look ahead from.",
+    ),
+]
 
 
 def plan(
@@ -118,21 +130,8 @@ def plan(
     ] = None,
     *,
     head: Annotated[str | None, typer.Option("--head", help="Revision to look at.")] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            help="Revision to compare with; else what is in force, or the branch it goes into.",
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="URL|FILE",
-            help="Controller, or a file of `muster snapshot`, to look ahead from.",
-        ),
-    ] = None,
+    base: _Base = None,
+    against: _Against = None,
     forecast: Annotated[
         bool, typer.Option("--forecast/--no-forecast", help="Whether to look ahead.")
     ] = True,
@@ -162,9 +161,13 @@ def plan(
     # both revisions live until the command ends: the collector need never walk them
     gc.disable()
     try:
-        compared, in_force = _base(repo, base, wanted, snapshot)
         found = revisions.compare(
-            repo, path, compared, wanted, before=planning.before_of(snapshot), in_force=in_force
+            repo,
+            path,
+            _base(repo, base, wanted, snapshot),
+            wanted,
+            before=planning.before_of(snapshot),
+            live=planning.in_force(snapshot),
         )
     except revisions.RevisionError as error:
         terminal.fail(str(error))
@@ -199,26 +202,25 @@ _CODES = {
 }
 
 
-def _base(
-    repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None
-) -> tuple[str, str | None]:
+def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None) -> str:
     """What to compare with: what somebody says, what is in force, or where it is to go.
 
-    Behind it stands the revision of the structure in force, where that is what counts.
+    Leaves the command where what is in force is not in the clone, unless somebody says otherwise.
     """
-    if base is not None:
-        return base, None
     live = snapshot.live if snapshot is not None else None
     if live is None or live.revision is None:
-        return revisions.default_base(repo, head), None
+        return base or revisions.default_base(repo, head)
     for revision in filter(None, (live.structure_revision, live.revision)):
         if not revisions.has_commit(repo, revision):
-            terminal.fail(
+            lacking = (
                 f"{revision[:12]} is in force, and is not in {repo.resolve()}: `git fetch` brings "
-                "it where the controller reads the same repository; or name a revision to compare "
-                "with by --base"
+                "it where the controller reads the same repository"
             )
-    return live.revision, live.structure_revision
+            if base is None:
+                terminal.fail(f"{lacking}; or name a revision to compare with by --base")
+            terminal.note(f"{lacking}; what is held there is not counted")
+            break
+    return base or live.revision
 
 
 def _snapshot(

@@ -27,15 +27,6 @@ def apply(work: desk.Work) -> None:
             _drain(work, node, node.leave)
 
 
-def leaves_at(policy: desired.Leaving, spec: desired.Job, since: float) -> float | None:
-    """When a job is told to leave a node that is drained since then; None: never."""
-    if policy.wait_for == "nothing":
-        return since
-    if policy.wait_for == "unsaved" and spec.checkpoint is not None:
-        return since
-    return None if policy.grace_s is None else since + policy.grace_s
-
-
 def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
     told: set[tuple[str, int]] = set()
     for attempt in work.attempts_of_node(node.name):
@@ -46,7 +37,7 @@ def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -
         draft = work.draft(attempt.job)
         if draft is None or draft.finished:
             continue
-        at = leaves_at(policy, draft.spec, node.drain_since)
+        at = policy.leaves_at(draft.spec, node.drain_since)
         if at is None:
             continue
         if at > work.now:

@@ -2,21 +2,19 @@
 
 Two desired states and the records of the moment come in; out comes an :class:`Impact`: GPUs that
 leave and enter service, queues that go, guarantees and limits that change, running work that ends.
-Safety limits are compared with it, a plan shows it, and approval names its :func:`digest`. Nothing
-is decided here and nothing is simulated: what the scheduler makes of the change is not in it.
+Safety limits are compared with it, a plan shows it, and approval names its digest (``digests``).
+Nothing is decided here and nothing is simulated: what the scheduler makes of the change is not
+in it.
 """
 
-import fnmatch
-import hashlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
-from reconciler.core import draining, losses
+from reconciler.core import digests, losses, structural
 from reconciler.model import desired, provisioning, records
 from reconciler.model.states import AttemptState, NodeState
 
@@ -27,10 +25,7 @@ How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"
 #: change of a job by whoever may change it.
 Part = Literal["structure", "removal", "job"]
 
-_HASH_CHARACTERS = 16
 _SILENT = (NodeState.UNKNOWN, NodeState.GONE)
-_DIGEST = re.compile(r"(?:s([0-9a-f]{16}))?(?:r([0-9a-f]{16}))?j(\d{1,9})h(\d{1,9})")
-_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class PoolImpact(msgspec.Struct, frozen=True):
@@ -134,7 +129,7 @@ class Impact(msgspec.Struct, frozen=True):
         objects: labels (``Kind/name``) of structural objects that differ, in order.
         removed: those of them that are not there after the change.
         approval: those of them that always need approval.
-        digest: what approving this change names; see :func:`digest`.
+        digest: what approving this change names; see ``digests``.
     """
 
     total: PoolImpact
@@ -158,35 +153,6 @@ class Impact(msgspec.Struct, frozen=True):
         return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
 
 
-class Digest(msgspec.Struct, frozen=True):
-    """A digest taken apart: which change is meant, and how much running work it may end.
-
-    Attributes:
-        structure: hash of the structural objects before and after; empty: none differs.
-        removals: hash of the jobs that the change removes; empty: none.
-        jobs_ended, gpu_hours_lost: figures of the moment at which the digest was made.
-    """
-
-    structure: str = ""
-    removals: str = ""
-    jobs_ended: int = 0
-    gpu_hours_lost: int = 0
-
-    def text(self) -> str:
-        """As people give it: one word, ``s…r…jNhN``."""
-        parts = [f"s{self.structure}" if self.structure else ""]
-        parts.append(f"r{self.removals}" if self.removals else "")
-        return "".join(parts) + f"j{self.jobs_ended}h{self.gpu_hours_lost}"
-
-
-def parse_digest(text: str) -> Digest | None:
-    """A digest as people give it, taken apart; None where it is none."""
-    found = _DIGEST.fullmatch(text.strip())
-    if found is None or not (found[1] or found[2]):
-        return None
-    return Digest(found[1] or "", found[2] or "", int(found[3]), int(found[4]))
-
-
 def find(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Impact:
@@ -201,12 +167,14 @@ def find(
     total, pools = _pools(before.structure, after.structure, observed)
     jobs = tuple(_jobs(before, after, observed, now))
     removed = tuple(sorted(name for name in before.jobs if _is_removed(name, after)))
-    differing = dict(differences(before.structure, after.structure))
+    differing = dict(structural.differences(before.structure, after.structure))
     labels = tuple(differing)
     ended = [job for job in jobs if job.ends and job.part != "job"]
-    named = Digest(
-        structure=_hash(differing) if differing else "",
-        removals=_hash({name: before.jobs[name].key for name in removed}) if removed else "",
+    named = digests.Digest(
+        structure=digests.hash_of(differing) if differing else "",
+        removals=digests.hash_of({name: before.jobs[name].key for name in removed})
+        if removed
+        else "",
         jobs_ended=len(ended),
         gpu_hours_lost=math.ceil(round(sum(job.gpu_hours_lost for job in ended), 6)),
     )
@@ -221,83 +189,11 @@ def find(
         jobs_removed=removed,
         objects=labels,
         removed=tuple(label for label, (_, right) in differing.items() if right is None),
-        approval=tuple(needing_approval(labels, before.structure.settings.safety.approval)),
+        approval=tuple(
+            structural.needing_approval(labels, before.structure.settings.safety.approval)
+        ),
         digest=named.text() if named.structure or named.removals else "",
     )
-
-
-def digest(
-    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
-) -> str:
-    """The digest of a change: what ``muster approve`` takes; empty where nothing is disruptive.
-
-    Two hashes name the change: one over the normalised structural objects that differ, before and
-    after, one over the runs of the jobs that the change removes. Neither knows of commits or of
-    the live cluster, so both hold while that moves on. Behind them stand the running jobs and
-    GPU-hours (rounded up) that it ends at the moment: approval is of so much, and what is more
-    than a limit allows on top of it needs another.
-    """
-    return find(before, after, observed, now).digest
-
-
-def differences(
-    before: desired.Structure, after: desired.Structure
-) -> Iterator[tuple[str, tuple[object, object]]]:
-    """Labels of structural objects that differ, in order, with both sides as plain values.
-
-    A side is None where there is no such object.
-    """
-    old, new = objects(before), objects(after)
-    for label in sorted(old.keys() | new.keys()):
-        left, right = old.get(label), new.get(label)
-        if left != right:
-            yield label, (msgspec.to_builtins(left), msgspec.to_builtins(right))
-
-
-def objects(structure: desired.Structure) -> dict[str, object]:
-    """The normalised objects of a structure by label, ``Kind/name``; identities as ``Access``."""
-    found: dict[str, object] = {"Cluster/settings": structure.settings}
-    tables: Iterable[tuple[str, Mapping[str, object]]] = (
-        ("NodePool", structure.pools),
-        ("Queue", structure.queues),
-        ("PriorityClass", structure.priority_classes),
-        ("Access", _people(structure)),
-        ("Quota", structure.quotas),
-        ("Reservation", structure.reservations),
-        ("Volume", structure.volumes),
-        # where a policy stands changes nothing of what it asks
-        (
-            "Policy",
-            {n: msgspec.structs.replace(one, path="") for n, one in structure.policies.items()},
-        ),
-    )
-    for kind, table in tables:
-        found.update({f"{kind}/{name}": value for name, value in table.items()})
-    return found
-
-
-def _people(structure: desired.Structure) -> dict[str, object]:
-    """What is said of each identity, and the roles."""
-    known = structure.access.identities
-    found: dict[str, object] = {
-        email: (structure.unix_users.get(email), known.get(email))
-        for email in sorted(structure.unix_users.keys() | known.keys())
-    }
-    if structure.access.roles:
-        found["roles"] = structure.access.roles
-    return found
-
-
-def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text."""
-    wanted = [pattern if "/" in pattern else f"{pattern}/*" for pattern in patterns]
-    return [
-        label for label in labels if any(fnmatch.fnmatchcase(label, pattern) for pattern in wanted)
-    ]
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(_encode(value)).hexdigest()[:_HASH_CHARACTERS]
 
 
 def _is_removed(name: str, after: desired.Desired) -> bool:
@@ -479,7 +375,7 @@ def _jobs(
 
 def _leaves_in_s(spec: desired.Job, policies: Iterable[desired.Leaving | None]) -> float | None:
     """After how long a job leaves nodes that are drained by policies; None: when it ends."""
-    moments = [draining.leaves_at(one, spec, 0.0) for one in policies if one is not None]
+    moments = [one.leaves_at(spec, 0.0) for one in policies if one is not None]
     return min((one for one in moments if one is not None), default=None)
 
 

@@ -8,7 +8,7 @@ ended than at its time as a limit would allow without approval.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from reconciler.core import impact, windows
+from reconciler.core import digests, impact, occurrences
 from reconciler.model import desired, judgement, records, times
 
 _WHERE = "spec.sync of Cluster"
@@ -231,7 +231,7 @@ def _is_disruptive(what: impact.Impact) -> bool:
 
 def _outside(until: float) -> judgement.Finding:
     when = "none is near"
-    if until != windows.NEVER:
+    if until != occurrences.NEVER:
         when = f"the next time is {times.format_time(until)}"
     return judgement.Finding(
         "structure",
@@ -248,11 +248,11 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
     """
     if not found:
         return None
-    known_until = now + windows.LOOK_S
+    known_until = now + occurrences.LOOK_S
     spans: list[tuple[bool, float, float]] = []
     for one in found:
-        times_of_one = windows.spans(one.schedule, one.duration_s, now)
-        if len(times_of_one) >= windows.SPANS_MAX:
+        times_of_one = occurrences.spans(one.schedule, one.duration_s, now)
+        if len(times_of_one) >= occurrences.SPANS_MAX:
             known_until = min(known_until, times_of_one[-1][0])
         spans += [(one.allow, begin, end) for begin, end in times_of_one]
     only_allowed = any(one.allow for one in found)
@@ -263,7 +263,7 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
         inside = [allow for allow, begin, end in spans if begin <= moment < end]
         if False not in inside and (True in inside or not only_allowed):
             return None if moment == now else moment
-    return windows.NEVER
+    return occurrences.NEVER
 
 
 # --- approval ---------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ def _is_approved(
     approvals: frozenset[str],
 ) -> bool:
     """Whether somebody approved this part of the change, and no less than it does now."""
-    mine = impact.parse_digest(what.digest)
+    mine = digests.parse_digest(what.digest)
     if mine is None:
         return False
     for text in approvals:
-        given = impact.parse_digest(text)
+        given = digests.parse_digest(text)
         if given is None:
             continue
         same = (
@@ -293,7 +293,7 @@ def _is_approved(
     return False
 
 
-def _within(given: impact.Digest, what: impact.Impact, safety: desired.Safety) -> bool:
+def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) -> bool:
     """Whether the running work that ends is what was approved, give or take a limit."""
     more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
     more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost

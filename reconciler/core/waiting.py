@@ -93,11 +93,14 @@ def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | No
     spec = record.spec
     structure = work.desired.structure
     if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
+        why = spec.suspend_reason if spec.suspend else ""
         return Readiness(
-            reason_key="Held/job",
+            reason_key=f"Held/job/{why}" if why else "Held/job",
             reason=Reason(
                 code=ReasonCode.HELD,
-                message="it is held by its document (spec.suspend)",
+                message=f"it is held by its document: {why}"
+                if why
+                else "it is held by its document (spec.suspend)",
                 unblocks="`muster release`, or spec.suspend: false",
             ),
         )

@@ -1,36 +1,17 @@
-"""When reservations hold: the occurrences of each within the time that the scheduler looks ahead.
-
-Recurring ones are five cron fields in UTC. As in crontab(5), where day of month and day of week
-are both said, either is enough.
-"""
-
-import datetime as dt
-import math
-from collections.abc import Iterator
+"""When reservations hold, and on which nodes: the windows that the scheduler goes by."""
 
 import numpy as np
 
 from reconciler.core import columns as tables
+from reconciler.core import occurrences
 from reconciler.model import desired
 from reconciler.scheduling import snapshot as columns
-
-#: How far the scheduler looks ahead, and the most occurrences of one reservation in it.
-HORIZON_S = 7 * 86_400
-OCCURRENCES_MAX = 64
-#: How far a schedule is looked through for the next time that changes may apply.
-LOOK_S = 400 * 86_400
-SPANS_MAX = 1000
-#: How far back a moment that was missed is looked for.
-LATE_S_MAX = 32 * 86_400
-#: A moment that does not come.
-NEVER = math.inf
-_DAY_S = 86_400
 
 
 def all_of(
     structure: desired.Structure, nodes: tables.Nodes, at: float
 ) -> tuple[columns.Window, ...]:
-    """The windows that hold now or will within ``HORIZON_S``, in order of name and time."""
+    """The windows that hold now or will before long, in order of name and time."""
     found: list[columns.Window] = []
     for one in structure.reservations.values():
         if not one.nodes:
@@ -40,65 +21,9 @@ def all_of(
         mask.setflags(write=False)
         found += [
             columns.Window(one.name, begin, end, mask, one.maintenance)
-            for begin, end in occurrences(one, at)
+            for begin, end in occurrences.of_reservation(one, at)
         ]
     return tuple(found)
-
-
-def occurrences(one: desired.Reservation, at: float) -> list[tuple[float, float]]:
-    """Begin and end of each time that it holds, from ``at`` on."""
-    if not one.schedule:
-        near = one.ends_at > at and one.starts_at < at + HORIZON_S
-        return [(one.starts_at, one.ends_at)] if near else []
-    found: list[tuple[float, float]] = []
-    for begin in _starts(one.schedule, at - one.duration_s, at + HORIZON_S):
-        if begin + one.duration_s > at:
-            found.append((begin, begin + one.duration_s))
-            if len(found) >= OCCURRENCES_MAX:
-                break
-    return found
-
-
-def spans(
-    schedule: tuple[tuple[int, ...] | None, ...], duration_s: int, at: float
-) -> list[tuple[float, float]]:
-    """Begin and end of the next times that a schedule names, from ``at`` on, and no more than
-    ``SPANS_MAX`` of them.
-    """
-    found: list[tuple[float, float]] = []
-    for begin in _starts(schedule, at - duration_s, at + LOOK_S):
-        if begin + duration_s > at:
-            found.append((begin, begin + duration_s))
-            if len(found) >= SPANS_MAX:
-                break
-    return found
-
-
-def newest_start(
-    schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
-) -> float | None:
-    """The last moment that a schedule names after one moment and before another."""
-    return max(_starts(schedule, max(after, until - LATE_S_MAX), until), default=None)
-
-
-def _starts(
-    schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
-) -> Iterator[float]:
-    """The moments that five cron fields name, ascending."""
-    minutes, hours, days, months, week = schedule
-    day = math.floor(after / _DAY_S) * _DAY_S
-    while day < until:
-        date = dt.datetime.fromtimestamp(day, dt.UTC)
-        in_month = days is None or date.day in days
-        in_week = week is None or date.isoweekday() % 7 in week
-        either = days is not None and week is not None and (in_month or in_week)
-        if (months is None or date.month in months) and (either or (in_month and in_week)):
-            for hour in hours if hours is not None else range(24):
-                for minute in minutes if minutes is not None else range(60):
-                    moment = day + hour * 3600 + minute * 60
-                    if after <= moment < until:
-                        yield float(moment)
-        day += _DAY_S
 
 
 def usable_by(

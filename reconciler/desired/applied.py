@@ -8,38 +8,32 @@ only what it touches, what depends on that, and what was wrong before is judged 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
-from reconciler.desired import checks, documents, holding, normalise, policies, structure
+from reconciler.desired import (
+    checks,
+    dependents,
+    documents,
+    filed,
+    holding,
+    normalise,
+    policies,
+    reading,
+    structure,
+)
 from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
 from reconciler.desired.structure import Placed
 from reconciler.model import desired, judgement
-from reconciler.model.documents import fields
 from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
-_Noted = tuple[Placed, Fault]
 _NOTHING_DENIED: Mapping[str, desired.Problem] = {}
 
 
 def _is_job(label: str) -> bool:
     return label.startswith("Job/")
-
-
-class FileChange(msgspec.Struct, frozen=True):
-    """A file as it stands in the new revision; ``data`` None: it is gone."""
-
-    path: str
-    blob: str
-    data: bytes | None
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    blob: str
-    file: documents.File
 
 
 class _Earlier(msgspec.Struct, frozen=True):
@@ -72,32 +66,26 @@ class Applied:
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
         self._preferred = dict(incumbents.preferred)
-        self._read_blob = read_blob
-        self._files: dict[str, _Entry] = {}
-        self._count = 0
+        self.filed = filed.Filed(read_blob)
         self._interrupted = False
-        self._structural: dict[str, None] = {}
-        self._candidates: dict[str, list[tuple[str, int]]] = {}
-        self._dependents: dict[str, set[str]] = {}
+        self._dependents = dependents.Dependents()
         self._bad: set[str] = set(self.jobs)
         self._fitting = checks.Fitting(self.basis.structure)
         self._rules = policies.Rules(self.basis.structure.policies)
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
         self._structure_waived_until = math.inf
-        self._file_problems: dict[str, Problems] = {}
-        self._ignored: dict[str, desired.Problem] = {}
         self._structure_problems: Problems = ()
         self._job_problems: dict[str, Problems] = {}
         for job in self.jobs.values():
-            self._link(job.name, None, job)
+            self._dependents.renew(job.name, None, job)
 
     # --- what others read -------------------------------------------------------------------
 
     @property
     def paths(self) -> Iterable[str]:
         """The files of the revision in force."""
-        return self._files.keys()
+        return self.filed.entries.keys()
 
     def problems(self) -> Problems:
         """Everything that is wrong, in order of place."""
@@ -107,10 +95,10 @@ class Applied:
             for label, problem in self._denied.items()
             if _is_job(label) or problem.severity == "warning"
         ]
-        for group in (self._file_problems, self._job_problems):
+        for group in (self.filed.problems, self._job_problems):
             for some in group.values():
                 found.extend(some)
-        found.extend(self._ignored.values())
+        found.extend(self.filed.ignored.values())
         found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
         return tuple(found)
 
@@ -128,7 +116,7 @@ class Applied:
             preferred={
                 name: self.jobs[name].path
                 for name in sorted(self._bad)
-                if name in self.jobs and len(self._candidates.get(name, ())) > 1
+                if name in self.jobs and len(self.filed.candidates.get(name, ())) > 1
             },
             held_jobs=self._holds.jobs,
         )
@@ -143,25 +131,6 @@ class Applied:
         """When what is held may apply although nothing has changed."""
         return self._holds.until
 
-    def written(self, kinds: Sequence[str]) -> dict[str, fields.Part]:
-        """The structural objects of some kinds as written in the last revision, by label."""
-        return {
-            document.label: document.part
-            for path in sorted(self._structural)
-            for document in documents.structural(self._files[path].file)
-            if document.part is not None and document.kind in kinds
-        }
-
-    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
-        """In which files, with their blobs, the objects of some kinds are written, by label."""
-        found: dict[str, dict[str, str]] = {}
-        for path in self._structural:
-            entry = self._files[path]
-            for document in entry.file.documents:
-                if document.kind in kinds:
-                    found.setdefault(document.label, {})[path] = entry.blob
-        return found
-
     # --- applying ---------------------------------------------------------------------------
 
     def expire(self) -> bool:
@@ -172,18 +141,10 @@ class Applied:
         self._interrupted = True
         return True
 
-    def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
-        """Whether the change leaves no document at all where there were some."""
-        after = self._count
-        for change, file in files:
-            before = self._files.get(change.path)
-            after += file.count - (before.file.count if before else 0)
-        return self._count > 0 and after <= 0
-
     def apply(
         self,
         revision: str,
-        changes: Sequence[FileChange],
+        changes: Sequence[filed.FileChange],
         ignored: dict[str, desired.Problem | None],
         *,
         approvals: frozenset[str] = frozenset(),
@@ -194,29 +155,31 @@ class Applied:
         ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
         stay as they are in force since nobody answers for them who may, and why.
         """
+        present = iter(reading.files([one.data for one in changes if one.data is not None]))
         files = [
-            (change, documents.read(change.data) if change.data is not None else documents.File())
+            (change, documents.File() if change.data is None else next(present))
             for change in changes
         ]
-        if self.empties(files):
+        if self.filed.empties(files):
             return False
         touched = set(self._bad)
-        structural = self.structure_refused or self.structure_revision is None or not self._files
+        is_first = self.structure_revision is None or not self.filed.entries
+        structural = self.structure_refused or is_first
         if self._interrupted:
             # An earlier try ended half-way, as git could not be read: judge everything again.
             structural = True
-            touched.update(self._candidates, self.jobs)
+            touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
         touched |= of_jobs
         structural |= len({*denied, *self._denied}) > len(of_jobs)
         self._denied = dict(denied)
         for change, file in files:
-            structural |= self._replace(change, file, touched)
+            structural |= self.filed.replace(change, file, touched)
         for path, problem in ignored.items():
-            self._ignored.pop(path, None)
+            self.filed.ignored.pop(path, None)
             if problem is not None:
-                self._ignored[path] = problem
+                self.filed.ignored[path] = problem
         earlier = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
         before = self.basis
         if structural:
@@ -226,7 +189,7 @@ class Applied:
         if self.basis is not before and not self.basis.same_for_jobs(before):
             self._fitting = checks.Fitting(self.basis.structure)
             self._rules = policies.Rules(self.basis.structure.policies)
-            touched.update(self._candidates, self.jobs)
+            touched.update(self.filed.candidates, self.jobs)
         self._apply_jobs(touched)
         if self.basis is not before:
             self._keep_queues_in_use(earlier)
@@ -235,73 +198,23 @@ class Applied:
         self._interrupted = False
         return True
 
-    def _replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
-        """Take up one file; whether it concerns the structure."""
-        path = change.path
-        old = self._files.pop(path, None)
-        structural = file.opaque
-        if old is not None:
-            self._count -= old.file.count
-            structural |= old.file.opaque
-            for document in old.file.documents:
-                if document.kind != "Job":
-                    structural = True
-                elif document.name in self._candidates:
-                    touched.add(document.name)
-                    left = [r for r in self._candidates[document.name] if r[0] != path]
-                    if left:
-                        self._candidates[document.name] = left
-                    else:
-                        del self._candidates[document.name]
-        self._structural.pop(path, None)
-        self._file_problems.pop(path, None)
-        if change.data is None:
-            return structural
-        self._files[path] = _Entry(change.blob, file)
-        self._count += file.count
-        faulty = file.error is not None
-        for document in file.documents:
-            faulty |= bool(document.faults)
-            if document.kind != "Job":
-                structural = True
-                if document.structural:
-                    self._structural[path] = None
-            elif document.name:
-                touched.add(document.name)
-                self._candidates.setdefault(document.name, []).append((path, document.index))
-        if faulty:
-            self._file_problems[path] = documents.problems(path, change.data, file)
-        return structural
-
-    def _problem(
-        self, noted: _Noted, severity: Literal["error", "warning"] | None = None
-    ) -> desired.Problem:
-        placed, fault = noted
-        return documents.problem(
-            fault,
-            data=self._read_blob(self._files[placed.path].blob),
-            path=placed.path,
-            document=placed.document,
-            severity=severity,
-        )
-
     # --- structure --------------------------------------------------------------------------
 
     def _apply_structure(self, revision: str) -> None:
         placed = [
             Placed(path, document)
-            for path in sorted(self._structural)
-            for document in documents.structural(self._files[path].file)
+            for path in sorted(self.filed.structural)
+            for document in documents.structural(self.filed.entries[path].file)
         ]
         basis, noted = structure.build(placed)
         # What is wrong with a document by itself is among the problems of its file already.
-        found = [self._problem(item) for item in noted if item[0].document.part is not None]
+        found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
         unreadable = self._unreadable({item.document.label for item in placed})
         found += unreadable
         if basis is not None:
             rules = policies.Rules(basis.structure.policies)
             violated = structure.violations(placed, rules, self.now)
-            found += [self._problem(item) for item in violated]
+            found += [self.filed.problem(item) for item in violated]
             self._structure_waived_until = rules.until
         found += [
             problem
@@ -320,6 +233,7 @@ class Applied:
 
     def _unreadable(self, present: set[str]) -> list[desired.Problem]:
         """Objects in force that are not in the revision because their file can't be read."""
+        files = self.filed.entries
         return [
             desired.Problem(
                 rule="structure-unreadable",
@@ -330,7 +244,7 @@ class Applied:
                 object=label,
             )
             for label, path in self._origins.items()
-            if label not in present and path in self._files and self._files[path].file.opaque
+            if label not in present and path in files and files[path].file.opaque
         ]
 
     def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
@@ -385,19 +299,19 @@ class Applied:
         """Judge all jobs by the structure there is."""
         self._fitting = checks.Fitting(self.basis.structure)
         self._rules = policies.Rules(self.basis.structure.policies)
-        self._apply_jobs({*self._candidates, *self.jobs})
+        self._apply_jobs({*self.filed.candidates, *self.jobs})
 
     def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
         """Go on with the structure before, and judge the jobs by it."""
         self._go_back(earlier)
         self.structure_refused = True
         self._structure_problems = tuple(problems)
-        self._apply_jobs({*self._candidates, *self.jobs})
+        self._apply_jobs({*self.filed.candidates, *self.jobs})
 
     def _go_back(self, earlier: "_Earlier") -> None:
         """What is in force is what it was before the revision."""
         for name in earlier.jobs.keys() | self.jobs.keys():
-            self._link(name, self.jobs.get(name), earlier.jobs.get(name))
+            self._dependents.renew(name, self.jobs.get(name), earlier.jobs.get(name))
         self.basis, self.jobs = earlier.basis, earlier.jobs
         self.structure_revision, self._origins = earlier.revision, earlier.origins
         self._fitting = checks.Fitting(self.basis.structure)
@@ -450,7 +364,7 @@ class Applied:
             if name in earlier.jobs and name not in self.jobs
         }
         for name, job in back.items():
-            self._link(name, None, job)
+            self._dependents.renew(name, None, job)
         if back:
             self.jobs = {**self.jobs, **back}
         self._bad.update(self._holds.jobs)
@@ -460,21 +374,17 @@ class Applied:
     def _is_held(self, name: str) -> bool:
         """Whether a job in force may still be written in its file, which nobody can tell."""
         current = self.jobs.get(name)
-        if current is None or current.path not in self._files:
+        if current is None or current.path not in self.filed.entries:
             return False
-        if any(path == current.path for path, _ in self._candidates.get(name, ())):
+        if any(path == current.path for path, _ in self.filed.candidates.get(name, ())):
             return False
-        return self._files[current.path].file.opaque
+        return self.filed.entries[current.path].file.opaque
 
-    def _placed(self, reference: tuple[str, int]) -> Placed:
-        path, index = reference
-        return Placed(path, self._files[path].file.documents[index])
-
-    def _choose(self, name: str) -> tuple[Placed | None, list[_Noted]]:
+    def _choose(self, name: str) -> tuple[Placed | None, list[filed.Noted]]:
         """The document that stands for a name, and the refusals of others of that name."""
-        references = self._candidates.get(name, ())
+        references = self.filed.candidates.get(name, ())
         if len(references) == 1:
-            only = self._placed(references[0])
+            only = self.filed.placed(references[0])
             if name not in self.jobs or not self._is_held(name):
                 return only, []
         if not references:
@@ -483,20 +393,20 @@ class Applied:
         current = self.jobs.get(name)
         if current is not None and self._is_held(name):
             fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
-            return None, [(self._placed(reference), fault) for reference in ordered]
+            return None, [(self.filed.placed(reference), fault) for reference in ordered]
         home = current.path if current is not None else self._preferred.get(name, "")
         first = next((r for r in ordered if r[0] == home), ordered[0])
-        winner = self._placed(first)
+        winner = self.filed.placed(first)
         fault = checks.duplicate(winner.path, winner.document.line)
-        return winner, [(self._placed(r), fault) for r in ordered if r != first]
+        return winner, [(self.filed.placed(r), fault) for r in ordered if r != first]
 
     def _apply_jobs(self, touched: set[str]) -> None:
         """Judge ``touched`` jobs and those that depend on them, and put the good ones in force."""
         names = set(touched)
         for name in touched:
-            names |= self._dependents.get(name, set())
+            names |= self._dependents.of(name)
         proposed = dict(self.jobs)
-        notes: dict[str, list[_Noted]] = {}
+        notes: dict[str, list[filed.Noted]] = {}
         bad: set[str] = set()
         for name in sorted(names):
             if self._judge(name, proposed, notes):
@@ -507,10 +417,10 @@ class Applied:
         for name in names:
             before, after = self.jobs.get(name), proposed.get(name)
             if before is not after:
-                self._link(name, before, after)
+                self._dependents.renew(name, before, after)
             self._job_problems.pop(name, None)
             if name in notes:
-                self._job_problems[name] = tuple(self._problem(item) for item in notes[name])
+                self._job_problems[name] = tuple(self.filed.problem(item) for item in notes[name])
         self.jobs = proposed
         self._bad = bad
         self.refused = {
@@ -520,7 +430,7 @@ class Applied:
         }
 
     def _judge(
-        self, name: str, proposed: dict[str, desired.Job], notes: dict[str, list[_Noted]]
+        self, name: str, proposed: dict[str, desired.Job], notes: dict[str, list[filed.Noted]]
     ) -> bool:
         """Propose what a name stands for now; True where something is wrong with it."""
         if self._is_denied(name):
@@ -564,7 +474,7 @@ class Applied:
         self,
         waiting: Sequence[str],
         proposed: dict[str, desired.Job],
-        notes: dict[str, list[_Noted]],
+        notes: dict[str, list[filed.Noted]],
         bad: set[str],
     ) -> None:
         def withdraw(name: str, fault: Fault) -> bool:
@@ -584,7 +494,7 @@ class Applied:
 
         for name in waiting:
             for fault in checks.dependencies(
-                proposed[name], proposed.get, self._candidates.__contains__
+                proposed[name], proposed.get, self.filed.candidates.__contains__
             ):
                 if fault.severity == "error":
                     withdraw(name, fault)
@@ -607,7 +517,7 @@ class Applied:
             if not changed:
                 return
 
-    def _why_refused(self, name: str, noted: Sequence[_Noted]) -> str:
+    def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
         if self._is_denied(name):
             return self._denied[f"Job/{name}"].message
         for _, fault in noted:
@@ -622,14 +532,3 @@ class Applied:
         """Whether nobody answers for how a job is written who may."""
         problem = self._denied.get(f"Job/{name}")
         return problem is not None and problem.severity == "error"
-
-    def _link(self, name: str, before: desired.Job | None, after: desired.Job | None) -> None:
-        """Keep who depends on whom."""
-        for dependency in before.depends_on if before is not None else ():
-            users = self._dependents.get(dependency.job)
-            if users is not None:
-                users.discard(name)
-                if not users:
-                    del self._dependents[dependency.job]
-        for dependency in after.depends_on if after is not None else ():
-            self._dependents.setdefault(dependency.job, set()).add(name)

@@ -13,6 +13,7 @@ from reconciler.desired.collecting import Faults, cpu_milli, memory_bytes
 from reconciler.desired.yamlreader import Path
 from reconciler.model import desired, quantities
 from reconciler.model.documents import job as documents
+from reconciler.model.documents import jobaffinity
 from reconciler.model.resources import Resources
 
 #: Slices of compute of one device (NVIDIA Multi-Instance GPU user guide).
@@ -231,7 +232,7 @@ def _topology(written: documents.TopologySpec, *, slices: bool) -> desired.Topol
     )
 
 
-def with_affinity(made: desired.Job, spec: documents.AffinitySpec, faults: Faults) -> desired.Job:
+def with_affinity(made: desired.Job, spec: jobaffinity.AffinitySpec, faults: Faults) -> desired.Job:
     """The job with what it wants to be near to and away from."""
     places: list[tuple[str, int, dict[str, str]]] = [
         *(("nodes", i, one.labels) for i, one in enumerate(spec.nodes)),

@@ -110,7 +110,18 @@ def read(data: bytes) -> File:
         raw = yamlreader.read(data)
     except yamlreader.YamlError as error:
         return File(error=error)
+    return of_raw(raw)
+
+
+def of_raw(raw: Sequence[yamlreader.RawDocument]) -> File:
+    """What a file holds whose plain values these are."""
     return File(tuple([_document(index, item) for index, item in enumerate(raw)]))
+
+
+def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> Document:
+    """A document that was read before without any fault, from its plain value in MessagePack."""
+    part: Any = _UNPACK[kind](value)
+    return Document(index, line, kind, part.metadata.name, part, digest)
 
 
 def _document(index: int, raw: yamlreader.RawDocument) -> Document:
@@ -126,6 +137,13 @@ def _document(index: int, raw: yamlreader.RawDocument) -> Document:
 
 _BUILT = {
     kind: decoding.converter(part)
+    for kind, part in kinds.KINDS.items()
+    if kind not in kinds.KINDS_NOT_BUILT
+}
+
+
+_UNPACK = {
+    kind: msgspec.msgpack.Decoder(part).decode
     for kind, part in kinds.KINDS.items()
     if kind not in kinds.KINDS_NOT_BUILT
 }

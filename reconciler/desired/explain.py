@@ -5,17 +5,20 @@ jsonschema walks the whole document against the generated schema, and each error
 that says what was found, what was expected, and what to do.
 """
 
+from __future__ import annotations
+
 import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import jsonschema
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from reconciler.desired import schema, yamlreader
 from reconciler.desired.faults import Fault
+
+if TYPE_CHECKING:
+    import jsonschema
+    from jsonschema.exceptions import ValidationError
 
 #: The most faults told of one document.
 FAULTS_MAX = 20
@@ -60,6 +63,8 @@ def written(value: Any) -> str:
 @functools.cache
 def validator(kind: str) -> jsonschema.Draft202012Validator:
     """The validator of one kind."""
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and most files have no mistake
+
     return jsonschema.Draft202012Validator(schema.of_kind(kind))
 
 

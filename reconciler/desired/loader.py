@@ -8,12 +8,12 @@ and keeps everything; a head that is no descendant of the last one, or has becom
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
-from reconciler.desired import applied, gitobjects, provenance, source
+from reconciler.desired import applied, filed, gitobjects, provenance, source
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
 
@@ -83,6 +83,10 @@ class Loader:
     def last(self) -> desired.Desired:
         """What :meth:`load` returned last."""
         return self._desired
+
+    def counts(self) -> Mapping[str, int]:
+        """How many objects of each kind the revision writes, whatever is wrong with them."""
+        return self._applied.filed.counts()
 
     @property
     def judge_again_at(self) -> float | None:
@@ -212,7 +216,7 @@ class Loader:
         before = provenance.Before(
             {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
             self._applied.jobs,
-            self._applied.places(provenance.TRUSTED_KINDS),
+            self._applied.filed.places(provenance.TRUSTED_KINDS),
         )
         if head in self._merges:
             last = self._merges[head]
@@ -257,10 +261,10 @@ class Loader:
         with _collector_paused(len(present) >= _MANY_FILES):
             blobs = self._source.blobs([change.blob or "" for change in present])
             files = [
-                applied.FileChange(change.path, change.blob or "", data)
+                filed.FileChange(change.path, change.blob or "", data)
                 for change, data in zip(present, blobs, strict=True)
             ]
-            files += [applied.FileChange(path, "", None) for path in sorted(gone)]
+            files += [filed.FileChange(path, "", None) for path in sorted(gone)]
             taken = self._applied.apply(
                 head,
                 files,
@@ -276,7 +280,7 @@ class Loader:
             )
         self._head = head
         if trust.mode == "off":
-            trust = provenance.trusted(self._applied.written(provenance.TRUSTED_KINDS))
+            trust = provenance.trusted(self._applied.filed.written(provenance.TRUSTED_KINDS))
         self._trust = trust
         self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())
         self._source.keep(head)

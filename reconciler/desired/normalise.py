@@ -92,16 +92,7 @@ def job(
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
-    retries = _DEFAULT_RETRIES
-    if spec.retries is not _WRITTEN_RETRIES:
-        retries = _retries(spec.retries, faults)
-    deadline = None
-    if spec.deadline is not None:
-        deadline = _deadline(spec.deadline, faults)
-    checkpoint = None
-    if spec.checkpoint is not None:
-        checkpoint = _checkpoint(spec.checkpoint, name, spec.run, faults)
-    grace, array = spec.termination_grace, spec.array
+    array = spec.array
     made = desired.Job(
         name=name,
         run=spec.run,
@@ -111,15 +102,14 @@ def job(
         owner=spec.owner or "",
         labels=document.metadata.labels,
         suspend=spec.suspend,
+        suspend_reason=" ".join((spec.suspend_reason or "").split()),
         priority=priority,
         preemptible=preemptible,
         working_directory=spec.working_directory,
         framework=spec.framework,
         runtime=spec.runtime,
         image=spec.image or "",
-        image_timeout_s=None
-        if spec.image_timeout is None
-        else faults.duration(spec.image_timeout, "spec", "imageTimeout"),
+        image_timeout_s=_span(spec.image_timeout, "imageTimeout", faults),
         secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
         array_count=None if array is None else array.count,
         parallelism=None if array is None else array.parallelism,
@@ -129,10 +119,10 @@ def job(
         pools=tuple(spec.pools),
         node_selector=spec.node_selector,
         time_limit_s=_time_limit(spec, basis, faults),
-        deadline=deadline,
-        retries=retries,
-        checkpoint=checkpoint,
-        grace_s=None if grace is None else faults.duration(grace, "spec", "terminationGrace"),
+        deadline=_deadline(spec.deadline, faults),
+        retries=_retries(spec.retries, faults),
+        checkpoint=_checkpoint(spec.checkpoint, name, spec.run, faults),
+        grace_s=_span(spec.termination_grace, "terminationGrace", faults),
         lease_s=_lease(spec, basis, faults),
         path=path,
         prune=pruning.policy(document, faults),
@@ -347,7 +337,13 @@ def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> N
             )
 
 
+def _span(written: str | int | None, field: str, faults: Faults) -> int | None:
+    return None if written is None else faults.duration(written, "spec", field)
+
+
 def _retries(spec: documents.RetriesSpec, faults: Faults) -> desired.Retries:
+    if spec is _WRITTEN_RETRIES:
+        return _DEFAULT_RETRIES
     return desired.Retries(
         spec.limit,
         faults.duration(spec.backoff, "spec", "retries", "backoff"),
@@ -355,7 +351,9 @@ def _retries(spec: documents.RetriesSpec, faults: Faults) -> desired.Retries:
     )
 
 
-def _deadline(written: str, faults: Faults) -> float | None:
+def _deadline(written: str | None, faults: Faults) -> float | None:
+    if written is None:
+        return None
     try:
         return times.parse_time(written)
     except ValueError as error:
@@ -371,8 +369,10 @@ def _deadline(written: str, faults: Faults) -> float | None:
 
 
 def _checkpoint(
-    spec: documents.CheckpointSpec, name: str, run: int, faults: Faults
-) -> desired.Checkpoint:
+    spec: documents.CheckpointSpec | None, name: str, run: int, faults: Faults
+) -> desired.Checkpoint | None:
+    if spec is None:
+        return None
     return desired.Checkpoint(
         spec.signal,
         faults.duration(spec.grace, "spec", "checkpoint", "grace"),

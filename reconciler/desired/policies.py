@@ -9,11 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jsonschema
 import msgspec
-import referencing
-import referencing.exceptions
-from jsonschema.exceptions import best_match
 
 from reconciler.desired import explain
 from reconciler.desired.collecting import Faults
@@ -56,6 +52,8 @@ def normalise(name: str, spec: policy.PolicySpec, path: str, faults: Faults) -> 
 
 
 def _check_schema(schema: dict[str, Any], faults: Faults) -> None:
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
+
     try:
         for reference in _references(schema, DEPTH_MAX):
             if not reference.startswith("#"):
@@ -127,11 +125,8 @@ class Rules:
 
     def __init__(self, policies: Mapping[str, desired.Policy]) -> None:
         self._by_kind: dict[str, list[tuple[desired.Policy, Any]]] = {}
-        registry: referencing.Registry[Any] = referencing.Registry()
         for one in policies.values():
-            validator = jsonschema.Draft202012Validator(
-                msgspec.json.decode(one.schema), registry=registry
-            )
+            validator = _validator(one.schema)
             for kind in one.kinds:
                 self._by_kind.setdefault(kind, []).append((one, validator))
         self.until = math.inf
@@ -179,12 +174,24 @@ def _matches(rule: desired.Policy, part: fields.Part, job: desired.Job | None) -
     return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
 
 
+def _validator(schema: str) -> Any:
+    """A validator that looks nowhere beyond the schema."""
+    import jsonschema  # noqa: PLC0415 - as above
+    import referencing  # noqa: PLC0415
+
+    registry: referencing.Registry[Any] = referencing.Registry()
+    return jsonschema.Draft202012Validator(msgspec.json.decode(schema), registry=registry)
+
+
 def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault | None:
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 - there is a validator already
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
     try:
         if validator.is_valid(value):
             return None
         error = best_match(validator.iter_errors(value))
-    except (referencing.exceptions.Unresolvable, RecursionError) as broken:
+    except (Unresolvable, RecursionError) as broken:
         return Fault(
             f"policy/{rule.name}",
             f"the policy can't be applied, since its schema leads nowhere ({broken}): correct it",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, staging
-from reconciler.model.documents import job as documents
+from reconciler.model.documents import jobstage
 from reconciler.model.documents import volume as volumes
 
 #: What ``to`` may name, and which of it tells the tasks of a job apart.
@@ -63,7 +63,7 @@ def volume(name: str, spec: volumes.VolumeSpec, faults: Faults) -> desired.Volum
     return desired.Volume(name, pools=tuple(spec.pools), read_only=spec.read_only, objects=objects)
 
 
-def stage(spec: documents.StageSpec, faults: Faults) -> desired.Stage:
+def stage(spec: jobstage.StageSpec, faults: Faults) -> desired.Stage:
     """What a job copies, with names that tell its inputs apart."""
     ins = [
         desired.StageIn(

@@ -98,7 +98,7 @@ def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fa
                     "name",
                 )
             cluster_place = item
-            made.settings = _settings(part.spec, faults)
+            made.settings = _settings(item.document.name, part.spec, faults)
         else:
             _add_object(made, item, part, faults)
         made.add(item, faults.found)
@@ -175,9 +175,10 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
         made.volumes[name] = storage.volume(name, part.spec, faults)
 
 
-def _settings(spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
+def _settings(name: str, spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
     kept = spec.retention
     return desired.Settings(
+        name=name,
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),

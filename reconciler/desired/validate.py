@@ -6,7 +6,7 @@ loader would say of a repository that held just these files and had held nothing
 
 from collections.abc import Mapping
 
-from reconciler.desired import applied
+from reconciler.desired import applied, filed
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired
 
@@ -31,7 +31,7 @@ def check(
     """
     state = applied.Applied(known or Incumbents(), lambda path: files[path])
     state.now = now
-    changes = [applied.FileChange(path, path, data) for path, data in sorted(files.items())]
+    changes = [filed.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})
     problems = state.problems()
     if known is None and state.structure_refused:

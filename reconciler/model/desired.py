@@ -209,6 +209,7 @@ class Job(msgspec.Struct, frozen=True):
     stage: Stage = Stage()
     reservation: str = ""
     prune: Prune | None = None
+    suspend_reason: str = ""
 
     def tolerates(self, taint: "Taint") -> bool:
         """Whether it does not mind a taint."""
@@ -386,6 +387,14 @@ class Leaving(msgspec.Struct, frozen=True):
 
     wait_for: Literal["all", "unsaved", "nothing"] = "all"
     grace_s: int | None = None
+
+    def leaves_at(self, spec: Job, since: float) -> float | None:
+        """When a job is told to leave a node that is drained since then; None: never."""
+        if self.wait_for == "nothing":
+            return since
+        if self.wait_for == "unsaved" and spec.checkpoint is not None:
+            return since
+        return None if self.grace_s is None else since + self.grace_s
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -653,7 +662,10 @@ class FileRetention(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them."""
+    """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them.
+
+    ``name`` is that of the document; empty where there is none.
+    """
 
     suspend: bool = False
     lease_s: int = 900
@@ -671,6 +683,12 @@ class Settings(msgspec.Struct, frozen=True):
     remediation: Remediation = Remediation()
     verification: Literal["off", "warn", "required"] = "off"
     notifications: tuple[Channel, ...] = ()
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the one ``Cluster`` of a repository is called, also where no document says it."""
+        return f"Cluster/{self.name or 'settings'}"
 
 
 class Structure(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.core import impact
-from reconciler.desired import provenance, source
+from reconciler.core import structural
+from reconciler.desired import normalise, provenance, source
 from reconciler.model import desired
 
 FILE = "audit.jsonl"
@@ -24,6 +24,8 @@ BEGINNING = "0" * 64
 LISTED_MAX = 50
 LINE_BYTES_MAX = 1 << 20
 _TEXT_MAX = 1000
+#: What is in force before the first revision.
+NOTHING = desired.Desired(structure=normalise.EMPTY.structure)
 _BLOCK = 1 << 16
 
 
@@ -103,11 +105,11 @@ def entry_of(
     Args:
         status: after it was looked at.
         line: its commits, the oldest first.
-        before: what was in force before; None: that is not known.
+        before: what was in force before (``NOTHING``: nothing was); None: that is not known.
         after: what is in force now.
         at: seconds since the epoch. duration_s: how long it took.
     """
-    marks = list(_marks(before, after)) if before is not None and before.generation else []
+    marks = list(_marks(before, after)) if before is not None else []
     counts = {mark: sum(one[0] == mark for one in marks) for mark in "+~-"}
     return Entry(
         at=at,
@@ -140,7 +142,7 @@ def entry_of(
 def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
     """Objects that are other than before, with what happened to them in front."""
     if before.structure is not after.structure:
-        for label, (old, new) in impact.differences(before.structure, after.structure):
+        for label, (old, new) in structural.differences(before.structure, after.structure):
             yield f"{'+' if old is None else '-' if new is None else '~'} {label}"
     if before.jobs is after.jobs:
         return

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from reconciler.changes import edit
 from reconciler.model.documents import fields
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -79,6 +80,23 @@ def _whole(amount: float | None) -> float | int | None:
 def job_text(options: JobOptions) -> str:
     """The document as YAML."""
     return msgspec.yaml.encode(job_document(options)).decode()
+
+
+def owned(text: str, owner: str) -> str:
+    """A text of jobs in which those that say no owner have one; else as it was written.
+
+    What is no document of a job, or can't be edited, stays as it is: who checks the text says why.
+    """
+    try:
+        for document in edit.documents(text):
+            if not isinstance(document, dict) or document.get("kind") != "Job":
+                continue
+            name = (document.get("metadata") or {}).get("name")
+            if isinstance(name, str) and (document.get("spec") or {}).get("owner") is None:
+                text = edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
+    except (edit.EditError, AttributeError):
+        return text
+    return text
 
 
 def name_from(words: str, suffix: str) -> str:

@@ -6,18 +6,26 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
-from reconciler.core import impact
-from reconciler.desired import gitobjects, validate, yamlreader
+from reconciler.core import digests
+from reconciler.desired import gitobjects, validate
 from reconciler.model import desired, hostlists, nearest, states
+from reconciler.operations import (
+    authoring,
+    endpoints,
+    pusher,
+    revisions,
+    submission,
+    suspending,
+)
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, pusher, revisions, submission, suspending
 
 Verb = submission.ChangeVerb
 
@@ -59,21 +67,31 @@ class ChangeError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """Jobs as YAML text."""
+    """Jobs as YAML text; ``owner`` of those that say none, where it is known."""
 
     text: str
+    owner: str | None = None
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something to be done to a job or node that is there, or to a held change (its digest)."""
+    """Something to be done to a job or queue that is there, or to a held change (its digest)."""
 
     verb: Verb
     name: str
     reason: str = ""
 
 
-Change = Submit | Act
+class Drain(msgspec.Struct, frozen=True):
+    """Nodes to be taken out of service, or put back into it: one commit for all of a pool."""
 
+    verb: Literal["drain", "undrain"]
+    nodes: tuple[str, ...]
+    reason: str = ""
+
+
+Change = Submit | Act | Drain
+
+UNCHANGED = "it is so already"
 #: How long a controller may take to say how a job stands before a clone goes on without it.
 LOOK_S = 3.0
 
@@ -179,9 +197,11 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
 
 def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
     if isinstance(change, Submit):
-        answer = api.post("/v1/jobs", content=change.text.encode(), kind="application/yaml")
+        text = authoring.owned(change.text, change.owner) if change.owner else change.text
+        answer = api.post("/v1/jobs", content=text.encode(), kind="application/yaml")
         return [_done(item, "submitted") for item in answer["items"]]
-    body: dict[str, Any] = {"verb": change.verb, "names": [change.name], "reason": change.reason}
+    names = list(change.nodes) if isinstance(change, Drain) else [change.name]
+    body: dict[str, Any] = {"verb": change.verb, "names": names, "reason": change.reason}
     if dry_run:
         body["dry_run"] = True
     answer = api.post("/v1/changes", body)
@@ -200,17 +220,9 @@ def _in_clone(
 ) -> list[Done]:
     try:
         if isinstance(change, Submit):
-            return [
-                msgspec.structs.replace(
-                    _said(
-                        one.name,
-                        clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}"),
-                        "submitted",
-                    ),
-                    warnings=one.warnings,
-                )
-                for one in submission.read(change.text, "", _structure_of(clone), time.time())
-            ]
+            return _submit(change, clone)
+        if isinstance(change, Drain):
+            return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
         told = _told(change.verb, dry_run=dry_run)
@@ -223,6 +235,30 @@ def _in_clone(
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
         unreachable = isinstance(error, clones.CloneError) and error.unreachable
         raise ChangeError(str(error), unreachable=unreachable) from error
+
+
+def _submit(change: Submit, clone: clones.Clone) -> list[Done]:
+    """A commit for each job of a text that is not there as it is written in it."""
+    text = authoring.owned(change.text, change.owner) if change.owner else change.text
+    asked = submission.read(text, "", _structure_of(clone), time.time())
+    written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
+    done = []
+    for one in asked:
+        if _stands(written[one.name], one.name, clone):
+            said = Done(one.name, UNCHANGED)
+        else:
+            outcome = clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}")
+            said = _said(one.name, outcome, "submitted")
+        done.append(msgspec.structs.replace(said, warnings=one.warnings))
+    return done
+
+
+def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:
+    """Whether a job stands in the clone exactly so."""
+    path = clone.find("Job", name)
+    if path is None:
+        return False
+    return document in edit.documents((clone.root / path).read_text(encoding="utf-8"))
 
 
 def _structure_of(clone: clones.Clone) -> desired.Structure | None:
@@ -265,15 +301,13 @@ def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
         return clone.remove("Job", name, message=message, dry_run=dry_run)
     if change.verb in ("suspend", "resume"):
         return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
-    if change.verb in ("drain", "undrain"):
-        return _override(change, clone, because, dry_run=dry_run)
-    field: tuple[yamlreader.Path, object]
+    fields: requests.Fields = pusher.RELEASE_FIELDS
     if change.verb == "rerun":
-        field = (("spec", "run"), pusher.run_of(_document(clone, "Job", name)) + 1)
-    else:
-        field = (("spec", "suspend"), True if change.verb == "hold" else edit.REMOVED)
+        fields = ((("spec", "run"), pusher.run_of(_document(clone, "Job", name)) + 1),)
+    elif change.verb == "hold":
+        fields = pusher.hold_fields(change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
-    return clone.set_fields("Job", name, (field,), message=message, dry_run=dry_run)
+    return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 
 
 def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
@@ -291,42 +325,64 @@ def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
     raise ChangeError(f"{kind}/{name} can't be read in {path}")
 
 
-def _override(change: Act, clone: clones.Clone, because: str, *, dry_run: bool) -> clones.Outcome:
-    """Drain and undrain: the overrides of the pool that declares the node."""
+def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
+    """Drain and undrain: the overrides of the pools that declare the nodes."""
+    if change.verb == "drain" and not change.reason:
+        what = hostlists.fold(change.nodes)
+        raise ChangeError(f"draining {what} needs a --reason, for who comes after")
+    by_pool: dict[str, list[str]] = {}
+    for node, pool in _pools_of(change.nodes, clone).items():
+        by_pool.setdefault(pool, []).append(node)
+    wanted = [
+        (pool, nodes, _overrides(change, pool, nodes, clone)) for pool, nodes in by_pool.items()
+    ]
+    because = f": {change.reason}" if change.reason else ""
+    told, done = _told(change.verb, dry_run=dry_run), []
+    for pool, nodes, overrides in wanted:
+        fields: requests.Fields = ((("spec", "overrides"), overrides or edit.REMOVED),)
+        message = f"{change.verb.capitalize()} {hostlists.fold(nodes)}{because}"
+        outcome = clone.set_fields("NodePool", pool, fields, message=message, dry_run=dry_run)
+        done += [_said(node, outcome, told) for node in nodes]
+    return done
+
+
+def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
+    """The pool of each node, in order; raises where one is in none."""
     found = revisions.read_folder(clone.root)
     pools = found.structure.pool_of_node()
-    pool = pools.get(change.name)
     errors = [problem for problem in found.status.problems if problem.severity == "error"]
-    if pool is None and not pools and errors:
-        first = errors[0]
+    if not pools and errors:
         raise ChangeError(
-            f"no pool in {clone.root} can be read, so nothing is known of {change.name}; "
-            f"mend this first: {first.text()}"
+            f"no pool in {clone.root} can be read, so nothing is known of "
+            f"{hostlists.fold(nodes)}; mend this first: {errors[0].text()}"
         )
-    if pool is None:
-        hint = nearest.hint(change.name, pools)
-        raise ChangeError(f"no pool in {clone.root} declares a node {change.name}{hint}")
+    for node in nodes:
+        if node not in pools:
+            hint = nearest.hint(node, pools)
+            raise ChangeError(f"no pool in {clone.root} declares a node {node}{hint}")
+    return {node: pools[node] for node in nodes}
+
+
+def _overrides(
+    change: Drain, pool: str, nodes: Sequence[str], clone: clones.Clone
+) -> list[dict[str, Any]]:
+    """The overrides of a pool with those nodes drained, or no longer drained."""
     spec = _document(clone, "NodePool", pool).get("spec") or {}
-    overrides = list(spec.get("overrides") or [])
+    before = list(spec.get("overrides") or [])
     if change.verb == "drain":
-        if not change.reason:
-            raise ChangeError(f"draining {change.name} needs a --reason, for who comes after")
-        overrides.append({"hosts": change.name, "reason": change.reason})
-    else:
-        kept = [left for entry in overrides if (left := _without(entry, change.name))]
-        if kept == overrides:
-            raise ChangeError(f"no override of pool {pool} drains {change.name}")
-        overrides = kept
-    value = overrides or edit.REMOVED
-    message = f"{change.verb.capitalize()} {change.name}{because}"
-    fields = ((("spec", "overrides"), value),)
-    return clone.set_fields("NodePool", pool, fields, message=message, dry_run=dry_run)
+        return [*before, {"hosts": hostlists.fold(nodes), "reason": change.reason}]
+    after = [left for entry in before if (left := _without(entry, nodes))]
+    drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
+    idle = [node for node in nodes if node not in drained]
+    if idle:
+        raise ChangeError(f"no override of pool {pool} drains {hostlists.fold(idle)}")
+    return after
 
 
-def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
-    """An override without a node; None when nothing is left of it."""
+def _without(entry: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any] | None:
+    """An override without some nodes; None when nothing is left of it."""
     hosts = hostlists.expand(str(entry.get("hosts", "")))
-    left = [host for host in hosts if host != node]
+    left = [host for host in hosts if host not in nodes]
     if left == hosts:
         return entry
     return {**entry, "hosts": hostlists.fold(left)} if left else None
@@ -334,12 +390,12 @@ def _without(entry: dict[str, Any], node: str) -> dict[str, Any] | None:
 
 def is_digest(text: str) -> bool:
     """Whether a text is a digest that a held change can have."""
-    return impact.parse_digest(text) is not None
+    return digests.parse_digest(text) is not None
 
 
 def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
     if outcome.status == "unchanged":
-        return Done(name, "it is so already", outcome.commit)
+        return Done(name, UNCHANGED, outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
     local = "; committed here, where the branch follows no remote one"

@@ -89,7 +89,14 @@ def _changed(
     ):
         found = fields(old[key], new[key])
         if found:
-            yield Change("change", *key, found, path=getattr(new[key], "path", ""))
+            kind, name = key
+            path = getattr(new[key], "path", "")
+            yield Change("change", kind, name or _named(new[key]), found, path=path)
+
+
+def _named(value: Any) -> str:
+    """The name of the document of an object that is the only one of its kind."""
+    return str(getattr(value, "name", ""))
 
 
 def _differs(before: Any, after: Any) -> bool:

@@ -4,20 +4,15 @@ Inventory says what a device is, telemetry what it does; both come together here
 amounts are a node's own word, so that whatever it says becomes a value that can be shown.
 """
 
-import msgspec
-
 from reconciler.model import devices, records
 from reconciler.model.times import format_time
+from reconciler.operations import viewforms
 
 #: In the year 2100.
 LATEST_TIME = 4.1e9
 
 
-class View(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names in camel case, as JSON has them."""
-
-
-class MigView(View, frozen=True):
+class MigView(viewforms.View, frozen=True):
     """One MIG device."""
 
     uuid: str
@@ -26,7 +21,7 @@ class MigView(View, frozen=True):
     memory: int
 
 
-class XidView(View, frozen=True):
+class XidView(viewforms.View, frozen=True):
     """An error event of the driver, how often it came, and when last."""
 
     number: int
@@ -34,7 +29,7 @@ class XidView(View, frozen=True):
     last: str
 
 
-class GpuUsageView(View, frozen=True):
+class GpuUsageView(viewforms.View, frozen=True):
     """What a GPU does; null for what its driver does not tell."""
 
     at: str
@@ -49,7 +44,7 @@ class GpuUsageView(View, frozen=True):
     xids: list[XidView]
 
 
-class GpuView(View, frozen=True):
+class GpuView(viewforms.View, frozen=True):
     """One device, the attempt that holds it, and what it did when its node last said so.
 
     ``state`` is ok, lost, missing, failed or unresponsive; only an ok one takes work.
@@ -73,7 +68,7 @@ class GpuView(View, frozen=True):
     usage: GpuUsageView | None
 
 
-class GpuDriverView(View, frozen=True):
+class GpuDriverView(viewforms.View, frozen=True):
     """The NVIDIA driver of a node: ok, absent, failed or unresponsive."""
 
     state: str
@@ -82,7 +77,7 @@ class GpuDriverView(View, frozen=True):
     cuda_version: str
 
 
-class GpuProcessView(View, frozen=True):
+class GpuProcessView(viewforms.View, frozen=True):
     """A process on a GPU that belongs to no task."""
 
     pid: int

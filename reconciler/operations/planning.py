@@ -5,8 +5,11 @@ that does to GPUs, guarantees and running work, what both futures look like, wha
 revision, and a digest of all that. Without a controller there is no forecast, and the plan says so.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,14 +20,17 @@ from reconciler.model import desired, hostlists, records
 from reconciler.model.times import format_time
 from reconciler.operations import (
     differences,
-    futures,
     planviews,
     revisions,
     snapshots,
     wording,
 )
-from reconciler.simulation import forecasts
-from reconciler.simulation.agenda import SimulationError
+
+if TYPE_CHECKING:
+    from reconciler.simulation import forecasts, shifts
+
+#: How far is looked ahead where nobody says how far.
+HORIZON_S = 24 * 3600.0
 
 
 def plan(
@@ -33,7 +39,7 @@ def plan(
     now: float,
     *,
     no_snapshot: str = "",
-    horizon_s: float = forecasts.HORIZON_S,
+    horizon_s: float = HORIZON_S,
     forecast: bool = True,
 ) -> planviews.Plan:
     """Put everything together.
@@ -55,18 +61,11 @@ def plan(
     elif not forecast:
         reason = reason or "it was not asked for"
     elif snapshot is not None:
-        pools = {pool.name: pool for pool in snapshot.live.pools}
-        base, head = _as_run(found.base, pools), _as_run(found.head, pools)
-        try:
-            ahead = _forecast_view(
-                futures.forecast(base, head, observed, at, horizon_s), observed, at
-            )
-        except SimulationError as error:
-            reason = f"the simulation found no end: {error}"
+        ahead, reason = _ahead(found, snapshot, horizon_s)
     findings = _findings(found)
     # as git has them: so the controller judges, and so its digests come out
     base, head = found.base, found.head
-    held = _held(found, base, head, observed, at)
+    held = _held(found, observed, at, snapshot.live.held if snapshot else {})
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
     verdict: planviews.Verdict = "changes" if found.changes else "none"
     if refused or found.structure_refused:
@@ -88,6 +87,23 @@ def plan(
         snapshot=None if snapshot is None else _snapshot_view(snapshot, now),
         digest=_digest(found, snapshot),
     )
+
+
+def _ahead(
+    found: revisions.Comparison, snapshot: snapshots.Snapshot, horizon_s: float
+) -> tuple[planviews.ForecastView | None, str]:
+    """Both futures beside each other; None, and why, where there is no end to one of them."""
+    from reconciler.operations import futures  # noqa: PLC0415 - the scheduler, for this alone
+    from reconciler.simulation.agenda import SimulationError  # noqa: PLC0415
+
+    observed, at = snapshot.live.observed, snapshot.live.at
+    pools = {pool.name: pool for pool in snapshot.live.pools}
+    base, head = _as_run(found.base, pools), _as_run(found.head, pools)
+    try:
+        both = futures.forecast(base, head, observed, at, horizon_s)
+    except SimulationError as error:
+        return None, f"the simulation found no end: {error}"
+    return _forecast_view(both, observed, at), ""
 
 
 def _digest(found: revisions.Comparison, snapshot: snapshots.Snapshot | None) -> str:
@@ -117,13 +133,16 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
 
 def _held(
     found: revisions.Comparison,
-    base: desired.Desired,
-    head: desired.Desired,
     observed: records.Observed,
     at: float,
+    before: Mapping[str, str],
 ) -> list[planviews.HeldView]:
-    """What waits after the merge: judged as the controller will, by the limits in force."""
-    holds = holding.Holds({})
+    """What waits after the merge: judged as the controller will, by the limits in force.
+
+    ``before``: jobs whose removal is held already, with what names it.
+    """
+    base, head = found.base, found.head
+    holds = holding.Holds(dict(before))
     removed = [name for name in base.jobs if name not in head.jobs and name not in head.refused]
     if not removed and base.structure == head.structure:
         return []
@@ -236,7 +255,7 @@ def _amount_view(of: impacts.AmountChange) -> planviews.AmountView:
 
 
 def _forecast_view(
-    of: forecasts.Forecast, observed: records.Observed, at: float
+    of: shifts.Forecast, observed: records.Observed, at: float
 ) -> planviews.ForecastView:
     def since(moment: float | None) -> float | None:
         return None if moment is None else round(moment - at, 1)
@@ -348,3 +367,13 @@ def before_of(snapshot: snapshots.Snapshot | None) -> Sequence[str]:
     """Revisions of which something is in force besides the newest."""
     kept = snapshot.live.structure_revision if snapshot is not None else None
     return (kept,) if kept else ()
+
+
+def in_force(snapshot: snapshots.Snapshot | None) -> revisions.InForce | None:
+    """What a revision is compared with; None where nobody knows what is in force."""
+    live = snapshot.live if snapshot is not None else None
+    if live is None or live.revision is None:
+        return None
+    jobs = live.observed.jobs
+    staying = {name: jobs[name].spec for name in live.held if name in jobs}
+    return revisions.InForce(live.revision, live.structure_revision, staying)

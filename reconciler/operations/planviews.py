@@ -6,16 +6,12 @@ them, the server sends them.
 
 from typing import Literal
 
-import msgspec
+from reconciler.operations import viewforms
 
 Verdict = Literal["none", "changes", "held", "refused"]
 
 
-class _View(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names in camel case, as JSON has them."""
-
-
-class ChangeView(_View, frozen=True):
+class ChangeView(viewforms.View, frozen=True):
     """One object that differs; ``fields`` maps dotted paths to (before, after)."""
 
     operation: str
@@ -26,7 +22,7 @@ class ChangeView(_View, frozen=True):
     fields: dict[str, tuple[str | None, str | None]]
 
 
-class AmountView(_View, frozen=True):
+class AmountView(viewforms.View, frozen=True):
     """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
 
     object: str
@@ -35,7 +31,7 @@ class AmountView(_View, frozen=True):
     after: str | None
 
 
-class EndedView(_View, frozen=True):
+class EndedView(viewforms.View, frozen=True):
     """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
 
     ``leavesInS``: of what is drained, after how long it is told to leave; null: never.
@@ -51,7 +47,7 @@ class EndedView(_View, frozen=True):
     leaves_in_s: float | None
 
 
-class AboveView(_View, frozen=True):
+class AboveView(viewforms.View, frozen=True):
     """A queue in which more is running than its new limit allows; nothing of it is ended.
 
     ``limit`` and ``used`` in the words of documents.
@@ -64,7 +60,7 @@ class AboveView(_View, frozen=True):
     jobs: int
 
 
-class ImpactView(_View, frozen=True):
+class ImpactView(viewforms.View, frozen=True):
     """The change in the cluster's own units. ``approval`` is what approving it names."""
 
     gpus_before: int
@@ -83,7 +79,7 @@ class ImpactView(_View, frozen=True):
     approval: str
 
 
-class HeldView(_View, frozen=True):
+class HeldView(viewforms.View, frozen=True):
     """A part of the change that will wait after the merge, and what lets it apply.
 
     ``message`` has figure and limit; ``digest`` is empty where nobody can approve it. ``until``:
@@ -98,7 +94,7 @@ class HeldView(_View, frozen=True):
     until: str | None
 
 
-class EvictionView(_View, frozen=True):
+class EvictionView(viewforms.View, frozen=True):
     """An element that has to leave because of the change, for whom, and until when."""
 
     job: str
@@ -113,7 +109,7 @@ class EvictionView(_View, frozen=True):
     back_in_s: float | None
 
 
-class ShiftView(_View, frozen=True):
+class ShiftView(viewforms.View, frozen=True):
     """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
 
     job: str
@@ -126,7 +122,7 @@ class ShiftView(_View, frozen=True):
     reason: str
 
 
-class QueueShiftView(_View, frozen=True):
+class QueueShiftView(viewforms.View, frozen=True):
     """What becomes of the jobs that wait in a queue."""
 
     queue: str
@@ -139,7 +135,7 @@ class QueueShiftView(_View, frozen=True):
     preempted: int
 
 
-class ForecastView(_View, frozen=True):
+class ForecastView(viewforms.View, frozen=True):
     """Both futures beside each other."""
 
     horizon_s: float
@@ -152,7 +148,7 @@ class ForecastView(_View, frozen=True):
     cycles: int
 
 
-class FindingView(_View, frozen=True):
+class FindingView(viewforms.View, frozen=True):
     """Something that speaks against the revision. ``isNew``: it was not there before;
     ``touched``: the change itself wrote it, so that it does not count.
 
@@ -172,7 +168,7 @@ class FindingView(_View, frozen=True):
     waiver: str
 
 
-class SnapshotView(_View, frozen=True):
+class SnapshotView(viewforms.View, frozen=True):
     """The cluster that it was planned against.
 
     ``revision`` is that of the jobs in force. ``structureRevision`` is another where the structure
@@ -186,7 +182,7 @@ class SnapshotView(_View, frozen=True):
     structure_revision: str | None = None
 
 
-class Plan(_View, frozen=True):
+class Plan(viewforms.View, frozen=True):
     """Everything that a reviewer has to know of a revision.
 
     ``verdict`` is ``refused`` where something that it writes does not apply, ``held`` where safety

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from reconciler.changes import edit, requests, writer
-from reconciler.core import impact
+from reconciler.core import digests
 from reconciler.desired import source
 from reconciler.model import hostlists, nearest
 from reconciler.operations import suspending
@@ -108,7 +108,8 @@ class GitPusher:
             revise = _draining(change) if change.verb == "drain" else _undraining(name)
             subject = f"{change.verb.capitalize()} {name} of NodePool/{pool}"
             return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
-        revise = self._holding(name) if change.verb == "hold" else _SIMPLE[change.verb]
+        holding = change.verb == "hold"
+        revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
         return requests.ReviseObject("Job", name, revise, author, reason, subject)
 
     def _pool_of(self, node: str) -> str:
@@ -119,12 +120,12 @@ class GitPusher:
         hint = nearest.hint(node, (name for names in pools.values() for name in names))
         raise requests.MissingError(f"no pool declares a node {node}{hint}")
 
-    def _holding(self, name: str) -> Callable[[_Document], requests.Fields]:
+    def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
         def revise(document: _Document) -> requests.Fields:
             last = self._last_runs(name)
             if last is not None and last.finished_as and last.run == run_of(document):
                 raise requests.ConflictError(finished(last))
-            return ((("spec", "suspend"), True),)
+            return hold_fields(reason)
 
         return revise
 
@@ -146,8 +147,23 @@ def _rerunning(document: _Document) -> requests.Fields:
     return ((("spec", "run"), run_of(document) + 1),)
 
 
+def hold_fields(reason: str) -> requests.Fields:
+    """What is set in the document of a job that is held, with why where that is said."""
+    return (
+        (("spec", "suspend"), True),
+        (("spec", "suspendReason"), reason or edit.REMOVED),
+    )
+
+
+#: What leaves the document of a job that is released.
+RELEASE_FIELDS: requests.Fields = (
+    (("spec", "suspend"), edit.REMOVED),
+    (("spec", "suspendReason"), edit.REMOVED),
+)
+
+
 def _releasing(_document: _Document) -> requests.Fields:
-    return ((("spec", "suspend"), edit.REMOVED),)
+    return RELEASE_FIELDS
 
 
 _SIMPLE = {"rerun": _rerunning, "release": _releasing}
@@ -202,7 +218,7 @@ def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
 
 def require_digest(text: str) -> None:
     """Raise ConflictError where a text is no digest of a change."""
-    if impact.parse_digest(text) is None:
+    if digests.parse_digest(text) is None:
         raise requests.ConflictError(
             f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
             "command that approves it"

@@ -7,7 +7,7 @@ own that nobody sees, revisions are read beside each other through shared object
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,20 @@ _NAMES_MAX = 1000
 
 class RevisionError(Exception):
     """A folder or revision can't be read; says why."""
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """What a controller has in force, where that is not one revision as a whole.
+
+    Attributes:
+        revision: that its jobs are of.
+        structure: that its structure is of, where that of ``revision`` is held or refused.
+        staying: jobs in force whose documents have left, since their removal is held; by name.
+    """
+
+    revision: str
+    structure: str | None = None
+    staying: Mapping[str, desired.Job] = {}
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -98,8 +112,19 @@ def _scratch() -> Iterator[Path]:
         yield repository
 
 
-def read_folder(folder: Path, *, staged: bool = False) -> desired.Desired:
+def read_folder(folder: Path) -> desired.Desired:
     """The desired state in a folder as it is now, committed or not.
+
+    Raises:
+        RevisionError: the folder can't be read.
+    """
+    return check_folder(folder)[0]
+
+
+def check_folder(
+    folder: Path, *, staged: bool = False
+) -> tuple[desired.Desired, Mapping[str, int]]:
+    """As :func:`read_folder`, with how many objects of each kind are written in it.
 
     Files that git ignores are left out, as they would be from a commit.
 
@@ -124,7 +149,7 @@ def read_folder(folder: Path, *, staged: bool = False) -> desired.Desired:
         _git(repository, "update-ref", "refs/heads/main", commit)
         reading = loader.Loader(source.Source(str(repository), branch="main", sub_path=below))
         try:
-            return reading.load()
+            return reading.load(), reading.counts()
         finally:
             reading.close()
 
@@ -144,7 +169,7 @@ def compare(
     head: str,
     *,
     before: Sequence[str] = (),
-    in_force: str | None = None,
+    live: InForce | None = None,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
 
@@ -156,16 +181,44 @@ def compare(
         base, head: anything that names a commit.
         before: revisions that were in force before ``base``, the oldest first: where the structure
             of ``base`` was refused, theirs is in force. Those that are not there are left out.
-        in_force: the revision whose structure is in force with the jobs of ``base``, since that of
-            ``base`` is held or refused: with this is compared. One that is not there is left out.
+        live: what a controller has in force. Where ``base`` is its newest revision, or follows it,
+            what that one left held is held at ``base``: with what is in force is compared. A
+            structure whose revision is not there is left out.
 
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
     folder = Path(_git_folder(repository))
-    kept = _known_commit(folder, in_force) if in_force else None
+    known = _at(folder, base, live)
+    kept = _known_commit(folder, known.structure) if known and known.structure else None
     if kept is not None and kept != _commit_of(folder, base):
-        return _from_in_force(folder, sub_path, kept, base, head)
+        found = _from_in_force(folder, sub_path, kept, base, head)
+    else:
+        found = _between(folder, sub_path, base, head, before)
+    return _with_staying(found, known.staying) if known is not None else found
+
+
+def _at(folder: Path, base: str, live: InForce | None) -> InForce | None:
+    """What is in force, if that is what ``base`` stands on."""
+    newest = _known_commit(folder, live.revision) if live is not None else None
+    if newest is None:
+        return None
+    first = _commit_of(folder, base)
+    return live if first == newest or _is_ancestor(folder, newest, first) else None
+
+
+def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comparison:
+    """The comparison with jobs before it that are in force and written nowhere."""
+    if not staying.keys() - found.base.jobs.keys():
+        return found
+    base = msgspec.structs.replace(found.base, jobs={**staying, **found.base.jobs})
+    return msgspec.structs.replace(found, base=base, changes=differences.between(base, found.head))
+
+
+def _between(
+    folder: Path, sub_path: str, base: str, head: str, before: Sequence[str]
+) -> Comparison:
+    """What changes from ``base`` to ``head``, both as the repository has them."""
     with _scratch() as scratch:
         _share_objects(scratch, folder)
         first, last = (_commit_of(folder, revision) for revision in (base, head))

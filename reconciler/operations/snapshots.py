@@ -6,16 +6,22 @@ machine that has the repository: in a pipeline without a way to the controller, 
 agents are answered as quickly while it is made.
 """
 
+from __future__ import annotations
+
 import hashlib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reconciler import __version__
 from reconciler.model import desired, records, times
-from reconciler.operations import client, endpoints
+from reconciler.operations import endpoints
+
+if TYPE_CHECKING:
+    from reconciler.operations import client
 
 #: What a file begins with: the form, and its version.
 MAGIC = b"muster-snapshot 1\n"
@@ -38,6 +44,8 @@ class Live(msgspec.Struct, frozen=True):
         revision: the commit that jobs in force are of; structure_revision: and the structure.
         observed: every record.
         pools: those in force, with what the controller's own options add to them.
+        held: jobs in force whose documents have left, since their removal is held: by name, what
+            names that removal.
     """
 
     muster: str
@@ -46,6 +54,7 @@ class Live(msgspec.Struct, frozen=True):
     structure_revision: str | None
     observed: records.Observed
     pools: tuple[desired.Pool, ...] = ()
+    held: dict[str, str] = {}
 
 
 _DECODE_LIVE = msgspec.msgpack.Decoder(Live).decode
@@ -122,6 +131,8 @@ def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoin
     """
     if against is not None and "://" not in against:
         return read(Path(against))
+    from reconciler.operations import client  # noqa: PLC0415 - a file is read without it
+
     try:
         with client.Client(endpoint(against)) as api:
             return unpack(fetch(api), api.url)

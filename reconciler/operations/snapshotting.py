@@ -27,6 +27,12 @@ def take(reader: Reader, now: float) -> bytes:
         structure_revision=sync.structure_revision,
         observed=reader.observed(now),
         pools=views.stored_pools(reader.view(views.POOLS)),
+        held={
+            job: one.digest or str(number)
+            for number, one in enumerate(sync.held)
+            if one.part == "removal"
+            for job in one.jobs
+        },
     )
     return snapshots.pack(live)
 

@@ -50,7 +50,7 @@ def of_store(
         base or sync.jobs_revision,
         head,
         before=planning.before_of(snapshot),
-        in_force=None if base else sync.structure_revision,
+        live=planning.in_force(snapshot),
     )
     return planning.plan(found, snapshot, now)
 

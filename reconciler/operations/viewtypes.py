@@ -4,16 +4,10 @@ Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durati
 with ``_s``. ``views`` makes them out of the model's values.
 """
 
-import msgspec
-
-from reconciler.operations import gpuviews
+from reconciler.operations import gpuviews, viewforms
 
 
-class _View(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names in camel case, as JSON has them."""
-
-
-class AmountsView(_View, frozen=True):
+class AmountsView(viewforms.View, frozen=True):
     """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
 
     cpu: float | None
@@ -21,7 +15,7 @@ class AmountsView(_View, frozen=True):
     gpu: float | None
 
 
-class MetricView(_View, frozen=True):
+class MetricView(viewforms.View, frozen=True):
     """The newest value of a series that a task writes; null where it is infinite or no number."""
 
     name: str
@@ -30,7 +24,7 @@ class MetricView(_View, frozen=True):
     at: str
 
 
-class MetricsView(_View, frozen=True):
+class MetricsView(viewforms.View, frozen=True):
     """What a task has written; ``problem`` is the newest line that was not understood."""
 
     series: list[MetricView]
@@ -40,7 +34,7 @@ class MetricsView(_View, frozen=True):
     skipped_bytes: int
 
 
-class CheckpointView(_View, frozen=True):
+class CheckpointView(viewforms.View, frozen=True):
     """The newest whole checkpoint, by its path below the job's folder of checkpoints."""
 
     path: str
@@ -49,7 +43,7 @@ class CheckpointView(_View, frozen=True):
     bytes: int
 
 
-class AttemptView(_View, frozen=True):
+class AttemptView(viewforms.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
     ``metrics`` is null where nothing was written, or nothing is known of it any more.
@@ -73,14 +67,14 @@ class AttemptView(_View, frozen=True):
     metrics: MetricsView | None
 
 
-class FunnelView(_View, frozen=True):
+class FunnelView(viewforms.View, frozen=True):
     """So many nodes drop out for this."""
 
     count: int
     why: str
 
 
-class ReasonView(_View, frozen=True):
+class ReasonView(viewforms.View, frozen=True):
     """Why a job waits."""
 
     code: str
@@ -89,7 +83,7 @@ class ReasonView(_View, frozen=True):
     unblocks: str
 
 
-class JobView(_View, frozen=True):
+class JobView(viewforms.View, frozen=True):
     """A job's run. ``place`` counts from 1 among those that wait in its queue.
 
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
@@ -119,7 +113,7 @@ class JobView(_View, frozen=True):
     depends_on: list[str]
 
 
-class NodeUsageView(_View, frozen=True):
+class NodeUsageView(viewforms.View, frozen=True):
     """What a node said it uses."""
 
     at: str
@@ -130,7 +124,7 @@ class NodeUsageView(_View, frozen=True):
     load1m: float
 
 
-class DrainView(_View, frozen=True):
+class DrainView(viewforms.View, frozen=True):
     """Who took a node out of service, and why; until when, where it is an override."""
 
     reason: str
@@ -138,7 +132,7 @@ class DrainView(_View, frozen=True):
     until: str | None = None
 
 
-class NodeView(_View, frozen=True):
+class NodeView(viewforms.View, frozen=True):
     """A node: what it has, what is given away, what it does."""
 
     name: str
@@ -162,7 +156,7 @@ class NodeView(_View, frozen=True):
     last_report: str | None
 
 
-class QueueView(_View, frozen=True):
+class QueueView(viewforms.View, frozen=True):
     """A queue's arithmetic. ``parent`` is null for a root.
 
     ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
@@ -183,7 +177,7 @@ class QueueView(_View, frozen=True):
     suspended: str | None = None
 
 
-class PoolView(_View, frozen=True):
+class PoolView(viewforms.View, frozen=True):
     """A pool: its nodes, and nodes by state.
 
     Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
@@ -206,7 +200,7 @@ class PoolView(_View, frozen=True):
     instances: dict[str, int] | None = None
 
 
-class DriftView(_View, frozen=True):
+class DriftView(viewforms.View, frozen=True):
     """One difference between git and what is.
 
     ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
@@ -231,7 +225,7 @@ class DriftView(_View, frozen=True):
     attempt: str
 
 
-class OverrideView(_View, frozen=True):
+class OverrideView(viewforms.View, frozen=True):
     """A cancel or drain that git does not say yet. ``commit`` is the command that makes it."""
 
     verb: str
@@ -243,7 +237,7 @@ class OverrideView(_View, frozen=True):
     commit: str
 
 
-class EventView(_View, frozen=True):
+class EventView(viewforms.View, frozen=True):
     """Something that happened. ``sequence`` is where to go on from."""
 
     sequence: int
@@ -255,7 +249,7 @@ class EventView(_View, frozen=True):
     attempt: str
 
 
-class ProblemView(_View, frozen=True):
+class ProblemView(viewforms.View, frozen=True):
     """Something wrong with what is written."""
 
     rule: str
@@ -270,7 +264,7 @@ class ProblemView(_View, frozen=True):
     expected: str
 
 
-class HeldView(_View, frozen=True):
+class HeldView(viewforms.View, frozen=True):
     """A part of a change that waits: why, what approves it, and for how long."""
 
     part: str
@@ -280,7 +274,7 @@ class HeldView(_View, frozen=True):
     until: str | None
 
 
-class SyncView(_View, frozen=True):
+class SyncView(viewforms.View, frozen=True):
     """How the repository stands."""
 
     sync: str

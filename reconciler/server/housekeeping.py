@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.core import windows
+from reconciler.core import occurrences
 from reconciler.model import desired, times
 from reconciler.operations import pruning, submission, views
 from reconciler.server import access, permissions, services
@@ -88,7 +88,7 @@ class Housekeeping:
         """Do it if it is due and no other controller does; what fails is left as not done."""
         reader = self._service.reader
         last = await asyncio.to_thread(chores.last, reader, CHORE)
-        if last is not None and windows.newest_start(said.schedule, last, now) is None:
+        if last is not None and occurrences.newest_start(said.schedule, last, now) is None:
             return None
         mine = await asyncio.to_thread(chores.move, reader, CHORE, last, now)
         if last is None or not mine:

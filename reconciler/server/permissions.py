@@ -118,7 +118,7 @@ def _decision(
         return rules.of_approval(known, who)
     if change.verb in {"suspend", "resume"}:
         kind, _, name = change.name.partition("/")
-        label = f"Queue/{name}" if kind == "queue" else "Cluster/settings"
+        label = f"Queue/{name}" if kind == "queue" else structure.settings.label
         return rules.of_object(known, who, "change", label)
     if change.verb in {"drain", "undrain"}:
         pool = structure.pool_of_node().get(change.name)

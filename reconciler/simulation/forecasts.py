@@ -1,9 +1,10 @@
-"""What becomes of a cluster under one desired state and under another, from the same moment on.
+"""What becomes of a cluster under a desired state, from a moment on.
 
-A snapshot of everything that the controller knows and two desired states come in; the real
-``reconcile`` goes through virtual time with each, and out come the jobs that start sooner or later,
-those that are preempted, and by how much. Nothing is submitted meanwhile, and nothing fails. A task
-runs as long as its like ran before, else as long as its time limit; without either it never ends.
+A snapshot of everything that the controller knows and a desired state come in; the real
+``reconcile`` goes through virtual time with it, and out comes when each job that waits starts, and
+who is made to leave. Nothing is submitted meanwhile, and nothing fails. A task runs as long as its
+like ran before, else as long as its time limit; without either it never ends. ``shifts`` compares
+two such futures.
 """
 
 import math
@@ -14,7 +15,7 @@ import msgspec
 
 from reconciler.core import learning, losses
 from reconciler.model import desired, outcome, records
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.states import EndReason, JobState, NodeState
 from reconciler.simulation import cluster as clusters
 from reconciler.simulation import faults, machines
 
@@ -28,15 +29,10 @@ CYCLE_EVERY_S = 0.5
 #: When half of the cycles are spent, the next ones are each so much further away, as a share of
 #: the time gone; what happens between two is decided at the later one.
 COARSER_BY = 0.05
-#: Estimates of the scheduler differ by at least this share of the time until then, or are alike.
-ESTIMATE_TOLD = 0.1
-ESTIMATE_TOLD_S = 60.0
 #: So often the controller may wake by itself while nothing can happen any more.
 IDLE_STEPS_MAX = 100
 #: A task leaves this long before its time limit would end it.
 BEFORE_LIMIT_S = 0.5
-#: Differences that are smaller are not told.
-TOLD_S = 1.0
 #: Why somebody's work is made to leave by what others, or git, want; and which of it comes back.
 COMES_BACK = frozenset({EndReason.PREEMPTED, EndReason.DRAINED})
 MADE_TO_LEAVE = COMES_BACK | {EndReason.CANCELLED, EndReason.SUSPENDED}
@@ -87,7 +83,7 @@ class Future(msgspec.Struct):
 class _Observer:
     """Keeps what happens in one future."""
 
-    def __init__(self, now: float, observed: records.Observed, expected: "_Expected") -> None:
+    def __init__(self, now: float, observed: records.Observed, expected: "Expected") -> None:
         self.found = Future()
         self._now = now
         self._specs = {name: record.spec for name, record in observed.jobs.items()}
@@ -153,7 +149,7 @@ class _Observer:
                 )
 
 
-class _Expected:
+class Expected:
     """How long tasks run; what an interrupted element has saved is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
@@ -219,7 +215,7 @@ def future(
     observed = msgspec.structs.replace(
         observed, nodes=known, reports=(), answered={}, asked=(), standing=None
     )
-    expected = _Expected(observed, wanted.jobs)
+    expected = Expected(observed, wanted.jobs)
     seen = _Observer(now, observed, expected)
     held: list[clusters.Cluster] = []  # the clock of what is about to be made
     cluster = clusters.Cluster(
@@ -285,243 +281,3 @@ def _run(cluster: clusters.Cluster, seen: _Observer, until: float) -> None:
                 cluster.timing, cycle_every_s=max(CYCLE_EVERY_S, COARSER_BY * (cluster.now - now))
             )
     seen.found.until = until if cluster.cycles < most else cluster.now
-
-
-# --- two futures beside each other ----------------------------------------------------------
-
-
-class Shift(msgspec.Struct, frozen=True):
-    """A job that waits, or is new, and when it starts with and without the change.
-
-    ``before``, ``after``: seconds since the epoch; None: not within the horizon, or there is no
-    such job. ``estimated``: one of them is the scheduler's estimate. ``reason``: why it still waits
-    at the end, where it does.
-    """
-
-    job: str
-    queue: str
-    before: float | None
-    after: float | None
-    is_new: bool = False
-    estimated: bool = False
-    reason: str = ""
-
-    @property
-    def later_s(self) -> float | None:
-        """By how much it starts later; None where it starts in one of the two only."""
-        if self.before is None or self.after is None:
-            return None
-        return self.after - self.before
-
-
-class QueueShift(msgspec.Struct, frozen=True):
-    """What becomes of the waiting jobs of a queue, without those that are new.
-
-    ``later_s`` is the mean change over those that start in both, as far as it can be told;
-    ``stuck`` are those that start only without the change, ``freed`` those that do only with it.
-    """
-
-    queue: str
-    waiting: int
-    sooner: int
-    later: int
-    stuck: int
-    freed: int
-    later_s: float
-    preempted: int
-
-
-class Forecast(msgspec.Struct, frozen=True):
-    """What the change does to what waits and runs.
-
-    Attributes:
-        at: the moment of the snapshot.
-        until: how far was looked ahead.
-        decided_until: up to when every cycle of both was decided; later starts are estimates.
-        shifts: jobs that start otherwise, those first that are hit hardest; then the new ones.
-        evictions: elements that are made to leave, and would not be without the change.
-        spared: elements that would be made to leave without the change.
-        queues: those in which anything changes.
-        endless: running jobs for which nothing says when they end: they are taken never to.
-        cycles: how many cycles both took.
-    """
-
-    at: float
-    until: float
-    decided_until: float
-    shifts: tuple[Shift, ...]
-    evictions: tuple[Eviction, ...]
-    spared: tuple[Eviction, ...]
-    queues: tuple[QueueShift, ...]
-    endless: int
-    cycles: int
-
-
-def forecast(
-    base: desired.Desired,
-    head: desired.Desired,
-    observed: records.Observed,
-    now: float,
-    horizon_s: float = HORIZON_S,
-) -> Forecast:
-    """Both futures from one snapshot, and what differs between them.
-
-    Raises:
-        SimulationError: controller and nodes find no rest.
-    """
-    base_nodes = frozenset(base.structure.pool_of_node())
-    before, after = (
-        future(wanted, observed, now, base_nodes=base_nodes, horizon_s=horizon_s)
-        for wanted in (base, head)
-    )
-    return compare(base, head, observed, now, before=before, after=after, horizon_s=horizon_s)
-
-
-def compare(
-    base: desired.Desired,
-    head: desired.Desired,
-    observed: records.Observed,
-    now: float,
-    *,
-    before: Future,
-    after: Future,
-    horizon_s: float = HORIZON_S,
-) -> Forecast:
-    """What differs between two futures of one snapshot."""
-    shifts = _shifts(base, head, observed, now, before=before, after=after)
-    # what only one of them had the time to see is no difference
-    decided_until = min(before.until, after.until)
-    before.evictions = [one for one in before.evictions if one.at <= decided_until]
-    after.evictions = [one for one in after.evictions if one.at <= decided_until]
-    evictions = _only_in(after.evictions, before.evictions)
-    return Forecast(
-        at=now,
-        until=now + horizon_s,
-        decided_until=decided_until,
-        shifts=tuple(shifts),
-        evictions=evictions,
-        spared=_only_in(before.evictions, after.evictions),
-        queues=_queues(observed, before=before, after=after, shifts=shifts, evictions=evictions),
-        endless=_endless(observed),
-        cycles=before.cycles + after.cycles,
-    )
-
-
-def _only_in(some: list[Eviction], others: list[Eviction]) -> tuple[Eviction, ...]:
-    known = {(one.job, one.element) for one in others}
-    return tuple(one for one in some if (one.job, one.element) not in known)
-
-
-def _pending(observed: records.Observed) -> set[str]:
-    return {name for name in observed.active if observed.jobs[name].state is JobState.PENDING}
-
-
-def _shifts(
-    base: desired.Desired,
-    head: desired.Desired,
-    observed: records.Observed,
-    now: float,
-    *,
-    before: Future,
-    after: Future,
-) -> list[Shift]:
-    found, new = [], []
-    pending = _pending(observed)
-    for name, job in head.jobs.items():
-        in_base = base.jobs.get(name)
-        is_new = in_base is None or in_base.key != job.key
-        if not (is_new or name in pending) or (is_new and job.key in observed.past_runs):
-            continue
-        shift = Shift(
-            name,
-            job.queue,
-            before.starts.get(name) if not is_new else None,
-            after.starts.get(name),
-            is_new,
-            name in after.estimated or (not is_new and name in before.estimated),
-            after.reasons.get(name, "") if name not in after.starts else "",
-        )
-        if is_new:
-            new.append(shift)
-        elif _is_told(shift, now, before, after):
-            found.append(shift)
-    found.sort(key=_weight)
-    return found + new
-
-
-def _is_told(shift: Shift, now: float, before: Future, after: Future) -> bool:
-    """Whether a difference is larger than what can't be known."""
-    if shift.before is None or shift.after is None:
-        starts = shift.after if shift.before is None else shift.before
-        waits = before if shift.before is None else after
-        return starts is not None and starts + 2 * COARSER_BY * (starts - now) < waits.until
-    coarse_from = min(before.coarse_from, after.coarse_from)
-    first, last = sorted((shift.before, shift.after))
-    told_s = TOLD_S
-    if shift.estimated:
-        told_s = max(ESTIMATE_TOLD_S, ESTIMATE_TOLD * (last - now))
-    elif last > coarse_from:
-        told_s = max(TOLD_S, 2 * COARSER_BY * (last - now))
-    return last - first > told_s
-
-
-def _weight(shift: Shift) -> tuple[int, float, str]:
-    """Those that no longer start first, then by how much later."""
-    if shift.later_s is None:
-        return (0 if shift.after is None else 2, 0.0, shift.job)
-    return (1, -shift.later_s, shift.job)
-
-
-def _queues(
-    observed: records.Observed,
-    *,
-    before: Future,
-    after: Future,
-    shifts: list[Shift],
-    evictions: tuple[Eviction, ...],
-) -> tuple[QueueShift, ...]:
-    waiting: dict[str, list[str]] = {}
-    for name in _pending(observed):
-        waiting.setdefault(observed.jobs[name].spec.queue, []).append(name)
-    moved: dict[str, list[Shift]] = {}
-    for shift in shifts:
-        if not shift.is_new:
-            moved.setdefault(shift.queue, []).append(shift)
-    preempted: dict[str, set[str]] = {}
-    for one in evictions:
-        known = observed.jobs.get(one.job)
-        if known is not None and one.reason in COMES_BACK:
-            preempted.setdefault(known.spec.queue, set()).add(one.job)
-    found = []
-    for queue in sorted(moved.keys() | preempted.keys()):
-        names = waiting.get(queue, [])
-        its = moved.get(queue, [])
-        total_s = sum(one.later_s or 0.0 for one in its)
-        both = [n for n in names if n in before.starts and n in after.starts]
-        found.append(
-            QueueShift(
-                queue,
-                waiting=len(names),
-                sooner=sum((one.later_s or 0.0) < 0 for one in its),
-                later=sum((one.later_s or 0.0) > 0 for one in its),
-                stuck=sum(one.after is None for one in its),
-                freed=sum(one.before is None for one in its),
-                later_s=total_s / len(both) if both else 0.0,
-                preempted=len(preempted.get(queue, ())),
-            )
-        )
-    return tuple(found)
-
-
-def _endless(observed: records.Observed) -> int:
-    expected = _Expected(observed, {})
-    running = {
-        attempt.job
-        for attempt in observed.attempts.values()
-        if attempt.state is not AttemptState.ENDED
-    }
-    return sum(
-        expected.of_job(observed.jobs[name].spec) == math.inf
-        for name in running
-        if name in observed.jobs
-    )

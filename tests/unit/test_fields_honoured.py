@@ -233,6 +233,11 @@ def reason(name: str = "j") -> Callable[[Run, Path], Json]:
     return lambda run, _: run.reason(name) or run.state(name).value
 
 
+def why_held(run: Run, _: Path) -> Json:
+    """What is said of the first job, in whole."""
+    return run.memory.reasons[run.memory.jobs["j"].reason_key][0].message
+
+
 def template(field: str) -> Callable[[Run, Path], Json]:
     return lambda run, _: getattr(run.template(), field)
 
@@ -918,6 +923,15 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.run": Case((1, 2), variable("MUSTER_RUN"), (["1"], ["2"]), JOB),
     "Job.spec.suspend": Case((False, True), states("j"), (["Running"], ["Held"]), JOB),
+    "Job.spec.suspendReason": Case(
+        ("data is wrong", "  the disk\nis full "),
+        why_held,
+        (
+            "it is held by its document: data is wrong",
+            "it is held by its document: the disk is full",
+        ),
+        (job(suspend=True), *JOB[1:]),
+    ),
     "Job.spec.priorityClass": Case(
         ("low", "high"),
         first_of_two,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import safety, windows
+from reconciler.core import occurrences, safety
 from reconciler.model import desired
 from reconciler.notices import messages
 from reconciler.operations import permissions
@@ -179,7 +179,7 @@ TABLE |= {
     ),
     "Cluster.spec.retention.files.schedule": Case(
         ("0 4 * * *", "30 4 * * *"),
-        lambda run, _: windows.newest_start(files(run).schedule, 0.0, 86_400.0),
+        lambda run, _: occurrences.newest_start(files(run).schedule, 0.0, 86_400.0),
         (4 * 3600, 4.5 * 3600),
         KEPT,
     ),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from reconciler.model import quantities
+from reconciler.model.documents import jobaffinity, jobstage
 from reconciler.model.documents.fields import (
     Cpu,
     Duration,
@@ -18,7 +19,6 @@ from reconciler.model.documents.fields import (
     Part,
     RelativePath,
     TopologyLevel,
-    Weight,
     doc,
 )
 
@@ -28,20 +28,6 @@ TaskCount = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Timestamp = Annotated[
     str,
     msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})(?!\n)$"),
-]
-StagePath = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(?!\.{1,2}(/|$))[A-Za-z0-9_.=+-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.=+-]+)*(?!\n)$",
-        max_length=1024,
-    ),
-]
-StageTarget = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(?!\.{1,2}(/|$))[A-Za-z0-9_.={}+-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.={}+-]+)*(?!\n)$",
-        max_length=1024,
-    ),
 ]
 CheckpointPattern = Annotated[
     str,
@@ -264,127 +250,6 @@ class SecretSpec(Part, frozen=True):
     ] = None
 
 
-class StageInSpec(Part, frozen=True):
-    """Data that is copied to the node's own disk before a task starts."""
-
-    volume: Annotated[Name, doc("Volume to copy from.", example="imagenet")]
-    path: Annotated[
-        StagePath | None,
-        doc("File or folder below the volume; left out: all of it.", example="train"),
-    ] = None
-    name: Annotated[
-        Name | None,
-        doc(
-            "Name by which tasks find it, in `MUSTER_STAGED_NAME`; left out: the volume's.",
-            example="train",
-        ),
-    ] = None
-    sha256: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")] | None,
-        doc(
-            "Checksum of a single file.",
-            example="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        ),
-    ] = None
-    checksums: Annotated[
-        StagePath | None,
-        doc(
-            "File below the path that lists checksums of the others, as `sha256sum` writes them.",
-            example="SHA256SUMS",
-        ),
-    ] = None
-
-
-class StageOutSpec(Part, frozen=True):
-    """Results that are copied to a volume when a task has ended."""
-
-    path: Annotated[
-        StagePath,
-        doc("File or folder below the task's own folder, `$MUSTER_OUT_DIR`.", example="results"),
-    ]
-    volume: Annotated[Name, doc("Volume to copy to.", example="outputs")]
-    to: Annotated[
-        StageTarget,
-        doc(
-            "Folder below the volume; `{job}`, `{run}`, `{element}`, `{group}`, `{index}` and "
-            "`{try}` stand for the task's own.",
-            example="runs/{job}/{index}",
-        ),
-    ] = "{job}/{run}"
-    when: Annotated[
-        Literal["success", "always"],
-        doc("Whether also what a failed task has left is copied.", example="always"),
-    ] = "success"
-
-
-class StageSpec(Part, frozen=True):
-    """What is copied to the nodes before tasks start, and from them when they have ended."""
-
-    inputs: Annotated[
-        list[StageInSpec],
-        doc("What is copied in.", example=[{"volume": "imagenet", "path": "train"}]),
-    ] = []
-    outputs: Annotated[
-        list[StageOutSpec],
-        doc("What is copied out.", example=[{"path": "results", "volume": "outputs"}]),
-    ] = []
-    timeout: Annotated[
-        Duration,
-        doc("How long copying in, and copying out, may take.", example="2h", unit="duration"),
-    ] = "1h"
-
-
-class NodePreferenceSpec(Part, frozen=True):
-    """Nodes that are liked better."""
-
-    labels: Annotated[
-        dict[Label, Label], doc("Labels that such a node has, all of them.", example={"room": "b2"})
-    ]
-    weight: Annotated[
-        Weight, doc("How much better, beside other preferences.", example=10, unit="points")
-    ] = 1
-
-
-class JobAffinitySpec(Part, frozen=True):
-    """Other work to be near to, or away from."""
-
-    jobs: Annotated[
-        dict[Label, Label],
-        doc(
-            "Labels that the other job has, all of them; `job` and `queue` are its names.",
-            example={"app": "server"},
-        ),
-    ]
-    level: Annotated[
-        TopologyLevel | None,
-        doc("Domains that count as one place; left out: nodes.", example="rack"),
-    ] = None
-    weight: Annotated[
-        Weight | None,
-        doc("How much it is preferred; left out: it is required.", example=10, unit="points"),
-    ] = None
-
-
-class AffinitySpec(Part, frozen=True):
-    """What to be near to and away from."""
-
-    nodes: Annotated[
-        list[NodePreferenceSpec],
-        doc(
-            "Nodes that are liked better; what a node must have is said by `nodeSelector`.",
-            example=[{"labels": {"room": "b2"}, "weight": 10}],
-        ),
-    ] = []
-    near: Annotated[
-        list[JobAffinitySpec],
-        doc("Work to be near to.", example=[{"jobs": {"app": "cache"}, "level": "rack"}]),
-    ] = []
-    apart: Annotated[
-        list[JobAffinitySpec],
-        doc("Work to stay away from.", example=[{"jobs": {"app": "server"}}]),
-    ] = []
-
-
 class TolerationSpec(Part, frozen=True):
     """A taint that the job does not mind."""
 
@@ -406,6 +271,12 @@ class JobSpec(Part, frozen=True):
         bool,
         doc("Hold the job: it does not start; where it runs it is stopped.", example=True),
     ] = False
+    suspend_reason: Annotated[
+        str | None,
+        doc(
+            "Why it is held, for people: shown as long as it is.", example="data is being repaired"
+        ),
+    ] = None
     priority_class: Annotated[Name | None, doc("Name of a PriorityClass.", example="urgent")] = None
     priority: Annotated[
         Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)] | None,
@@ -508,7 +379,7 @@ class JobSpec(Part, frozen=True):
         doc("Taints of nodes that it does not mind.", example=[{"key": "interactive"}]),
     ] = []
     affinity: Annotated[
-        AffinitySpec | None,
+        jobaffinity.AffinitySpec | None,
         doc(
             "What to be near to and away from.",
             example={"apart": [{"jobs": {"app": "server"}}]},
@@ -538,7 +409,7 @@ class JobSpec(Part, frozen=True):
         ),
     ] = []
     stage: Annotated[
-        StageSpec | None,
+        jobstage.StageSpec | None,
         doc(
             "Data that is copied to the nodes before it starts, and from them when it has ended.",
             example={"inputs": [{"volume": "imagenet", "path": "train"}]},

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import impact
+from reconciler.core import digests, impact
 from reconciler.model import desired, provisioning, records, states, taskwords
 from reconciler.model.resources import Resources
 from tests.unit.core import world
@@ -294,12 +294,12 @@ def test_what_would_change_anyhow_is_not_the_change() -> None:
 def test_the_digest_names_the_change_and_not_the_moment() -> None:
     place = running(J, world.job("k", gpu=4))
     before, after = wanted(place, j=None)
-    first = impact.parse_digest(told(place, before, after).digest)
+    first = digests.parse_digest(told(place, before, after).digest)
     place.advance(7200)
     place.commit(world.job("new", gpu=1))
     place.settle()
-    later = impact.parse_digest(told(place, before, after).digest)
-    other = impact.parse_digest(told(place, *wanted(place, k=None)).digest)
+    later = digests.parse_digest(told(place, before, after).digest)
+    other = digests.parse_digest(told(place, *wanted(place, k=None)).digest)
     assert first is not None
     assert later is not None
     assert other is not None
@@ -329,13 +329,13 @@ def test_a_change_of_jobs_alone_needs_no_digest() -> None:
     st.integers(0, 10**9 - 1),
 )
 def test_a_digest_is_read_as_it_is_written(s: str, r: str, jobs: int, hours: int) -> None:
-    made = impact.Digest(s, r, jobs, hours)
-    assert impact.parse_digest(made.text()) == (made if s or r else None)
+    made = digests.Digest(s, r, jobs, hours)
+    assert digests.parse_digest(made.text()) == (made if s or r else None)
 
 
 @pytest.mark.parametrize("text", ["", "j0h0", "s123j0h0", "deadbeef", "s" + "0" * 16, "sXj1h1"])
 def test_what_is_no_digest(text: str) -> None:
-    assert impact.parse_digest(text) is None
+    assert digests.parse_digest(text) is None
 
 
 @given(st.permutations(["a", "b", "c"]), st.permutations(["a", "b", "c"]))

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import impact, safety
-from reconciler.core import windows as windows_of
+from reconciler.core import digests, impact, occurrences, safety
 from reconciler.desired import cron
 from reconciler.model import desired, provisioning, records, times
 from tests.unit.core import world
@@ -169,7 +168,7 @@ def test_an_approval_of_so_much_work_is_none_of_much_more(more: int, held: bool)
     place = running(world.job("j", gpu=4))
     with_limits(place, gpu_hours=3)
     given = msgspec.structs.replace(
-        impact.parse_digest(told(place, *wanted(place, j=None)).digest) or impact.Digest()
+        digests.parse_digest(told(place, *wanted(place, j=None)).digest) or digests.Digest()
     )
     assert given.gpu_hours_lost == 2
     place.advance((more - 2) * 900)
@@ -233,7 +232,7 @@ def test_when_disruptive_changes_may_apply(
 ) -> None:
     found = safety.opens_at(windows, NOW)
     if opens == "never":
-        assert found == windows_of.NEVER
+        assert found == occurrences.NEVER
     elif opens:
         assert found is not None
         assert times.format_time(found).startswith(opens)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import windows
+from reconciler.core import occurrences
 from reconciler.desired import cron
 from reconciler.model import desired
 
@@ -53,14 +53,14 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
 def test_occurrences(text: str, offset_s: int, duration_s: int) -> None:
     at = NOON + offset_s
     one = desired.Reservation("r", ("n",), schedule=cron.parse(text), duration_s=duration_s)
-    found = windows.occurrences(one, at)
-    first, last = int((at - duration_s) // 60), int((at + windows.HORIZON_S) // 60) + 1
+    found = occurrences.of_reservation(one, at)
+    first, last = int((at - duration_s) // 60), int((at + occurrences.HORIZON_S) // 60) + 1
     expected = [
         (minute * 60.0, minute * 60.0 + duration_s)
         for minute in slow(text, first, last)
-        if minute * 60 + duration_s > at and minute * 60 < at + windows.HORIZON_S
+        if minute * 60 + duration_s > at and minute * 60 < at + occurrences.HORIZON_S
     ]
-    assert found == expected[: windows.OCCURRENCES_MAX]
+    assert found == expected[: occurrences.OCCURRENCES_MAX]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.desired import applied, incumbents
+from reconciler.desired import applied, filed, incumbents
 from tests.unit.desired.repositories import documents, job, queue
 
 TEXTS = [
@@ -45,9 +45,9 @@ def read(text: str) -> bytes:
     return text.encode()
 
 
-def changes(files: dict[str, str | None]) -> list[applied.FileChange]:
+def changes(files: dict[str, str | None]) -> list[filed.FileChange]:
     return [
-        applied.FileChange(path, text or "", None if text is None else text.encode())
+        filed.FileChange(path, text or "", None if text is None else text.encode())
         for path, text in sorted(files.items())
     ]
 

@@ -140,7 +140,10 @@ def test_structure() -> None:
     assert made.pools["v"].nodes == ("v-0", "v-1")
     assert made.pools["v"].labels == {"gpu-model": "other"}
     assert made.pools["v"].observe_only
-    assert made.settings == desired.Settings(lease_s=600, retain_events_s=86_400)
+    assert made.settings == desired.Settings(
+        name=made.settings.name, lease_s=600, retain_events_s=86_400
+    )
+    assert made.settings.name
     assert made.unix_users == {"a@x.org": "a"}
 
 

@@ -119,3 +119,44 @@ def test_what_is_news() -> None:
     assert auditing.is_news(entry(), None)
     assert not auditing.is_news(entry(), entry(duration_s=3.0))
     assert auditing.is_news(entry(message="held"), entry())
+
+
+def test_the_first_commit_adds_all_that_it_brings(log: auditing.Log) -> None:
+    made = {"default": desired.Queue("default"), "q": desired.Queue("q")}
+    settings = desired.Settings(name="main", lease_s=60)
+    after = desired.Desired(
+        1,
+        desired.Structure(settings=settings, queues=made),
+        {"j": desired.Job("j", 1, "h", "q", ())},
+    )
+    status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
+    found = auditing.entry_of(
+        status, [], before=auditing.NOTHING, after=after, at=1.0, duration_s=0.5
+    )
+    assert found.objects == ("+ Cluster/main", "+ Queue/q", "+ Job/j")
+    assert (found.added, found.changed, found.removed) == (3, 0, 0)
+
+
+def settings(**values: object) -> desired.Structure:
+    return desired.Structure(settings=desired.Settings(**values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (settings(), settings(), ()),
+        (settings(), settings(name="main"), ("+ Cluster/main",)),
+        (settings(name="main"), settings(), ("- Cluster/main",)),
+        (settings(name="main"), settings(name="main", suspend=True), ("~ Cluster/main",)),
+        (settings(name="old", suspend=True), settings(name="new"), ("~ Cluster/new",)),
+        (settings(suspend=True), settings(name="main", suspend=True), ()),
+        (settings(suspend=True), settings(lease_s=1), ("~ Cluster/settings",)),
+    ],
+)  # fmt: skip
+def test_the_cluster_has_the_name_of_its_document(
+    before: desired.Structure, after: desired.Structure, told: tuple[str, ...]
+) -> None:
+    status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
+    states = [desired.Desired(1, one) for one in (before, after)]
+    found = auditing.entry_of(status, [], before=states[0], after=states[1], at=1.0, duration_s=0.5)
+    assert found.objects == told

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.operations import changing, endpoints
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 
 @pytest.fixture
@@ -73,3 +73,65 @@ def test_what_could_not_be_pushed_is_told_apart(work: Path, tmp_path: Path) -> N
     with pytest.raises(changing.ChangeError, match="and not pushed") as told:
         changing.carry_out([changing.Act("cancel", "train")], find(work))
     assert told.value.unreachable
+
+
+def written(work: Path, path: str) -> str:
+    return git(work, "show", f"HEAD:{path}")
+
+
+def test_a_job_of_a_file_belongs_to_who_submits_it(work: Path) -> None:
+    target = find(work)
+    text = documents(
+        "# by hand\n" + job("x"), job("y", owner="ada@example.org"), '{"apiVersion": "muster/v1", '
+        '"kind": "Job", "metadata": {"name": "z"}, "spec": {"command": ["true"]}}\n'
+    )  # fmt: skip
+    submit = changing.Submit(text, "test@example.org")
+    assert [one.name for one in changing.carry_out([submit], target)] == ["x", "y", "z"]
+    assert written(work, "jobs/x.yaml").startswith("# by hand\n")
+    for name, owner in (("x", "test"), ("y", "ada"), ("z", "test")):
+        assert f"owner: {owner}@example.org" in written(work, f"jobs/{name}.yaml")
+    again = changing.carry_out([submit], target)
+    assert {one.message for one in again} == {changing.UNCHANGED}
+    # what stands there without an owner stays so
+    (as_is,) = changing.carry_out([changing.Submit(job("train"), "test@example.org")], target)
+    assert as_is.message == changing.UNCHANGED
+
+
+def test_a_hold_says_why_and_a_release_takes_it_out(work: Path) -> None:
+    target = find(work)
+    before = written(work, "jobs/a.yaml")
+    changing.carry_out([changing.Act("hold", "train", "the data is wrong")], target)
+    assert "suspendReason: the data is wrong" in written(work, "jobs/a.yaml").replace('"', "")
+    changing.carry_out([changing.Act("hold", "train")], target)
+    assert "suspendReason" not in written(work, "jobs/a.yaml")
+    changing.carry_out([changing.Act("release", "train")], target)
+    assert written(work, "jobs/a.yaml") == before
+
+
+POOLS = documents(
+    "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"
+    "  hosts: a[1-8]\n  nodes: {cpu: 8, memory: 8Gi}\n",
+    "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: b}\nspec:\n"
+    "  hosts: b[1-2]\n  nodes: {cpu: 8, memory: 8Gi}\n",
+)
+
+
+def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
+    (work / "pools.yaml").write_text(POOLS)
+    git(work, "add", "pools.yaml")
+    git(work, "commit", "--quiet", "--message", "pools")
+    target, before = find(work), git(work, "rev-list", "--count", "HEAD")
+    nodes = ("a1", "a2", "a3", "b1")
+    done = changing.carry_out([changing.Drain("drain", nodes, "moved")], target)
+    assert [one.name for one in done] == list(nodes)
+    assert int(git(work, "rev-list", "--count", "HEAD")) == int(before) + 2
+    assert "a[1-3]" in written(work, "pools.yaml")
+    assert git(work, "log", "-1", "--format=%s") == "Drain b1: moved"
+    changing.carry_out([changing.Drain("undrain", ("a2", "b1"))], target)
+    assert "a[1,3]" in written(work, "pools.yaml")
+    with pytest.raises(changing.ChangeError, match=r"no override of pool a drains a2"):
+        changing.carry_out([changing.Drain("undrain", ("a1", "a2"))], target)
+    with pytest.raises(changing.ChangeError, match="declares a node c1"):
+        changing.carry_out([changing.Drain("drain", ("a4", "c1"), "moved")], target)
+    with pytest.raises(changing.ChangeError, match=r"draining a\[4-5\] needs a --reason"):
+        changing.carry_out([changing.Drain("drain", ("a4", "a5"))], target)

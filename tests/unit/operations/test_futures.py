@@ -5,14 +5,14 @@ import os
 import pytest
 
 from reconciler.operations import futures
-from reconciler.simulation import forecasts
+from reconciler.simulation import forecasts, shifts
 from reconciler.simulation.agenda import SimulationError
 from tests.unit.operations.test_planning import BASE, HEAD, live
 
 
 def test_two_processes_come_to_the_same_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     found = live().live
-    here = forecasts.forecast(BASE, HEAD, found.observed, found.at)
+    here = shifts.forecast(BASE, HEAD, found.observed, found.at)
     monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
     forks = []
     fork = os.fork
@@ -30,7 +30,7 @@ def test_two_processes_come_to_the_same_forecast(monkeypatch: pytest.MonkeyPatch
 
 def test_a_child_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     found = live().live
-    here = forecasts.forecast(BASE, HEAD, found.observed, found.at)
+    here = shifts.forecast(BASE, HEAD, found.observed, found.at)
     parent = os.getpid()
     future = forecasts.future
 

@@ -7,6 +7,7 @@ import pytest
 
 from reconciler.model import desired, records
 from reconciler.operations import plancomment, planning, plantext, planviews, revisions, snapshots
+from reconciler.simulation import cluster as clusters
 from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.operations.test_planning import BASE, HEAD, NEW, comparison, live, text
 
@@ -183,10 +184,23 @@ def plan_from_in_force(repository: Repository, kept: str, newest: str, head: str
     """The plan against a controller that runs the structure of one revision, jobs of another."""
     now = 1_800_000_000.0
     live_ = snapshots.Live("0", now, newest, kept, records.Observed())
+    return plan_against(repository, live_, newest, head)
+
+
+def plan_against(
+    repository: Repository, live_: snapshots.Live, base: str, head: str
+) -> planviews.Plan:
+    """The plan of a revision beside another, as the command and the server make it."""
+    snapshot = snapshots.unpack(snapshots.pack(live_), "here")
     found = revisions.compare(
-        repository.path, "", newest, head, before=[kept], in_force=live_.structure_revision
+        repository.path,
+        "",
+        base,
+        head,
+        before=planning.before_of(snapshot),
+        live=planning.in_force(snapshot),
     )
-    return planning.plan(found, snapshots.unpack(snapshots.pack(live_), "here"), now)
+    return planning.plan(found, snapshot, live_.at)
 
 
 def test_a_head_that_is_held_is_compared_with_what_is_in_force(repository: Repository) -> None:
@@ -249,6 +263,68 @@ def test_without_a_hold_what_is_in_force_is_one_revision(repository: Repository)
     plan = plan_from_in_force(repository, kept, kept, head)
     assert (plan.verdict, plan.base) == ("changes", kept)
     assert f"where {kept[:12]} is in force" in text(plan)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_base_that_somebody_names_and_that_is_held_misses_no_hold(
+    repository: Repository, *, ahead: bool
+) -> None:
+    """As a pipeline does it: the base is the branch, which may be ahead of the controller."""
+    kept = repository.commit(FOUR)
+    held = repository.commit({"c.yaml": POOL % 2})
+    base = repository.commit({"README.md": "words"}) if ahead else held
+    head = repository.commit({"r.yaml": queue("r")})
+    live_ = snapshots.Live("0", 1_800_000_000.0, held, kept, records.Observed())
+    plan = plan_against(repository, live_, base, head)
+    assert (plan.verdict, plan.base) == ("held", kept)
+    assert plan.impact.gpus_before == 32
+    # what stands before it is compared with as somebody says
+    assert plan_against(repository, live_, kept, held).base == kept
+
+
+RUNS: dict[str, str | None] = {
+    "c.yaml": documents(POOL % 4, queue("q")),
+    "m.yaml": "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"
+    "spec: {sync: {limits: {jobs: 0}}}\n",
+    **{f"jobs/{name}.yaml": job(name, queue="q") for name in "abc"},
+}
+
+
+def with_held_removal(repository: Repository) -> tuple[snapshots.Live, str]:
+    """A controller that lets a job run on whose document has left, and the newest revision."""
+    kept = repository.commit(RUNS)
+    state = revisions.compare(repository.path, "", kept, kept).base
+    now = 1_800_000_000.0
+    cluster = clusters.Cluster(state.structure, now=now, jobs=state.jobs)
+    cluster.run(now + 60)
+    newest = repository.commit({"jobs/a.yaml": None})
+    observed = cluster.memory.observed((), {})
+    return snapshots.Live("0", cluster.now, newest, newest, observed, held={"a": "x"}), newest
+
+
+def test_a_job_whose_removal_is_held_is_in_force(repository: Repository) -> None:
+    live_, newest = with_held_removal(repository)
+    plan = plan_against(repository, live_, newest, newest)
+    assert [(one.operation, one.name) for one in plan.changes] == [("remove", "a")]
+    assert (plan.verdict, [one.part for one in plan.held]) == ("held", ["removal"])
+    assert [(one.job, one.how) for one in plan.impact.jobs] == [("a", "cancelled")]
+    # what another change removes is judged by itself
+    head = repository.commit({"jobs/b.yaml": None})
+    plan = plan_against(repository, live_, newest, head)
+    assert [one.name for one in plan.changes] == ["a", "b"]
+    digests = {one.digest for one in plan.held}
+    assert len(digests) == 2
+    # an approval lets one of the two go, and what is written again stays
+    (of_a,) = {one.digest for one in plan_against(repository, live_, newest, newest).held}
+    assert of_a in digests
+    head = repository.commit({}, message=f"Yes\n\nMuster-Approve: {of_a}")
+    plan = plan_against(repository, live_, newest, head)
+    assert [one.digest for one in plan.held] == sorted(digests - {of_a})
+    head = repository.commit(
+        {"jobs/a.yaml": RUNS["jobs/a.yaml"], "jobs/b.yaml": job("b", queue="q")}
+    )
+    plan = plan_against(repository, live_, newest, head)
+    assert (plan.verdict, plan.changes) == ("none", [])
 
 
 @pytest.mark.parametrize(

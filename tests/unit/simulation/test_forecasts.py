@@ -7,7 +7,7 @@ from reconciler.model import desired, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import NodeState
 from reconciler.simulation import cluster as clusters
-from reconciler.simulation import forecasts
+from reconciler.simulation import forecasts, shifts
 
 BEGIN = 1_000_000.0
 GI = 2**30
@@ -55,7 +55,7 @@ URGENT = job("urgent", priority=100, limit_s=60)
 def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
-    found = forecasts.forecast(base, head, observed, now)
+    found = shifts.forecast(base, head, observed, now)
     (gone,) = found.evictions
     assert (gone.job, gone.reason, gone.by.partition("[")[0]) == ("low", "Preempted", "urgent")
     assert gone.at == now
@@ -78,7 +78,7 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
 def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
     low = msgspec.structs.replace(LOW, checkpoint=SAVES)
     observed, now = after(low, KEPT, WAITS)
-    found = forecasts.forecast(
+    found = shifts.forecast(
         wanted(low, KEPT, WAITS), wanted(low, KEPT, WAITS, URGENT), observed, now
     )
     assert [one.lost_gpu_s for one in found.evictions] == [0.0]
@@ -88,7 +88,7 @@ def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
 
 def test_what_leaves_the_queue_lets_others_start_sooner() -> None:
     observed, now = after(LOW, KEPT, WAITS)
-    found = forecasts.forecast(wanted(LOW, KEPT, WAITS), wanted(KEPT, WAITS), observed, now)
+    found = shifts.forecast(wanted(LOW, KEPT, WAITS), wanted(KEPT, WAITS), observed, now)
     (waits,) = found.shifts
     assert waits.later_s is not None
     assert waits.later_s < -2990
@@ -101,22 +101,22 @@ def test_without_a_change_nothing_is_told() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     state = wanted(LOW, KEPT, WAITS)
     again = msgspec.structs.replace(state, generation=7)
-    found = forecasts.forecast(state, again, observed, now)
+    found = shifts.forecast(state, again, observed, now)
     assert (found.shifts, found.evictions, found.spared, found.queues) == ((), (), (), ())
 
 
 def test_same_input_same_forecast() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
-    first = forecasts.forecast(base, head, observed, now)
-    assert forecasts.forecast(base, head, observed, now) == first
+    first = shifts.forecast(base, head, observed, now)
+    assert shifts.forecast(base, head, observed, now) == first
 
 
 def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
     endless = msgspec.structs.replace(LOW, time_limit_s=None, priority=200)
     observed, now = after(endless, KEPT, run_s=60.0)
     base, head = wanted(endless, KEPT), wanted(endless, KEPT, URGENT)
-    found = forecasts.forecast(base, head, observed, now)
+    found = shifts.forecast(base, head, observed, now)
     assert found.endless == 1
     (urgent,) = [shift for shift in found.shifts if shift.is_new]
     assert (urgent.after or 0) - now > 7000, "only the other one makes room"
@@ -124,7 +124,7 @@ def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
         observed.recollection, run_times={"\nlow": (600.0, 500.0, 700.0)}
     )
     known = msgspec.structs.replace(observed, recollection=learned)
-    found = forecasts.forecast(base, head, known, now)
+    found = shifts.forecast(base, head, known, now)
     assert found.endless == 0
     (urgent,) = [shift for shift in found.shifts if shift.is_new]
     assert (urgent.after or 0) - now == pytest.approx(540, abs=2)
@@ -136,14 +136,12 @@ def test_nodes_that_are_away_stay_away_and_new_ones_come_up() -> None:
     (free,) = {"n1", "n2"} - {attempt.node for attempt in observed.attempts.values()}
     nodes[free] = msgspec.structs.replace(nodes[free], state=NodeState.UNKNOWN)
     observed = msgspec.structs.replace(observed, nodes=nodes)
-    found = forecasts.forecast(wanted(KEPT), wanted(KEPT, URGENT), observed, now)
+    found = shifts.forecast(wanted(KEPT), wanted(KEPT, URGENT), observed, now)
     (urgent,) = found.shifts
     assert (urgent.after or 0) - now > 6000
     larger = msgspec.structs.replace(POOL, nodes=("n1", "n2", "n3"))
     structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": larger})
-    found = forecasts.forecast(
-        wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now
-    )
+    found = shifts.forecast(wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now)
     (urgent,) = found.shifts
     assert (urgent.after or 0) - now < 2
 
@@ -151,7 +149,7 @@ def test_nodes_that_are_away_stay_away_and_new_ones_come_up() -> None:
 def test_what_does_not_start_within_the_horizon_says_why() -> None:
     observed, now = after(KEPT, LOW)
     huge = job("huge", gpu=8)
-    found = forecasts.forecast(wanted(KEPT, LOW), wanted(KEPT, LOW, huge), observed, now)
+    found = shifts.forecast(wanted(KEPT, LOW), wanted(KEPT, LOW, huge), observed, now)
     (shift,) = found.shifts
     assert shift.after is None
     assert shift.reason.startswith("NeverFits: ")
@@ -163,7 +161,7 @@ def test_the_cycles_of_a_future_are_bounded_and_the_rest_is_estimated() -> None:
     before = forecasts.EFFORT_MAX
     forecasts.EFFORT_MAX = 0
     try:
-        found = forecasts.forecast(wanted(*many), wanted(*many, URGENT), observed, now)
+        found = shifts.forecast(wanted(*many), wanted(*many, URGENT), observed, now)
     finally:
         forecasts.EFFORT_MAX = before
     assert found.cycles <= 2 * forecasts.CYCLES_MIN

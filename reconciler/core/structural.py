@@ -1,0 +1,87 @@
+"""The structural objects of a desired state by label, and which of them differ between two.
+
+What safety, approvals, the audit log and permissions call an object is its kind and the name of its
+document, ``NodePool/a``; identities go by their address, ``Access/ada@example.org``.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from reconciler.model import desired
+
+_DEFAULT = desired.Settings()
+
+
+def differences(
+    before: desired.Structure, after: desired.Structure
+) -> Iterator[tuple[str, tuple[object, object]]]:
+    """Labels of structural objects that differ, in order, with both sides as plain values.
+
+    A side is None where there is no such object.
+    """
+    old, new = objects(before), objects(after)
+    found = {
+        label: (old.get(label), new.get(label))
+        for label in old.keys() | new.keys()
+        if old.get(label) != new.get(label)
+    }
+    found.update(_of_cluster(before.settings, after.settings))
+    for label, (left, right) in sorted(found.items(), key=lambda item: item[0]):
+        yield label, (msgspec.to_builtins(left), msgspec.to_builtins(right))
+
+
+def _of_cluster(
+    before: desired.Settings, after: desired.Settings
+) -> Iterator[tuple[str, tuple[object, object]]]:
+    """The ``Cluster``, if it differs by more than its name."""
+    if _nameless(before) == _nameless(after) and bool(before.name) == bool(after.name):
+        return
+    sides = [one if one.name or one != _DEFAULT else None for one in (before, after)]
+    if all(sides) and _nameless(before) == _nameless(after):
+        return  # what stood there under no name has one now
+    yield (after if after.name else before).label, (sides[0], sides[1])
+
+
+def _nameless(settings: desired.Settings) -> desired.Settings:
+    return msgspec.structs.replace(settings, name="") if settings.name else settings
+
+
+def objects(structure: desired.Structure) -> dict[str, object]:
+    """The normalised objects of a structure by label, but for its ``Cluster``."""
+    tables: Iterable[tuple[str, Mapping[str, object]]] = (
+        ("NodePool", structure.pools),
+        ("Queue", structure.queues),
+        ("PriorityClass", structure.priority_classes),
+        ("Access", _people(structure)),
+        ("Quota", structure.quotas),
+        ("Reservation", structure.reservations),
+        ("Volume", structure.volumes),
+        # where a policy stands changes nothing of what it asks
+        (
+            "Policy",
+            {n: msgspec.structs.replace(one, path="") for n, one in structure.policies.items()},
+        ),
+    )
+    return {f"{kind}/{name}": value for kind, table in tables for name, value in table.items()}
+
+
+def _people(structure: desired.Structure) -> dict[str, object]:
+    """What is said of each identity, and the roles."""
+    known = structure.access.identities
+    found: dict[str, object] = {
+        email: (structure.unix_users.get(email), known.get(email))
+        for email in sorted(structure.unix_users.keys() | known.keys())
+    }
+    if structure.access.roles:
+        found["roles"] = structure.access.roles
+    return found
+
+
+def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text."""
+    wanted = [pattern if "/" in pattern else f"{pattern}/*" for pattern in patterns]
+    return [
+        label for label in labels if any(fnmatch.fnmatchcase(label, pattern) for pattern in wanted)
+    ]

@@ -1,0 +1,147 @@
+"""What is written where: the files of a revision, the documents in them, and who bears which name.
+
+Files that a revision changed come in one by one; kept is what each holds, which of them hold
+structural objects, and every document that a job's name stands in. What applies of it is for
+``applied``.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired import documents
+from reconciler.desired.faults import Fault
+from reconciler.desired.structure import Placed
+from reconciler.model import desired
+from reconciler.model.documents import fields
+
+Problems = tuple[desired.Problem, ...]
+#: A fault, and the document that has it.
+Noted = tuple[Placed, Fault]
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """A file as it stands in the new revision; ``data`` None: it is gone."""
+
+    path: str
+    blob: str
+    data: bytes | None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    blob: str
+    file: documents.File
+
+
+class Filed:
+    """The files of a revision.
+
+    Attributes:
+        entries: by path.
+        count: documents in all of them.
+        structural: paths of those that hold structural objects.
+        candidates: name of a job to where it is written: path, and number of the document.
+        problems: by path, what is wrong with a file by itself.
+        ignored: by path, what is no file.
+    """
+
+    def __init__(self, read_blob: Callable[[str], bytes]) -> None:
+        self._read_blob = read_blob
+        self.entries: dict[str, _Entry] = {}
+        self.count = 0
+        self.structural: dict[str, None] = {}
+        self.candidates: dict[str, list[tuple[str, int]]] = {}
+        self.problems: dict[str, Problems] = {}
+        self.ignored: dict[str, desired.Problem] = {}
+
+    def counts(self) -> collections.Counter[str]:
+        """How many objects of each kind are written, whatever is wrong with them."""
+        return collections.Counter(
+            document.kind
+            for entry in self.entries.values()
+            for document in entry.file.documents
+            if document.kind
+        )
+
+    def written(self, kinds: Sequence[str]) -> dict[str, fields.Part]:
+        """The structural objects of some kinds as written in the last revision, by label."""
+        return {
+            document.label: document.part
+            for path in sorted(self.structural)
+            for document in documents.structural(self.entries[path].file)
+            if document.part is not None and document.kind in kinds
+        }
+
+    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """In which files, with their blobs, the objects of some kinds are written, by label."""
+        found: dict[str, dict[str, str]] = {}
+        for path in self.structural:
+            entry = self.entries[path]
+            for document in entry.file.documents:
+                if document.kind in kinds:
+                    found.setdefault(document.label, {})[path] = entry.blob
+        return found
+
+    def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
+        """Whether the change leaves no document at all where there were some."""
+        after = self.count
+        for change, file in files:
+            before = self.entries.get(change.path)
+            after += file.count - (before.file.count if before else 0)
+        return self.count > 0 and after <= 0
+
+    def replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
+        """Take up one file; whether it concerns the structure."""
+        path = change.path
+        old = self.entries.pop(path, None)
+        structural = file.opaque
+        if old is not None:
+            self.count -= old.file.count
+            structural |= old.file.opaque
+            for document in old.file.documents:
+                if document.kind != "Job":
+                    structural = True
+                elif document.name in self.candidates:
+                    touched.add(document.name)
+                    left = [r for r in self.candidates[document.name] if r[0] != path]
+                    if left:
+                        self.candidates[document.name] = left
+                    else:
+                        del self.candidates[document.name]
+        self.structural.pop(path, None)
+        self.problems.pop(path, None)
+        if change.data is None:
+            return structural
+        self.entries[path] = _Entry(change.blob, file)
+        self.count += file.count
+        faulty = file.error is not None
+        for document in file.documents:
+            faulty |= bool(document.faults)
+            if document.kind != "Job":
+                structural = True
+                if document.structural:
+                    self.structural[path] = None
+            elif document.name:
+                touched.add(document.name)
+                self.candidates.setdefault(document.name, []).append((path, document.index))
+        if faulty:
+            self.problems[path] = documents.problems(path, change.data, file)
+        return structural
+
+    def problem(
+        self, noted: Noted, severity: Literal["error", "warning"] | None = None
+    ) -> desired.Problem:
+        placed, fault = noted
+        return documents.problem(
+            fault,
+            data=self._read_blob(self.entries[placed.path].blob),
+            path=placed.path,
+            document=placed.document,
+            severity=severity,
+        )
+
+    def placed(self, reference: tuple[str, int]) -> Placed:
+        path, index = reference
+        return Placed(path, self.entries[path].file.documents[index])

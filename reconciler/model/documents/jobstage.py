@@ -1,0 +1,92 @@
+"""Data of a job as documents say it: what is copied to its nodes before, and from them after."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from reconciler.model.documents.fields import Duration, Name, Part, doc
+
+StagePath = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!\.{1,2}(/|$))[A-Za-z0-9_.=+-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.=+-]+)*(?!\n)$",
+        max_length=1024,
+    ),
+]
+StageTarget = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!\.{1,2}(/|$))[A-Za-z0-9_.={}+-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.={}+-]+)*(?!\n)$",
+        max_length=1024,
+    ),
+]
+
+
+class StageInSpec(Part, frozen=True):
+    """Data that is copied to the node's own disk before a task starts."""
+
+    volume: Annotated[Name, doc("Volume to copy from.", example="imagenet")]
+    path: Annotated[
+        StagePath | None,
+        doc("File or folder below the volume; left out: all of it.", example="train"),
+    ] = None
+    name: Annotated[
+        Name | None,
+        doc(
+            "Name by which tasks find it, in `MUSTER_STAGED_NAME`; left out: the volume's.",
+            example="train",
+        ),
+    ] = None
+    sha256: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")] | None,
+        doc(
+            "Checksum of a single file.",
+            example="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        ),
+    ] = None
+    checksums: Annotated[
+        StagePath | None,
+        doc(
+            "File below the path that lists checksums of the others, as `sha256sum` writes them.",
+            example="SHA256SUMS",
+        ),
+    ] = None
+
+
+class StageOutSpec(Part, frozen=True):
+    """Results that are copied to a volume when a task has ended."""
+
+    path: Annotated[
+        StagePath,
+        doc("File or folder below the task's own folder, `$MUSTER_OUT_DIR`.", example="results"),
+    ]
+    volume: Annotated[Name, doc("Volume to copy to.", example="outputs")]
+    to: Annotated[
+        StageTarget,
+        doc(
+            "Folder below the volume; `{job}`, `{run}`, `{element}`, `{group}`, `{index}` and "
+            "`{try}` stand for the task's own.",
+            example="runs/{job}/{index}",
+        ),
+    ] = "{job}/{run}"
+    when: Annotated[
+        Literal["success", "always"],
+        doc("Whether also what a failed task has left is copied.", example="always"),
+    ] = "success"
+
+
+class StageSpec(Part, frozen=True):
+    """What is copied to the nodes before tasks start, and from them when they have ended."""
+
+    inputs: Annotated[
+        list[StageInSpec],
+        doc("What is copied in.", example=[{"volume": "imagenet", "path": "train"}]),
+    ] = []
+    outputs: Annotated[
+        list[StageOutSpec],
+        doc("What is copied out.", example=[{"path": "results", "volume": "outputs"}]),
+    ] = []
+    timeout: Annotated[
+        Duration,
+        doc("How long copying in, and copying out, may take.", example="2h", unit="duration"),
+    ] = "1h"
