@@ -111,7 +111,7 @@ def _attempt_row(attempt: Json) -> list[str]:
         status = f"signal {attempt['signal']}"
     elif attempt.get("exitCode") is not None:
         status = str(attempt["exitCode"])
-    state = attempt["state"]
+    state = attempt["phase"] or attempt["state"]
     reason = attempt.get("endReason")
     if state == "Ended" and reason and reason != "Exited":
         state = reason
@@ -258,7 +258,9 @@ def events(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show what happened, oldest first.
+    """Show the newest of what happened, oldest first.
+
+    With -w in JSON or YAML it is one object of JSON a line, so that it can be read along.
 
     Example: muster events --job train -w
     """
@@ -269,6 +271,9 @@ def events(
             page = api.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
             if after is None and not page["items"]:
                 _check_known(api, job, node)
+            if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:
+                terminal.document(page, output)
+                return
             for item in page["items"]:
                 _print_event(item, output)
             sys.stdout.flush()
@@ -288,7 +293,7 @@ def _check_known(api: "clients.Client", job: str | None, node: str | None) -> No
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:
-    if output is terminal.Output.JSON:
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
         import msgspec  # noqa: PLC0415 - one line an event, not one document
 
         sys.stdout.write(msgspec.json.encode(item).decode() + "\n")

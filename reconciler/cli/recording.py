@@ -49,7 +49,7 @@ def history(
         changes = f"+{one['added']} ~{one['changed']} -{one['removed']}"
         terminal.out.print(
             f"{terminal.clock(one['at'])}  {one['revision'][:12]}  {one['result']:<9}  "
-            f"{changes:<12}  {one['durationS']:.2f} s",
+            f"{changes:<12}  {one['duration_s']:.2f} s",
             markup=False,
         )
         if one["commits"]:

@@ -22,7 +22,6 @@ from reconciler.model.reasons import Reason, ReasonCode
 ROOM = frozenset(
     {
         ReasonCode.NEVER_FITS,
-        ReasonCode.VOLUME_MISSING,
         ReasonCode.NO_TOPOLOGY_DOMAIN,
         ReasonCode.FRAGMENTED,
         ReasonCode.INSUFFICIENT_RESOURCES,

@@ -19,7 +19,6 @@ class ReasonCode(StrEnum):
     OVER_LIMIT = "OverLimit"
     OVER_BUDGET = "OverBudget"
     NEVER_FITS = "NeverFits"
-    VOLUME_MISSING = "VolumeMissing"
     NO_TOPOLOGY_DOMAIN = "NoTopologyDomain"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     FRAGMENTED = "Fragmented"

@@ -24,7 +24,7 @@ class AttemptState(StrEnum):
     """State of one try at one task (DESIGN section 5).
 
     ``Fetching`` is its image or its data, ``Ready`` a task that has them and waits for those of its
-    gang.
+    gang; who asks for the state is told ``Starting`` of both, and which it is as its phase.
     """
 
     ASSIGNED = "Assigned"
@@ -67,6 +67,9 @@ class EndReason(StrEnum):
     STAGE_FAILED = "StageFailed"
     OUT_OF_MEMORY = "OutOfMemory"
 
+
+#: Phases of a start that are states of their own between controller and agent alone.
+START_PHASES = frozenset({AttemptState.FETCHING, AttemptState.READY})
 
 #: Element codes as stored in ``JobRecord.elements``: one byte an element.
 ELEMENT_CODES: tuple[JobState, ...] = (

@@ -17,7 +17,7 @@ from reconciler.core import journal
 from reconciler.core import memory as memories
 from reconciler.model import outcome, records, times
 from reconciler.model.states import AttemptState, JobState
-from reconciler.operations import replaying, views, viewtypes
+from reconciler.operations import replaying, viewforms, views, viewtypes
 from reconciler.store import Reader, StoreError
 
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
@@ -32,7 +32,7 @@ class UnknownJobError(Exception):
     """There was no job of that name then."""
 
 
-class Replayed(msgspec.Struct, frozen=True, rename="camel"):
+class Replayed(viewforms.View, frozen=True):
     """Which cycle an answer about the past is taken from.
 
     ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
@@ -50,14 +50,14 @@ class Replayed(msgspec.Struct, frozen=True, rename="camel"):
     disagreements: list[str]
 
 
-class Borrower(msgspec.Struct, frozen=True, rename="camel"):
+class Borrower(viewforms.View, frozen=True):
     """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
 
     name: str
     over: viewtypes.AmountsView
 
 
-class Explained(msgspec.Struct, frozen=True, rename="camel"):
+class Explained(viewforms.View, frozen=True):
     """A job at a moment, with its queue then and what had happened until then."""
 
     job: viewtypes.JobView

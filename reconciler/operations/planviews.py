@@ -34,7 +34,7 @@ class AmountView(viewforms.View, frozen=True):
 class EndedView(viewforms.View, frozen=True):
     """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
 
-    ``leavesInS``: of what is drained, after how long it is told to leave; null: never.
+    ``leavesIn_s``: of what is drained, after how long it is told to leave; null: never.
     """
 
     job: str

@@ -28,7 +28,7 @@ from reconciler.model import (
 )
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, JobState
+from reconciler.model.states import START_PHASES, AttemptState, JobState
 from reconciler.model.times import format_time
 from reconciler.operations import gpuviews, viewtypes
 from reconciler.store.errors import DamagedError
@@ -169,7 +169,7 @@ def attempt_view(
     of: records.AttemptRecord, *, array: bool, metrics: taskwords.TaskMetrics | None = None
 ) -> viewtypes.AttemptView:
     """One try."""
-    saved = of.saved
+    saved, early = of.saved, of.state in START_PHASES
     return viewtypes.AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
@@ -177,7 +177,8 @@ def attempt_view(
         attempt=of.try_number,
         node=of.node,
         devices=list(of.devices),
-        state=of.state.value,
+        state=(AttemptState.STARTING if early else of.state).value,
+        phase=of.state.value if early else None,
         exit_code=of.exit_code,
         signal=of.signal,
         started=_time(of.started_at),
@@ -195,7 +196,7 @@ def attempt_view(
 def reason_view(of: Reason) -> viewtypes.ReasonView:
     """Why something waits."""
     funnel = [viewtypes.FunnelView(step.count, step.why) for step in of.funnel]
-    return viewtypes.ReasonView(of.code.value, of.message, funnel, of.unblocks)
+    return viewtypes.ReasonView(of.code, of.message, funnel, of.unblocks)
 
 
 def job_view(
@@ -288,11 +289,9 @@ def node_view(
 def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
-    why = viewtypes.ReasonView(
-        ReasonCode.INVALID.value, problem, [], "correct its document and push"
-    )
+    why = viewtypes.ReasonView(ReasonCode.INVALID, problem, [], "correct its document and push")
     if held:
-        why = viewtypes.ReasonView(ReasonCode.HELD.value, problem, [], f"`muster adopt {name}`")
+        why = viewtypes.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
     return viewtypes.JobView(
         name=name,
         run=0,

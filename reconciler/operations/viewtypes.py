@@ -4,6 +4,7 @@ Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durati
 with ``_s``. ``views`` makes them out of the model's values.
 """
 
+from reconciler.model.reasons import ReasonCode
 from reconciler.operations import gpuviews, viewforms
 
 
@@ -46,7 +47,9 @@ class CheckpointView(viewforms.View, frozen=True):
 class AttemptView(viewforms.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
-    ``metrics`` is null where nothing was written, or nothing is known of it any more.
+    ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
+    and waiting for the rest of its gang; else null. ``metrics`` is null where nothing was written,
+    or nothing is known of it any more.
     """
 
     id: str
@@ -56,6 +59,7 @@ class AttemptView(viewforms.View, frozen=True):
     node: str
     devices: list[int]
     state: str
+    phase: str | None
     exit_code: int | None
     signal: int | None
     started: str | None
@@ -77,7 +81,7 @@ class FunnelView(viewforms.View, frozen=True):
 class ReasonView(viewforms.View, frozen=True):
     """Why a job waits."""
 
-    code: str
+    code: ReasonCode
     message: str
     funnel: list[FunnelView]
     unblocks: str

@@ -23,6 +23,16 @@ from reconciler.scheduling.snapshot import WHOLE, Vector
 NAMES_MAX = 3
 #: Texts of amounts that are remembered: the same ones are told of many shapes, in each cycle.
 TEXTS_MAX = 8192
+#: What is of no interest where it could not help: room, and evictions.
+_MOOT = frozenset(
+    {
+        reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+        reasons.ReasonCode.FRAGMENTED,
+        reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+        reasons.ReasonCode.BEHIND,
+        reasons.ReasonCode.WAITING_FOR_QUOTA,
+    }
+)
 _NOUNS = ("CPUs", "memory", "GPUs")
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
@@ -164,28 +174,15 @@ class Explainer:
 
     def told(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons of a claim in order of precedence."""
-        found = [self._main(line, cause)]
+        found, lasting = [self._main(line, cause)], []
         shape = self.situation.shapes[line.shape]
         if cause.kind != "array":
             alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
-            found += [reason for reason in (self.never(line.shape), alone) if reason is not None]
-        hopeless = {
-            reasons.ReasonCode.NEVER_FITS,
-            reasons.ReasonCode.VOLUME_MISSING,
-            reasons.ReasonCode.RESERVED,
-        }
-        if any(reason.code in hopeless for reason in found[1:]):
-            # Room and evictions are of no interest where they could not help.
-            moot = {
-                reasons.ReasonCode.INSUFFICIENT_RESOURCES,
-                reasons.ReasonCode.FRAGMENTED,
-                reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
-                reasons.ReasonCode.BEHIND,
-                reasons.ReasonCode.WAITING_FOR_QUOTA,
-            }
-            found = [reason for reason in found if reason.code not in moot]
-        found.sort(key=lambda reason: reasons.PRECEDENCE[reason.code])
-        return tuple(found)
+            lasting = [reason for reason in (self.never(line.shape), alone) if reason is not None]
+        hopeless = [one for one in lasting if one.code is not reasons.ReasonCode.NO_TOPOLOGY_DOMAIN]
+        if hopeless:
+            found, lasting = [one for one in found if one.code not in _MOOT], hopeless
+        return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
         if cause.kind == "suspended":
@@ -393,7 +390,7 @@ class Explainer:
         said = [step.why for step in funnel if step.why.startswith("volume ")]
         why = f" ({'; '.join(said[:NAMES_MAX])})" if said else ""
         return reasons.Reason(
-            reasons.ReasonCode.VOLUME_MISSING,
+            reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
             f"on the nodes that could hold {shape_text(shape)}{why}",
             funnel,

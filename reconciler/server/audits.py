@@ -3,20 +3,19 @@
 import asyncio
 from typing import Annotated
 
-import msgspec
 from litestar import get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.model import times
-from reconciler.operations import auditing, views
-from reconciler.server import failures, services
+from reconciler.operations import auditing, viewforms
+from reconciler.server import failures, lists, services
 
 #: The most entries of one answer.
 ENTRIES_MAX = 1000
 
 
-class CommitView(msgspec.Struct, frozen=True, rename="camel"):
+class CommitView(viewforms.View, frozen=True):
     """A commit: who made it, and for whom."""
 
     id: str
@@ -25,7 +24,7 @@ class CommitView(msgspec.Struct, frozen=True, rename="camel"):
     submitter: str
 
 
-class ProblemView(msgspec.Struct, frozen=True, rename="camel"):
+class ProblemView(viewforms.View, frozen=True):
     """What was refused or held."""
 
     rule: str
@@ -33,7 +32,7 @@ class ProblemView(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
-class EntryView(msgspec.Struct, frozen=True, rename="camel"):
+class EntryView(viewforms.View, frozen=True):
     """What became of one revision."""
 
     number: int
@@ -53,14 +52,13 @@ class EntryView(msgspec.Struct, frozen=True, rename="camel"):
     problems: list[ProblemView]
 
 
-class Entries(msgspec.Struct, frozen=True, rename="camel"):
+class Entries(lists.Envelope, frozen=True, kw_only=True):
     """The newest first."""
 
     items: list[EntryView]
-    api_version: str = views.API_VERSION
 
 
-class Verified(msgspec.Struct, frozen=True, rename="camel"):
+class Verified(viewforms.View, frozen=True):
     """How many lines of the chain are good, the hash of the last of them, and what is wrong."""
 
     lines: int
@@ -104,7 +102,7 @@ async def entries(
         found = await asyncio.to_thread(log.tail, limit)
     except ValueError as error:
         raise failures.Failure(500, str(error)) from None
-    return Entries([_view(line) for line in found])
+    return Entries(items=[_view(line) for line in found], **lists.head(state.services))
 
 
 @get(

@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from litestar.params import JSONBody
 
 from reconciler.operations import submission, views
-from reconciler.server import access, api, failures, permissions, services
+from reconciler.server import access, api, failures, lists, permissions, services
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
@@ -30,11 +30,10 @@ class ResultView(msgspec.Struct, frozen=True):
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class Results(msgspec.Struct, frozen=True, rename="camel"):
+class Results(lists.Envelope, frozen=True, kw_only=True):
     """One result for each, in order; all of them are pushed."""
 
     items: list[ResultView]
-    api_version: str = views.API_VERSION
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +49,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-def _results(found: list[submission.Result]) -> Results:
+def _results(service: services.Services, found: list[submission.Result]) -> Results:
     """The answer, where every one was pushed.
 
     Raises:
@@ -70,7 +69,7 @@ def _results(found: list[submission.Result]) -> Results:
         ResultView(one.name, one.status, one.message, one.commit, list(one.warnings))
         for one in found
     ]
-    return Results(items)
+    return Results(items=items, **lists.head(service))
 
 
 def _submitter(state: State) -> submission.Submitter:
@@ -104,12 +103,13 @@ async def _push(
     made = iter(await _submitter(state).submit(wanted) if wanted else [])
     service.pushed()
     return _results(
+        service,
         [
             submission.Result(one.name, 403, refused[position])
             if position in refused
             else msgspec.structs.replace(next(made), warnings=one.warnings)
             for position, one in enumerate(changes)
-        ]
+        ],
     )
 
 
@@ -168,7 +168,7 @@ async def change(
         service: services.Services = state.services
         if await asyncio.to_thread(api.is_structure_refused, service):
             pending = [msgspec.structs.replace(one, message=PENDING) for one in results.items]
-            return Results(pending)
+            return Results(items=pending, **lists.head(service))
     return results
 
 

@@ -3,14 +3,12 @@
 import time
 from typing import Any
 
-import msgspec
-
 from reconciler.model.times import format_time
-from reconciler.operations import explaining, reports, views, viewtypes
+from reconciler.operations import explaining, reports, viewforms, views, viewtypes
 from reconciler.server import services
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Envelope(viewforms.View, frozen=True, kw_only=True):
     """What every answer has. ``revision`` is null while none is in force."""
 
     api_version: str = views.API_VERSION

@@ -47,11 +47,10 @@ class OverrideResult(msgspec.Struct, frozen=True):
     override: viewtypes.OverrideView | None
 
 
-class OverrideResults(msgspec.Struct, frozen=True, rename="camel"):
+class OverrideResults(lists.Envelope, frozen=True, kw_only=True):
     """One result for each subject, in order; all of them are durable."""
 
     items: list[OverrideResult]
-    api_version: str = views.API_VERSION
 
 
 @get("/v1/overrides", sync_to_thread=True, responses=api.FAILS, summary="Overrides in force")
@@ -105,16 +104,15 @@ async def put_overrides(
     if refused:
         done = len(data.names) - len(refused)
         raise failures.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
-    return OverrideResults(
-        [
-            OverrideResult(
-                name,
-                commits.get(name),
-                views.override_view(asked[name]) if name in asked else None,
-            )
-            for name in data.names
-        ]
-    )
+    results = [
+        OverrideResult(
+            name,
+            commits.get(name),
+            views.override_view(asked[name]) if name in asked else None,
+        )
+        for name in data.names
+    ]
+    return OverrideResults(items=results, **lists.head(service))
 
 
 @delete(
@@ -141,7 +139,7 @@ async def clear_override(
     why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
     if why:
         raise failures.Failure(404, f"{why}; `muster overrides` lists those in force")
-    return OverrideResults([OverrideResult(name, None, None)])
+    return OverrideResults(items=[OverrideResult(name, None, None)], **lists.head(service))
 
 
 def _check(data: OverrideRequest) -> None:

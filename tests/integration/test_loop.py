@@ -148,8 +148,8 @@ def test_plan_says_what_a_revision_would_do(bed: beds.Bed) -> None:
         ("add", "Job", "too-big"),
     ]
     shifts = {shift["job"]: shift for shift in found["forecast"]["shifts"]}
-    assert shifts["proposed"]["afterS"] < 2
-    assert shifts["too-big"]["afterS"] is None
+    assert shifts["proposed"]["after_s"] < 2
+    assert shifts["too-big"]["after_s"] is None
     assert shifts["too-big"]["reason"]
     bed.git("checkout", "--quiet", "main", folder=bed.clone)
     assert "proposed" not in {item["name"] for item in bed.get("/v1/jobs")["items"]}

@@ -100,7 +100,7 @@ def test_what_the_plan_says_is_what_happens(bed: beds.Bed) -> None:
     students = {one["queue"]: one for one in plan["forecast"]["queues"]}["students"]
     assert (students["waiting"], students["later"]) == (1, 1)
     # an hour of the one that is displaced would have been less than the urgent one's time
-    assert students["laterS"] > 2300
+    assert students["later_s"] > 2300
     assert plan["changes"] == [
         {
             "operation": "add",

@@ -23,7 +23,6 @@ LASTING = frozenset(
         reasons.ReasonCode.DEPENDENCY,
         reasons.ReasonCode.DEPENDENCY_NEVER_MET,
         reasons.ReasonCode.NEVER_FITS,
-        reasons.ReasonCode.VOLUME_MISSING,
         reasons.ReasonCode.OVER_LIMIT,
         reasons.ReasonCode.WAITING_FOR_QUOTA,
     }

@@ -202,7 +202,7 @@ def test_work_goes_where_its_data_is() -> None:
     assert "volume v: /data is not mounted" in whys(run, "j")
     run.add(job("big", volumes=["v"], resources={"cpu": 999}))
     told, *_ = run.memory.reasons[run.memory.jobs["j"].reason_key]
-    assert told.code == "VolumeMissing"  # it is not for ever, and mounting it is what helps
+    assert told.code == "InsufficientResources"  # it is not for ever, and mounting it is what helps
     assert told.message == (
         "volume v is not there now on the nodes that could hold 1 CPU "
         "(volume v: /data is not mounted)"

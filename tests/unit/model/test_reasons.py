@@ -1,0 +1,26 @@
+"""Reasons are a contract: the list is closed, and its order is that of precedence."""
+
+import msgspec
+
+from reconciler.model import reasons
+from reconciler.operations import viewtypes
+
+#: As scripts and dashboards know them.
+CODES = [
+    "Held", "Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "Dependency",
+    "BackingOff", "ArrayLimit", "OverLimit", "OverBudget", "NeverFits", "NoTopologyDomain",
+    "WaitingForQuota", "Fragmented", "InsufficientResources", "WaitingForEvictions", "Reserved",
+    "Behind",
+]  # fmt: skip
+
+
+def test_the_list_is_closed_and_in_order() -> None:
+    assert [code.value for code in reasons.ReasonCode] == CODES
+    assert sorted(reasons.PRECEDENCE, key=reasons.PRECEDENCE.__getitem__) == CODES
+
+
+def test_what_is_shown_has_no_other_code() -> None:
+    """Every reason is made of a code of the list, as the types of records and of views say."""
+    for shape in (reasons.Reason, viewtypes.ReasonView):
+        fields = {field.name: field.type for field in msgspec.structs.fields(shape)}
+        assert fields["code"] is reasons.ReasonCode
