@@ -1,14 +1,15 @@
 """What tasks say of their own work, as the agent's shell deals with it: metrics and checkpoints.
 
 Two loops look, one at files of attempts on the node's own disk, one at the folder that nodes
-share, which may hang; whatever they find goes out with the next report.
+share, which may hang; whatever they find goes out with the next report. A third notes when what
+tasks print was printed.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from agents import checkpoints, metricfiles, state
+from agents import checkpoints, logtimes, metricfiles, state
 from reconciler.model import taskwords
 from reconciler.model.records import AttemptReport
 
@@ -20,6 +21,7 @@ class Words:
         self._shared = shared
         self._listener = metricfiles.Listener(root)
         self._watcher = checkpoints.Watcher()
+        self._marks = logtimes.Marks(root / "logs")
         metricfiles.install(root)
 
     def loops(
@@ -39,7 +41,13 @@ class Words:
                     chosen = list(self._watched(node))
                 self._watcher.look(chosen)
 
-        return read_metrics, find_checkpoints
+        def mark_output() -> None:
+            while not leaving.wait(logtimes.EVERY_S):
+                with lock:
+                    running = node.running()
+                self._marks.look(running)
+
+        return read_metrics, find_checkpoints, mark_output
 
     def _watched(self, node: state.NodeState) -> Iterator[checkpoints.Watched]:
         for name in node.running():

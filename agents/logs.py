@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from agents import logtimes
 from agents.link import Connection, LinkError, Target
 from agents.tasks import ATTEMPT_PATTERN
 from reconciler.model.wire import LogChunk, LogRequest
@@ -27,7 +28,7 @@ ALIVE_EVERY_S = 15.0
 FILES_MAX = 50_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
-STREAMS = ("stdout", "stderr")
+STREAMS = logtimes.STREAMS
 #: What can be read besides: the past of a task's metrics, which bounds itself.
 READABLE = (*STREAMS, "metrics")
 
@@ -47,6 +48,7 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> None:
                     shutil.copyfileobj(source, target, 2**20)
                 with path.open("r+b") as cut:
                     cut.truncate(0)
+                logtimes.times_of(path).unlink(missing_ok=True)
             except OSError:
                 continue
 
@@ -55,7 +57,7 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> Non
     """Delete the oldest logs of attempts not in ``keep``, until the limits hold."""
     old = []
     for path in folder.iterdir():
-        attempt = path.name.removesuffix(".1").rpartition(".")[0]
+        attempt = path.name.removesuffix(logtimes.TIMES).removesuffix(".1").rpartition(".")[0]
         if attempt not in keep:
             found = path.stat()
             old.append((found.st_mtime, found.st_size, path))
@@ -130,9 +132,11 @@ class Followers:
                 post.send(LogChunk(offset=offset, end=True, error=error))
                 return
             if data:
-                if not post.send(LogChunk(data=data, offset=offset)):
+                end = offset + len(data)
+                marks = logtimes.within(path, offset, end) if request.times else ()
+                if not post.send(LogChunk(data=data, offset=offset, marks=marks)):
                     return
-                offset, posted_at = offset + len(data), time.monotonic()
+                offset, posted_at = end, time.monotonic()
                 continue
             if last or time.monotonic() > give_up:
                 post.send(LogChunk(offset=offset, end=True))

@@ -58,11 +58,14 @@ def logs(
         bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option("--since", help="Tries that ran after 2h (ago), or a time.")
+        str | None, typer.Option("--since", help="What was written after 2h (ago), or a time.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="Tries that ran before then, likewise.")
+        str | None, typer.Option("--until", help="What was written before then, likewise.")
     ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Each line behind the time it was written.")
+    ] = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -70,8 +73,9 @@ def logs(
 
     Without --task and --element it is the first task, of the first element of an array; with
     --all-tasks all tasks of the element. With --all, --since or --until it is every try that ran
-    in that time, of all tasks and elements that are not named; lines of a task bear no times, so
-    that a try is shown as a whole. --follow goes on through retries and requeues, of one task.
+    in that time, of all tasks and elements that are not named, and of each the lines of that time.
+    A node notes every two seconds how far output has come: to that lines are told apart, and
+    --timestamps are exact. --follow goes on through retries and requeues, of one task.
 
     1: nothing of it has started, with the reason; --follow waits until it does.
 
@@ -81,7 +85,7 @@ def logs(
 
     Example: muster logs train --all-tasks --stderr
 
-    Example: muster logs train --all --since 12h
+    Example: muster logs train --since 12h --timestamps
     """
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
@@ -91,6 +95,8 @@ def logs(
             query[option] = str(value)
     if every:
         query["every"] = "true"
+    if timestamps:
+        query["timestamps"] = "true"
     widely = bool(every or since or until) and not (follow or all_tasks)
     if widely:
         query["widely"] = "true"

@@ -136,6 +136,7 @@ class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody wants to read a task's output: the agent posts it to ``/v1/nodes/NAME/logs/ID``.
 
     ``follow``: go on until the attempt has ended or the answer to a post says that nobody reads.
+    ``times``: pieces are to come with marks.
     """
 
     id: str
@@ -143,6 +144,14 @@ class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     stream: str = "stdout"
     offset: int = 0
     follow: bool = False
+    times: bool = False
+
+
+class LogMark(msgspec.Struct, frozen=True, array_like=True):
+    """Up to ``offset`` a log was written by the time ``at``."""
+
+    at: float
+    offset: int
 
 
 class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,9 +187,14 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a task's output. ``end``: there is no more. ``error``: why there is none."""
+    """A piece of a task's output. ``end``: there is no more. ``error``: why there is none.
+
+    ``marks``, where they were asked for and are known: when its bytes were written, the first from
+    before it where there is one, the last from its end or behind it.
+    """
 
     data: bytes = b""
     offset: int = 0
     end: bool = False
     error: str = ""
+    marks: tuple[LogMark, ...] = ()

@@ -18,7 +18,7 @@ from litestar.response import Stream
 
 from reconciler.model import records, times
 from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState, EndReason
-from reconciler.server import access, api, failures, relay, services
+from reconciler.server import access, api, failures, linetimes, relay, services
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
 LOOK_EVERY_S = 2.0
@@ -31,8 +31,9 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whose output somebody wants to read.
 
     ``every``: of all attempts at the task that ran between ``since`` and ``until``, the oldest
-    first; else of the newest, or of ``attempt``. ``any_element`` and ``any_task`` widen that to all
-    elements and to all tasks of them.
+    first, and of them the lines of that time; else of the newest, or of ``attempt``.
+    ``any_element`` and ``any_task`` widen that to all elements and to all tasks of them.
+    ``timestamps``: each line begins with the time at which it was written.
     """
 
     job: str
@@ -49,6 +50,13 @@ class Wanted(msgspec.Struct, frozen=True):
     any_element: bool = False
     any_task: bool = False
     array: bool = False
+    timestamps: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether it matters when lines were written."""
+        asked = self.timestamps or self.since is not None or self.until is not None
+        return asked and self.stream != "metrics"
 
 
 def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
@@ -195,10 +203,14 @@ async def one_attempt(
     """The output of one attempt, from its start or the last ``tail`` lines."""
     offset = 0
     held = None if tail is None else relay.Tail(tail)
+    began = attempt.started_at or attempt.assigned_at
+    lines = linetimes.Lines(began, since=wanted.since, until=wanted.until, shown=wanted.timestamps)
     while True:
         try:
-            pieces = service.relay.read(attempt, wanted.stream, offset, follow=wanted.follow)
-            async for data, at in _data(service, pieces, held):
+            pieces = service.relay.read(
+                attempt, wanted.stream, offset, follow=wanted.follow, times=wanted.timed
+            )
+            async for data, at in _data(service, pieces, held, lines if wanted.timed else None):
                 offset = at
                 if data:
                     yield data
@@ -216,15 +228,16 @@ async def _data(
     service: services.Services,
     pieces: AsyncIterator[Any],
     held: relay.Tail | None,
+    lines: linetimes.Lines | None,
 ) -> AsyncIterator[tuple[bytes, int]]:
     """Bytes to show, and the offset behind them."""
     async for piece in pieces:
         after = piece.offset + len(piece.data)
-        data = piece.data
+        data = piece.data if lines is None else lines.add(piece)
         if held is not None:
             held.add(data)
             # a node sends what is there in pieces of full size: a small one is the last for now
-            complete = piece.end or len(data) < FULL_PIECE_BYTES
+            complete = piece.end or len(piece.data) < FULL_PIECE_BYTES
             data = held.take() if complete else b""
             held = None if complete else held
         if data:
@@ -265,11 +278,13 @@ async def logs(
     widely: Annotated[
         bool, Parameter(description="`every` of all tasks and elements that are not named.")
     ] = False,
+    timestamps: FromQuery[bool] = False,
 ) -> Stream:
     """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones.
 
-    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own;
-    with ``widely`` at any task of any element, as far as none is named.
+    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own,
+    with the lines that it wrote then; with ``widely`` at any task of any element, as far as none is
+    named. ``timestamps``: lines begin with the time at which they were written.
     """
     service: services.Services = state.services
     refused = await asyncio.to_thread(api.refused_or_none, service, name, run)
@@ -303,6 +318,7 @@ async def logs(
         any_element=widely and element is None,
         any_task=widely and task is None,
         array=job.spec.array_count is not None,
+        timestamps=timestamps and stream != "metrics",
     )
     if attempt is not None and await asyncio.to_thread(newest_try, service, wanted) is None:
         raise failures.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")

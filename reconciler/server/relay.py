@@ -75,14 +75,20 @@ class Relay:
             session.changed.set()
 
     async def read(
-        self, attempt: records.AttemptRecord, stream: str, offset: int, *, follow: bool
+        self,
+        attempt: records.AttemptRecord,
+        stream: str,
+        offset: int,
+        *,
+        follow: bool,
+        times: bool = False,
     ) -> AsyncIterator[wire.LogChunk]:
-        """Pieces of an attempt's output, the last with ``end``.
+        """Pieces of an attempt's output, the last with ``end``; with ``times`` they have marks.
 
         Raises:
             Silent: the node does not answer.
         """
-        request = wire.LogRequest(secrets.token_hex(8), attempt.id, stream, offset, follow)
+        request = wire.LogRequest(secrets.token_hex(8), attempt.id, stream, offset, follow, times)
         channel = Channel(attempt.node, request)
         self._channels[request.id] = channel
         try:

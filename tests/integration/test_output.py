@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from reconciler.model import times
 from tests.integration import beds
 
 QUEUES = """\
@@ -206,3 +208,38 @@ def test_a_second_ctrl_c_leaves_at_once(bed: beds.Bed) -> None:
         running.communicate(timeout=120)
     assert running.returncode == 130
     bed.until_state("stubborn", "Cancelled", timeout_s=120)
+
+
+def test_lines_are_told_apart_by_when_they_were_written(bed: beds.Bed) -> None:
+    """Over two tries: of the first nothing is shown that asks for later."""
+    go = bed.folder / "go"
+    script = f"""\
+  queue: default
+  owner: tester@example.org
+  retries: {{limit: 1, backoff: 1s}}
+  resources: {{cpu: 1, memory: 16Mi}}
+  script: |
+    echo early $MUSTER_TRY
+    [ "$MUSTER_TRY" = 1 ] && exit 1
+    while [ ! -e {go} ]; do sleep 0.1; done
+    echo late
+    sleep 3600"""
+    bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+    bed.commit({"clock.yaml": beds.job("clock", script)})
+    bed.until(lambda: "early 2" in muster(bed, "logs", "clock").stdout)
+    bed.until(lambda: list(bed.cluster.state.glob("**/logs/clock.*.2.stdout.times")))
+    began = time.time()
+    while time.time() < began + 1:
+        time.sleep(0.1)  # so that the times of the lines are other than this
+    between = times.format_time(began)
+    go.touch()
+    bed.until(lambda: "late" in muster(bed, "logs", "clock").stdout)
+    lines = muster(bed, "logs", "clock", "--timestamps").stdout.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["early 2", "late"]
+    assert lines[0].split()[0] < between < lines[1].split()[0]
+    later = muster(bed, "logs", "clock", "--since", between).stdout.splitlines()
+    assert [line for line in later if not line.startswith("muster: ")] == ["late"]
+    until = times.format_time(times.parse_time(lines[0].split()[0]) - 0.01)
+    before = muster(bed, "logs", "clock", "--until", until).stdout.splitlines()
+    assert "early 1" in before
+    assert "late" not in before
