@@ -295,7 +295,10 @@ class Agent:
                 wait_s=wait_s,
                 complete=complete,
                 sequence=self.sequence,
-                attempts=tuple(self.words.with_saved(map(self.sampler.with_usage, reports))),
+                attempts=tuple(
+                    talking.relative(one, str(self.root))
+                    for one in self.words.with_saved(map(self.sampler.with_usage, reports))
+                ),
                 inventory=self.senses.inventory if self.state.want_inventory else None,
                 usage=usage,
                 gpu_usage=self.senses.gpu_usage(),

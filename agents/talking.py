@@ -8,8 +8,11 @@ import threading
 import time
 from typing import Protocol
 
+import msgspec
+
 from agents import processes
 from agents.link import Connection, LinkError, RejectedError, Target, packed, understand
+from reconciler.model.records import AttemptReport
 from reconciler.model.wire import SyncRequest, SyncResponse
 
 #: Changes that come within this time of each other are one report.
@@ -22,6 +25,14 @@ BACKOFF_S_MAX = 10.0
 ANSWER_SLACK_S = 15.0
 #: A server that answers polls at once with nothing new is asked no faster than this.
 POLL_GAP_S = 0.05
+
+
+def relative(report: AttemptReport, root: str) -> AttemptReport:
+    """A report whose message names paths below the node's folder from there on: who reads it
+    elsewhere knows the attempt, and nothing of where this node keeps it."""
+    if f"{root}/" not in report.message:
+        return report
+    return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
 
 
 class Node(Protocol):

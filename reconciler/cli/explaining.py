@@ -6,13 +6,26 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, joblist, looking, terminal
+from reconciler.cli import context, joblist, jobwords, looking, terminal
 from reconciler.model import times
 
 Json = Any
 NODES_SHOWN = 4
 #: Events that tell why a job is where it is, and how a sentence about them begins.
 PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
+#: Events that make the story of a job that is over, and how many of them are told, the newest.
+STORY = {
+    "JobSubmitted": "submitted",
+    "JobHeld": "held",
+    "JobReleased": "released",
+    "JobPlaced": "placed",
+    "JobEvicted": "evicted",
+    "JobDrained": "drained",
+    "JobRequeued": "requeued",
+    "JobRetried": "tried again",
+    "AttemptLost": "lost",
+}
+STORY_MAX = 12
 #: Ends of tries of which nothing ever ran, so that nothing was written.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -93,9 +106,11 @@ def _explain_cycle(replayed: Json) -> None:
 
 def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     job = item["job"]
-    _say(f"{job['name']} {'was' if past else 'is'} {job['state']}{_since(job)}.")
+    _say(f"{job['name']} {'was' if past else 'is'} {job['state']}{_since(job)}{_spans(job)}.")
     if job.get("message") and not item.get("reasons"):
         _say(f"\n{job['message']}")
+    if job["state"] in joblist.FINISHED:
+        _tell_story(item)
     for reason in item.get("reasons") or []:
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
@@ -128,6 +143,56 @@ def _since(job: Json) -> str:
     shown = ", ".join(where[:NODES_SHOWN])
     more = f" and {len(where) - NODES_SHOWN} more" if len(where) > NODES_SHOWN else ""
     return f" on {shown}{more}" if where else ""
+
+
+def _spans(job: Json) -> str:
+    """``; it waited 5m10s, ran 1h02m and ended at 11:07:12`` of what is over."""
+    submitted, started, ended = (
+        terminal.seconds(job.get(name)) for name in ("submitted", "started", "ended")
+    )
+    if job["state"] not in joblist.FINISHED or submitted is None or ended is None:
+        return ""
+    waited = terminal.duration(max(0.0, (started or ended) - submitted))
+    ran = "never ran" if started is None else f"ran {terminal.duration(ended - started)}"
+    return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
+
+
+def _tell_story(item: Json) -> None:
+    """What became of a job, from its submission on: what it waited for, where it ran, who took its
+    place; and how the tries at its tasks ended."""
+    told = [one for one in item.get("events") or [] if one["kind"] in STORY]
+    if told:
+        _say("")
+    if len(told) > STORY_MAX:
+        _say(f"  ({len(told) - STORY_MAX} events before)")
+    for one in told[-STORY_MAX:]:
+        where = f" on {one['node']}" if one.get("node") else ""
+        text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}: {one['message']}"
+        terminal.line(f"  {terminal.clocks(text)}", 12)
+    tries = [one for one in item["job"]["attempts"] if one.get("ended")]
+    if tries:
+        _say("")
+    for one in sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]:
+        terminal.line(f"  {terminal.clock(one['ended'])}  {_end_of(one)}", 12)
+
+
+def _end_of(attempt: Json) -> str:
+    """``main-0, try 2 on gpu001 (GPU 0,1), after 1h02m: status 3``."""
+    task, devices = jobwords.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
+    words = f"{task}, try {attempt['attempt']} on {attempt['node']}"
+    words += f" (GPU {devices})" if devices else ""
+    started, ended = terminal.seconds(attempt.get("started")), terminal.seconds(attempt["ended"])
+    if started is not None and ended is not None:
+        words += f", after {terminal.duration(max(0.0, ended - started))}"
+    reason = attempt.get("endReason") or "Ended"
+    end = f"signal {attempt['signal']}" if attempt.get("signal") else None
+    if end is None and attempt.get("exitCode") is not None:
+        end = f"status {attempt['exitCode']}"
+    told = [reason] if reason != "Exited" else []
+    told += [end] if end else []
+    return f"{words}: {', '.join(told) or reason}" + (
+        f"; {attempt['message']}" if attempt.get("message") else ""
+    )
 
 
 def _last(attempts: list[Json]) -> Json:

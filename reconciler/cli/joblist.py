@@ -21,8 +21,6 @@ STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: How narrow columns become where a line is short: a reason keeps room for its code.
 LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "WHY": 21}
-#: The beginning of a reason says nothing when it is shorter.
-SENSE_CHARACTERS = 16
 WAITING = frozenset({"Pending", "Held"})
 
 
@@ -43,8 +41,9 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, and why those that wait do.
 
-    WAITED is the time from the submission to the start, RAN the time since; with -o wide nothing
-    is cut.
+    WAITED is the time from the submission to the start, RAN the time since. A reason that has no
+    room in its line stands below it, once for jobs in a row that wait alike; with -o wide there is
+    one line a job.
 
     Example: muster jobs --queue research --state Pending
     """
@@ -110,14 +109,14 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
         rows.append([*row, why(item) if item["state"] != "Succeeded" else ""])
     headings = ["NAME", "QUEUE", "STATE", *(["DONE"] if arrays else []), "WAITED", "RAN"]
+    below: dict[int, str] = {}
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
     else:
         left = terminal.left_over(headings, [row[:-1] for row in rows])
-        for row, item in zip(rows, items, strict=True):
-            row[-1] = _short(row[-1], item, max(left, LEAST["WHY"]))
+        below = _move_down(rows, items, max(left, LEAST["WHY"]))
     right = "WAITED RAN DONE RUN"
-    terminal.table([*headings, "WHY"], rows, right=right, cut=not wide, least=LEAST)
+    terminal.table([*headings, "WHY"], rows, right=right, cut=not wide, least=LEAST, below=below)
 
 
 def why(item: Json) -> str:
@@ -128,13 +127,21 @@ def why(item: Json) -> str:
     return terminal.clocks(item.get("message") or "")
 
 
-def _short(text: str, item: Json, room: int) -> str:
-    """A reason within ``room`` characters: its code alone where little more would be left of it."""
-    reasons = item.get("reasons") or []
-    if len(text) <= room or not text or not reasons:
-        return text
-    code: str = reasons[0]["code"]
-    return code if room - len(code) < SENSE_CHARACTERS else text
+def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
+    """Texts too long for ``room`` characters, by the row below which they stand whole.
+
+    Of them the rows keep the code. Of rows in a stretch that wait alike the last one has the text.
+    """
+    below: dict[int, str] = {}
+    for place, (row, item) in enumerate(zip(rows, items, strict=True)):
+        text, reasons = row[-1], item.get("reasons") or []
+        if len(text) <= room:
+            continue
+        row[-1] = reasons[0]["code"] if reasons else ""
+        if below.get(place - 1) == (told := reasons[0]["message"] if reasons else text):
+            del below[place - 1]
+        below[place] = told
+    return below
 
 
 def _elements(item: Json) -> str:

@@ -35,7 +35,7 @@ def show(item: Json) -> None:
         terminal.out.print()
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
         rows = [_row(gpu) for gpu in item["gpus"]]
-        terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP")
+        terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
         terminal.out.print("\nOn its GPUs, and no task's:", markup=False)

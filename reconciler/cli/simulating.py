@@ -102,51 +102,58 @@ Policies = Annotated[
         help="muster, fifo, easy, conservative or shortest; may be given several times.",
     ),
 ]
+Source = Annotated[
+    Path | None, typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up.")
+]
+TraceForm = Annotated[str | None, typer.Option("--form", help="Form of the trace: philly, swf.")]
+Nodes = Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1)]
+PerNode = Annotated[int, typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1)]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1)
+]
+Load = Annotated[float, typer.Option("--load", help="Load by made-up jobs.", min=0.01)]
+SpeedUp = Annotated[
+    float, typer.Option("--speed-up", help="Jobs arrive so many times as fast.", min=0.001)
+]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
+]
+OverEstimate = Annotated[
+    float, typer.Option("--over-estimate", help="Spread of time limits (sigma).", min=0.0)
+]
+CycleEvery = Annotated[str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")]
+CheckpointEvery = Annotated[
+    str | None, typer.Option("--checkpoint-every", help="Evictions lose no more, as 10m.")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", help="Stop after so much virtual time, as 7d.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--scheduling", help="KEY=VALUE of the scheduler's settings.")
+]
+Png = Annotated[Path | None, typer.Option("--png", help="Write a picture there.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page there.")]
 
 
 def simulate(
-    source: Annotated[
-        Path | None,
-        typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up."),
-    ] = None,
+    source: Source = None,
     *,
-    form: Annotated[
-        str | None, typer.Option("--form", help="Form of the trace: philly, swf.")
-    ] = None,
+    form: TraceForm = None,
     policy: Policies = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1)] = 16,
-    per_node: Annotated[
-        int, typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1)
-    ] = 8,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1)
-    ] = None,
-    load: Annotated[float, typer.Option("--load", help="Load by made-up jobs.", min=0.01)] = 0.9,
-    speed_up: Annotated[
-        float, typer.Option("--speed-up", help="Jobs arrive so many times as fast.", min=0.001)
-    ] = 1.0,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
-    ] = None,
-    over_estimate: Annotated[
-        float, typer.Option("--over-estimate", help="Spread of time limits (sigma).", min=0.0)
-    ] = 1.0,
-    cycle_every: Annotated[
-        str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")
-    ] = "0",
-    checkpoint_every: Annotated[
-        str | None, typer.Option("--checkpoint-every", help="Evictions lose no more, as 10m.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Stop after so much virtual time, as 7d.")
-    ] = None,
-    scheduling: Annotated[
-        list[str] | None,
-        typer.Option("--scheduling", help="KEY=VALUE of the scheduler's settings."),
-    ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write a picture there.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page there.")] = None,
+    nodes: Nodes = 16,
+    per_node: PerNode = 8,
+    jobs: Jobs = None,
+    load: Load = 0.9,
+    speed_up: SpeedUp = 1.0,
+    seed: Seeds = None,
+    over_estimate: OverEstimate = 1.0,
+    cycle_every: CycleEvery = "0",
+    checkpoint_every: CheckpointEvery = None,
+    until: Until = None,
+    scheduling: Settings = None,
+    png: Png = None,
+    html: Html = None,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
     """Run jobs on a cluster in virtual time.
@@ -171,14 +178,16 @@ def simulate(
         over_estimate=over_estimate,
         options=replay.Options(
             cycle_every_s=float(context.seconds(cycle_every)),
-            checkpoint_every_s=None
-            if checkpoint_every is None
-            else context.seconds(checkpoint_every),
-            until_s=None if until is None else context.seconds(until),
+            checkpoint_every_s=_seconds(checkpoint_every),
+            until_s=_seconds(until),
         ),
         scheduling=_pairs(scheduling or []),
     )
     _carry_out(request, seed or [1], output, png, html)
+
+
+def _seconds(written: str | None) -> float | None:
+    return None if written is None else context.seconds(written)
 
 
 def _carry_out(

@@ -125,6 +125,8 @@ def table(
     right: str = "",
     cut: bool = True,
     least: Mapping[str, int] = MappingProxyType({}),
+    middle: str = "",
+    below: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """Print aligned columns without a frame; cells that do not fit are cut with an ellipsis.
 
@@ -134,9 +136,11 @@ def table(
         right: headings, parted by spaces, of columns that are aligned to the right.
         cut: False leaves all cells whole, however long lines become.
         least: to how few characters a column gives way before others have done so too.
+        middle: headings of columns whose cells lose their middle, since their ends tell them apart.
+        below: by number of the row, from 0, a text that stands wrapped on lines of its own below.
     """
     width = out.width if out.is_terminal else PIPE_WIDTH
-    numeric = set(right.split())
+    numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     floors = [least.get(heading, NARROWEST) for heading in headings]
@@ -144,12 +148,23 @@ def table(
     for number, cells in enumerate((headings, *rows)):
         line = rich.text.Text()
         for heading, cell, size in zip(headings, cells, widths, strict=True):
-            shown = cell if len(cell) <= size else cell[: max(0, size - 1)] + "…"
+            shown = shortened(cell, size, middle=heading in tailed)
             padded = shown.rjust(size) if heading in numeric else shown.ljust(size)
             line.append(padded, style=STYLES.get(cell, "") if number else "bold")
             line.append("  ")
         line.rstrip()
         out.print(line, no_wrap=True, crop=False, overflow="ignore")
+        if number - 1 in below:
+            paragraph(below[number - 1], 4)
+
+
+def shortened(cell: str, size: int, *, middle: bool = False) -> str:
+    """A text of at most ``size`` characters: with an ellipsis at its end, or in its ``middle``."""
+    if len(cell) <= size:
+        return cell
+    kept = max(0, size - 1)
+    tail = kept - kept // 3 if middle else 0  # ends tell ranks and tries apart, beginnings the job
+    return cell[: kept - tail] + "…" + (cell[-tail:] if tail else "")
 
 
 def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -150,7 +150,18 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    work.event("JobPlaced", f"{what} {places}{why}", job=spec.name)
+    work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
+
+
+def _waited_for(work: desk.Work, draft: desk.JobDraft) -> str:
+    """The reason that it carried until now: nobody could tell it later without a replay.
+
+    An array tells none: of many elements it would be told again and again.
+    """
+    told = work.observed.reasons.get(draft.reason_key, ())
+    if not told or draft.spec.array_count is not None:
+        return ""
+    return f"; until now it waited: {told[0].code}: {told[0].message}"
 
 
 def _ranks(

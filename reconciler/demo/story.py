@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from reconciler.demo import stage as stages
-from reconciler.model import desired, times
+from reconciler.model import desired, paragraphs, times
 
 Json = Any
 
@@ -29,6 +29,10 @@ class Step(msgspec.Struct):
     seconds: float = 0.0
 
 
+#: Of the lines that are printed, wherever they go.
+WIDTH = 80
+
+
 class Teller:
     """Says what happens, with the time since the beginning."""
 
@@ -36,8 +40,12 @@ class Teller:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line of the story."""
-        sys.stdout.write(f"  {time.monotonic() - self._began:6.1f}s  {text}\n")
+        """A sentence of the story, wrapped between words; a traced-back text keeps its lines."""
+        head = f"  {time.monotonic() - self._began:6.1f}s  "
+        for line in text.splitlines() or [""]:
+            told = paragraphs.wrapped(line, WIDTH, head, " " * len(head)) or [head.rstrip()]
+            sys.stdout.write("\n".join(told) + "\n")
+            head = " " * len(head)
         sys.stdout.flush()
 
     def title(self, text: str) -> None:

@@ -155,6 +155,7 @@ def _drawn(runs: Sequence[results.Run], title: str) -> Iterator["Figure"]:
         "axes.spines.right": False,
         "axes.titlesize": 10,
         "axes.titlelocation": "left",
+        "axes.axisbelow": True,
         "svg.hashsalt": "muster",
         "svg.fonttype": "none",
     }
@@ -275,6 +276,7 @@ def _use(
         axes.stairs(share, edges / scale[0], color=colour, linewidth=1.3, label=run.policy)
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, span_s / scale[0])
+    axes.set_xlabel(scale[1])
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.grid(color=_GRID, linewidth=0.6)
     if len(runs) > 1:
@@ -293,7 +295,7 @@ def queue_colours(run: results.Run) -> dict[str, str]:
 
 
 def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
-    axes.set_title(f"In use by queue ({run.policy})")
+    axes.set_title(f"In use by queue ({run.policy}), of {run.units:,}")
     edges = np.linspace(0, span_s, PIECES + 1)
     colours = queue_colours(run)
     floor = np.zeros(PIECES)
@@ -317,6 +319,7 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
     most = float(waiting.max(initial=0.0))
     axes.set_ylim(0, max(run.units * 1.1, min(most * 1.05, run.units * 3)))
     axes.set_xlim(0, span_s / scale[0])
+    axes.set_xlabel(scale[1])
     axes.grid(color=_GRID, linewidth=0.6)
     _legend_above(axes, min(len(colours), QUEUES_MAX) + 2)
 

@@ -161,8 +161,9 @@ PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
 #: When what comes round by a schedule was last done (``store.chores``).
 CHORES = sa.Table("chores", METADATA, _text("name", key=True), _time("at"))
 #: How ``core.journal`` writes. Rows of format 1 lack the desired state, and those of format 2 have
-#: other checksums, those of format 3 other keys of reasons: nothing replays them.
-JOURNAL_FORMAT = 4
+#: other checksums, those of format 3 other keys of reasons, those of format 4 other words of
+#: reasons and events: nothing replays them.
+JOURNAL_FORMAT = 5
 #: The inputs of each cycle, as ``core.journal`` packs them; ``at`` is the time of the last.
 JOURNAL = sa.Table(
     "journal",

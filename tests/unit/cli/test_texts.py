@@ -55,10 +55,13 @@ BORROWER = {"name": "speech", "over": {"cpu": 1.0, "memory": 0, "gpu": 12.0}}
 def _attempt(**fields: object) -> dict[str, object]:
     return {
         "task": "main-0",
+        "attempt": 1,
         "node": "n1",
         "state": "Ended",
         "exitCode": 0,
-        "ended": "2026",
+        "started": "1970-01-01T00:01:00Z",
+        "ended": "1970-01-01T00:02:00Z",
+        "endReason": "Exited",
     } | fields
 
 
@@ -103,7 +106,13 @@ Estimated start: 01-01 02:00 (in 1h00m).
                 attempts=[_attempt(exitCode=None, endReason="StageFailed", started=None)],
             ),
         },
-        "j is Failed.\n\nno such file\n",
+        """\
+j is Failed.
+
+no such file
+
+  01-01 00:02  main-0, try 1 on n1: StageFailed
+""",
     ),
     "waits without an estimate": (
         {"job": _job(place=1), "reasons": [], "queue": None},
@@ -133,7 +142,10 @@ It was placed at 01-01 00:00:
             "job": _job(
                 state="Failed",
                 message="task main-1 ended with status 3 on n1",
-                attempts=[_attempt(), _attempt(task="main-1", exitCode=3, ended="2025")],
+                attempts=[
+                    _attempt(devices=[0, 3]),
+                    _attempt(task="main-1", exitCode=3, ended="1970-01-01T00:01:30Z"),
+                ],
             ),
             "queue": QUEUE,
         },
@@ -142,7 +154,47 @@ j is Failed.
 
 task main-1 ended with status 3 on n1
 
+  01-01 00:01  main-1, try 1 on n1, after 30s: status 3
+  01-01 00:02  main-0, try 1 on n1 (GPU 0,3), after 1m00s: status 0
+
 What it wrote: muster logs j --task main-1 --stderr
+""",
+    ),
+    "has run, was evicted, and has run again": (
+        {
+            "job": _job(
+                state="Succeeded",
+                submitted="1970-01-01T00:00:10Z",
+                started="1970-01-01T00:01:00Z",
+                ended="1970-01-01T00:09:00Z",
+                attempts=[
+                    _attempt(attempt=2, ended="1970-01-01T00:09:00Z"),
+                    _attempt(endReason="Preempted", exitCode=None, signal=15),
+                ],
+            ),
+            "events": [
+                {"kind": "JobSubmitted", "at": "1970-01-01T00:00:10Z", "message": "run 1"},
+                {
+                    "kind": "JobPlaced",
+                    "at": "1970-01-01T00:01:00Z",
+                    "message": "try 1: 1 task on n1; until now it waited: Behind: others",
+                },
+                {"kind": "JobEvicted", "at": "1970-01-01T00:02:00Z", "message": "for urgent"},
+                {"kind": "JobPlaced", "at": "1970-01-01T00:03:00Z", "message": "try 2: n1"},
+                {"kind": "JobSucceeded", "at": "1970-01-01T00:09:00Z", "message": ""},
+            ],
+            "queue": QUEUE,
+        },
+        """\
+j is Succeeded: it waited 50s, ran 8m00s and ended at 01-01 00:09.
+
+  01-01 00:00  submitted: run 1
+  01-01 00:01  placed: try 1: 1 task on n1; until now it waited: Behind: others
+  01-01 00:02  evicted: for urgent
+  01-01 00:03  placed: try 2: n1
+
+  01-01 00:02  main-0, try 1 on n1, after 1m00s: Preempted, signal 15
+  01-01 00:09  main-0, try 2 on n1, after 8m00s: status 0
 """,
     ),
 }
@@ -176,7 +228,9 @@ def test_lists_tell_waiting_from_running(capsys: pytest.CaptureFixture[str]) -> 
     joblist.show(JOBS, 3600.0, wide=False)
     assert capsys.readouterr().out.splitlines() == [
         "NAME  QUEUE  STATE      WAITED     RAN  WHY",
-        "a     q      Pending     1h00m       -  Behind: long long long long long long l…",
+        "a     q      Pending     1h00m       -  Behind",
+        "    " + " ".join(["long"] * 15),
+        "    " + " ".join(["long"] * 5),
         "b     q      Running     1m00s  59m00s",
         "c     q      Cancelled     30s       -",
         "d     q      Succeeded    5.0s    2.0s",
@@ -261,7 +315,29 @@ def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixtu
     assert lines[1].split()[-1] == "InsufficientResources"
     assert lines[1].startswith("pretraining-of-t")
     joblist.show([_item("short", queue="q", reasons=[reason])], 0.0, wide=False)
-    assert "InsufficientResources: 8 GPUs asked;" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "short  q      Pending       -    -  InsufficientResources",
+        "    8 GPUs asked; 5 nodes: 3 drained",
+    ]
+
+
+def test_jobs_in_a_row_that_wait_alike_tell_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = {"code": "InsufficientResources", "message": "8 GPUs asked; " + "so many nodes " * 6}
+    other = {"code": "Behind", "message": "others go first"}
+    items = [_item("a", reasons=[reason]), _item("b", reasons=[reason])]
+    items += [_item("c", reasons=[other]), _item("d", reasons=[reason])]
+    joblist.show(items, 0.0, wide=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["a", "b", "8", "many", "c", "d", "8", "many"]
+
+
+def test_of_names_that_differ_at_their_end_the_middle_is_cut() -> None:
+    ranks = [f"pretraining.1.0a1b2c3d.0.worker.{rank}.1" for rank in range(3)]
+    shown = {terminal.shortened(rank, 20, middle=True) for rank in ranks}
+    assert len(shown) == 3
+    assert all(len(one) == 20 and one.startswith("pretra") for one in shown)
+    assert terminal.shortened("abcdef", 4) == "abc…"
+    assert terminal.shortened("abcd", 4, middle=True) == "abcd"
 
 
 def test_columns_give_way_where_they_are_widest() -> None:
