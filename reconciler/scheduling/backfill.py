@@ -51,6 +51,8 @@ class Calendar:
         self.now = now
         self.later = later
         self.reservations: list[Reservation] = []
+        #: Grows whenever room that was kept is given up.
+        self.given_up = 0
         self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
         self._ends: list[tuple[float, int]] | None = None
         self._combined: dict[int, Room] = {}
@@ -144,6 +146,7 @@ class Calendar:
             for reservation in self.reservations[: self._reach(beside_s)]:
                 reservation.room.hold(tasks)
             return
+        self.given_up += 1
         nodes = {task.node for task in tasks}
         self.reservations = [
             reservation
@@ -216,6 +219,7 @@ class Calendar:
         return bool(voided)
 
     def _give_up(self, given_up: list[Reservation]) -> None:
+        self.given_up += bool(given_up)
         self.reservations = [r for r in self.reservations if r not in given_up]
         self._combined.clear()
         for reservation in given_up:

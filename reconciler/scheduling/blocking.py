@@ -1,21 +1,14 @@
-"""Lines that are passed over, thousands at once: those that ask for what nobody has room for.
+"""Which lines are blocked in a cycle and why, and what their queues could still gain.
 
-A cycle notes here which lines are blocked and for what cause. Once one line of a shape found no
-room, ``Prospects`` tells which others of the shape could still gain something that it could not:
-evict somebody, get a reservation, or learn that a limit stands in their way before the room does.
-The rest would find the same as things stand, and are passed over. That is not always what turns of
-their own would come to later in the cycle: their queue is then judged by its next claim instead,
-so that turns between queues may change, and room that a later eviction frees beyond its own need
-is promised to them in the next cycle only.
+A cycle notes here for what cause each line waits, thousands at once where it is the same cause.
+``Prospects`` answers for whole columns of lines what ``ledger.Ledger`` answers for one start:
+whether a limit stands in its way, and whether its queue might take something back from others.
 """
-
-import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backfill, explain, order
+from reconciler.scheduling import explain
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Mask
@@ -24,24 +17,6 @@ from reconciler.scheduling.snapshot import UNLIMITED, Mask
 NO_CAUSE = -1
 #: The lowest priority where nothing could be evicted.
 NOBODY = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Lines by a column, each group in the order of the lines."""
-
-    order: NDArray[np.intp]
-    starts: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, column: NDArray[np.int64], groups: int) -> "Grouping":
-        """Group by the values of a column, which are below ``groups``."""
-        order = np.argsort(column, kind="stable")
-        return cls(order, np.searchsorted(column[order], np.arange(groups + 1)))
-
-    def members(self, group: int) -> NDArray[np.intp]:
-        """Lines of one group."""
-        return self.order[self.starts[group] : self.starts[group + 1]]
 
 
 class Blocked:
@@ -92,22 +67,15 @@ class Blocked:
 
 
 class Prospects:
-    """What lines could still gain where one of their shape found no room.
-
-    All answers are about things as they stand, and err on the side of a turn too many.
-    """
+    """What lines could still gain, as things stand."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
         ledger: ledgers.Ledger,
-        calendar: backfill.Calendar,
-        columns: snapshots.LineColumns,
     ) -> None:
         self.situation = situation
         self.ledger = ledger
-        self.calendar = calendar
-        self.columns = columns
         queues = situation.queues
         #: (s, 3) what one start of each shape is charged.
         self.least = np.array([shape.least for shape in situation.shapes], dtype=np.int64)
@@ -182,153 +150,6 @@ class Prospects:
             beyond = (asked > 0) & (bound < UNLIMITED) & (charged[members] + asked > bound)
             found |= beyond.any(axis=1)
         return found
-
-    def no_wider(self, shape: int, shapes: NDArray[np.int64], queue: int) -> Mask:
-        """(n,) whether guarantees that don't cover a start of one shape cover none of others.
-
-        A guarantee is measured only by what is asked for of what it names: who asks for nothing of
-        that is owed nothing, however small (``Ledger.owed``), and tells nothing about who does.
-        """
-        mine, others = self.least[shape], self.least[shapes]
-        measured = self.rationed[self.paths[queue]].any(axis=0)
-        alike = ((others > 0) == (mine > 0)) | ~measured
-        found: Mask = (alike & (others >= mine)).all(axis=1)
-        return found
-
-    def gain(self, lines: NDArray[np.intp], reserved_in: dict[int, int]) -> Mask:
-        """Which of these lines have to be tried themselves.
-
-        Args:
-            lines: indexes.
-            reserved_in: queues that had their try at a reservation.
-        """
-        policy, columns = self.situation.policy, self.columns
-        queue = columns.queue[lines]
-        pairs, place = np.unique(
-            columns.shape[lines] * len(self.paths) + queue, return_inverse=True
-        )
-        asked, asker = self.least[pairs // len(self.paths)], pairs % len(self.paths)
-        found: Mask = ~columns.preemptible[lines] | self.gated(asked, asker)[place]
-        found |= columns.special[lines]
-        # Who has a reservation gives it up and asks for a better one.
-        reserved = [r.ask.progress.line for r in self.calendar.reservations]
-        if reserved:
-            found |= np.isin(lines, reserved)
-        if policy.preempt:
-            found |= self.lowest[queue] < columns.priority[lines]
-        if policy.reclaim:
-            found |= self.reclaiming(asked, asker)[place]
-        if policy.backfill != "none" and self.calendar.has_moments():
-            if policy.backfill == "conservative":
-                found[:] = True
-            else:
-                tried = np.zeros(len(self.paths), dtype=np.bool_)
-                tried[list(reserved_in)] = True
-                found |= ~tried[queue]
-        return found
-
-
-class Peers:
-    """Lines that would find no room where one has found none, and are passed over with it.
-
-    These are the lines of its shape, and of shapes that take no less of the same nodes, which
-    could gain nothing by a turn of their own (``Prospects``). Of its own queue they are also those
-    that could evict somebody, where the search has failed for the one that takes no more, and is
-    measured by the same guarantees.
-    """
-
-    def __init__(self, blocked: Blocked, prospects: Prospects) -> None:
-        self.blocked = blocked
-        self.prospects = prospects
-        self.columns = prospects.columns
-        situation = prospects.situation
-        self._waits = self.columns.claims > 0
-        #: What had been decided when lines were last passed over, numbered, and by shape.
-        self._decided: object = None
-        self._epoch = 0
-        self._done = np.zeros(len(situation.shapes), dtype=np.int64)
-        #: Lines that may still have turns; what was blocked since is among them.
-        self._open: NDArray[np.intp] | None = None
-        self._takes_devices = np.array(
-            [any(group.devices for group in shape.groups) for shape in situation.shapes],
-            dtype=np.bool_,
-        )
-        self._by_queue: Grouping | None = None
-
-    def pass_over(
-        self,
-        no_less: Mask,
-        cause: explain.Cause,
-        *,
-        decided: object,
-        reserved_in: dict[int, int],
-    ) -> None:
-        """Block lines that could gain nothing by a turn.
-
-        Args:
-            no_less: (s,) the shape that found no room, and those that have none either.
-            cause: what it waits for.
-            decided: what has been decided so far; where it is the same as before for a shape,
-                its lines were looked at already.
-            reserved_in: as for ``Prospects.gain``.
-        """
-        if decided != self._decided:
-            self._decided = decided
-            self._epoch += 1
-        fresh = no_less & (self._done != self._epoch)
-        if not fresh.any():
-            return
-        self._done[fresh] = self._epoch
-        if self._open is None:
-            self._open = np.flatnonzero(self._waits)
-        self._open = self._open[~self.blocked.mask[self._open]]
-        found = self._open[fresh[self.columns.shape[self._open]]]
-        if found.size:
-            tried = self.prospects.gain(found, reserved_in)
-            self.blocked.put_all(found[~tried], cause)
-
-    def restored(self) -> None:
-        """Lines that were passed over are tried again."""
-        self._open, self._decided = None, None
-
-    def pass_over_own(
-        self, line: int, no_less: Mask, cause: explain.Cause, *, forced: bool
-    ) -> float:
-        """Block lines of the same queue for which a search for victims would fail as well.
-
-        ``forced``: whether the line that found nobody might take surplus by force.
-
-        Returns:
-            A moment before which none of them is overdue that could take something by force then;
-            infinity: there is none.
-        """
-        columns = self.columns
-        if self._by_queue is None:
-            self._by_queue = Grouping.of(columns.queue, len(self.prospects.paths))
-        queue = int(columns.queue[line])
-        found = self._by_queue.members(queue)
-        shape = columns.shape[found]
-        alike = no_less[shape] & ~self.blocked.mask[found] & self._waits[found]
-        alike &= columns.preemptible[found] & ~columns.special[found]
-        alike &= columns.priority[found] == columns.priority[line]
-        own = self._takes_devices[columns.shape[line]]
-        alike &= self._takes_devices[shape] == own
-        found = found[alike]
-        if not found.size:
-            return math.inf
-        prospects = self.prospects
-        shapes, place = np.unique(columns.shape[found], return_inverse=True)
-        asked, asker = prospects.least[shapes], np.full(len(shapes), queue)
-        wider = ~prospects.no_wider(int(columns.shape[line]), shapes, queue)
-        may = ~(wider | prospects.gated(asked, asker))[place]
-        later = math.inf
-        if not forced:
-            due = order.overdue_from(prospects.situation, columns, found)
-            may &= due > prospects.situation.now
-            due = due[may & prospects.reclaiming(asked, asker)[place]]
-            later = float(due.min()) if due.size else math.inf
-        self.blocked.put_all(found[may], cause)
-        return later
 
 
 def _lowest(situation: snapshots.Snapshot) -> NDArray[np.int64]:

@@ -7,6 +7,8 @@ it fits elsewhere at once.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from reconciler.scheduling import asking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -40,7 +42,8 @@ class Mover:
         self.searches = SEARCHES_MAX
         self.moved: set[int] = set()
         self._movable: dict[int, list[int]] | None = None
-        self._failed: set[int] = set()
+        #: (s,) shapes for which a search found nothing: none will in this cycle.
+        self.failed = np.zeros(len(situation.shapes), dtype=np.bool_)
 
     def _by_node(self) -> dict[int, list[int]]:
         """Rows of the holdings that may move, by node, those that are cheapest to move first."""
@@ -77,16 +80,16 @@ class Mover:
 
     def may_find(self, ask: asking.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
-        return self.searches > 0 and ask.shape not in self._failed and bool(self._by_node())
+        return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
 
     def find(self, ask: asking.Ask) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
         policy = self.situation.policy
-        if not policy.consolidate or self.searches <= 0 or ask.shape in self._failed:
+        if not policy.consolidate or self.searches <= 0 or self.failed[ask.shape]:
             return None
         if ask.missing or not self._enough(ask):
             # What is free does not grow within a cycle but by evictions, which are for others.
-            self._failed.add(ask.shape)
+            self.failed[ask.shape] = True
             return None
         self.searches -= 1
         ranked = self._ranked(ask)
@@ -98,7 +101,7 @@ class Mover:
                 return found
             if not self.situation.shapes[ask.shape].is_single:
                 break
-        self._failed.add(ask.shape)
+        self.failed[ask.shape] = True
         return None
 
     def _enough(self, ask: asking.Ask) -> bool:

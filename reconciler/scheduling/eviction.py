@@ -59,13 +59,16 @@ class Evictor:
         self.later = later
         self._pool: pools.Pool | None = None
         #: When the next claim is overdue that may not take surplus by force before.
-        self._overdue_at = math.inf
+        self.overdue_at = math.inf
         self._some_endless = any(
             holding.ends_at >= snapshots.ENDLESS and not holding.leaving
             for holding in situation.holdings
         )
         self.budget = UNITS_MAX
         self.failures: dict[object, list[tuple[int, ...]]] = {}
+        #: Numbers of what shapes have in common, by shape.
+        self._kinds: dict[int, int] = {}
+        self._numbers: dict[object, int] = {}
 
     @property
     def pool(self) -> pools.Pool:
@@ -79,7 +82,7 @@ class Evictor:
         """When the next minimum run time ends, or a claim is overdue, as far as anybody asked."""
         if not self._asked:
             return math.inf
-        return min(pools.wake_at(self.situation), self._overdue_at)
+        return min(pools.wake_at(self.situation), self.overdue_at)
 
     def may_find(self, ask: asking.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
@@ -109,17 +112,16 @@ class Evictor:
         return None
 
     def has_failed(self, ask: asking.Ask) -> bool:
-        """Whether all searches for an ask were made, for it or a smaller one, and found nobody."""
-        if not self.may_find(ask) or self.budget <= 0:
+        """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
+
+        ``find`` would find nobody then, and change nothing that is not changed here too.
+        """
+        if not self.may_find(ask):
             return True
         return all(
-            self._failed_before(self._key(ask, foreign=foreign, own=own), ask)
+            self.budget <= 0 or self._failed_before(self._key(ask, foreign=foreign, own=own), ask)
             for _, foreign, own in self._grounds(ask)
         )
-
-    def note_overdue(self, at: float) -> None:
-        """A claim that was passed over is not overdue before then."""
-        self._overdue_at = min(self._overdue_at, at)
 
     def is_forced(self, ask: asking.Ask) -> bool:
         """Whether an ask has waited long enough for its length to take surplus by force."""
@@ -170,7 +172,7 @@ class Evictor:
         at = self._forces_at(ask)
         if at <= self.situation.now or ledger.covered(ask.queue, ask.amounts):
             return True
-        self._overdue_at = min(self._overdue_at, at)
+        self.overdue_at = min(self.overdue_at, at)
         owed = any(ledger.owed(member, ask.amounts) for member in ledger.paths[ask.queue])
         return owed or self._some_endless
 
@@ -346,16 +348,20 @@ class Evictor:
 
     # Failures
 
-    def _kind(self, ask: asking.Ask) -> object:
+    def _kind(self, ask: asking.Ask) -> int:
         """What of their shapes they have in common."""
-        shape = self.situation.shapes[ask.shape]
-        group = shape.groups[0]
-        return (
-            shape.eligible.tobytes(),
-            (shape.exclusive, shape.required_level, group.required_level),
-            (group.slice_size, group.slice_level),
-            (group.devices > 0, group.share, group.share_bytes, group.profile),
-        )
+        known = self._kinds.get(ask.shape)
+        if known is None:
+            shape = self.situation.shapes[ask.shape]
+            group = shape.groups[0]
+            kind = (
+                shape.eligible.tobytes(),
+                (shape.exclusive, shape.required_level, group.required_level),
+                (group.slice_size, group.slice_level),
+                (group.devices > 0, group.share, group.share_bytes, group.profile),
+            )
+            known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))
+        return known
 
     def _size(self, ask: asking.Ask) -> tuple[int, ...]:
         group = self.situation.shapes[ask.shape].groups[0]

@@ -13,6 +13,7 @@ the lowest ratio of allocated to fair share, then to the earlier. Lines come in;
 a time.
 """
 
+import bisect
 import heapq
 import math
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ class Line:
     explicit: bool = False
     added: int = 0
     _next: Place | None = None
+    _rows: NDArray[np.intp] | None = None
 
     def head(self) -> Progress | None:
         """The next claim that may start something, or None."""
@@ -122,6 +124,25 @@ class Line:
             heapq.heappush(self.places, self._next)
             self.at += 1
             self._next = None
+
+    def following(self) -> NDArray[np.intp]:
+        """Lines that come next and of which nobody was tried yet."""
+        if self.explicit:
+            return np.empty(0, dtype=np.intp)
+        places, blocked = self.places, self.blocked
+        while places and places[0][5] >= 0 and blocked[places[0][4]]:
+            heapq.heappop(places)
+        while self.at < len(self.fresh) and blocked[self.fresh[self.at]]:
+            self.at += 1
+            self._next = None
+        end = len(self.fresh)
+        if places:
+            end = bisect.bisect_left(self.fresh, places[0], lo=self.at, key=self._place)
+        if self._rows is None:
+            self._rows = np.array(self.fresh, dtype=np.intp)
+        found = self._rows[self.at : end]
+        mask = np.frombuffer(blocked, dtype=np.bool_)
+        return found[~mask[found]]
 
     def _place(self, index: int) -> Place:
         line = self.situation.lines[index]
@@ -164,7 +185,7 @@ class Line:
         else:
             at = self.at
             self.fresh = [i for n, i in enumerate(self.fresh) if n >= at or i in again]
-            self.at, self._next = 0, None
+            self.at, self._next, self._rows = 0, None, None
         heapq.heapify(self.places)
 
     def add(self, line: int, claim: snapshots.Claim) -> None:
@@ -231,17 +252,23 @@ def overdue_at(
     return claim.submitted_at + min(wait_s, WAIT_MAX_S)
 
 
-def overdue_from(
+def overdue_between(
     situation: snapshots.Snapshot, columns: snapshots.LineColumns, lines: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """Moments before which the first claims of lines are not overdue; 0 where they may be now."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When the first claims of lines are overdue: at the earliest, and at the latest.
+
+    Columns know whole seconds only; what was submitted before second 1 may be overdue always.
+    """
     policy, since = situation.policy, columns.since[lines]
-    found = np.zeros(len(lines))
+    earliest, latest = np.zeros(len(lines)), np.zeros(len(lines))
     if not policy.overdue:
-        return found
-    least_s = np.maximum(columns.duration[lines] - 1, SHORTEST_S)
-    np.add(since, np.minimum(policy.overdue * least_s, WAIT_MAX_S), out=found, where=since > 0)
-    return found
+        return earliest, latest
+    duration = columns.duration[lines]
+    least_s = policy.overdue * np.maximum(duration - 1, SHORTEST_S)
+    most_s = policy.overdue * np.maximum(duration, SHORTEST_S)
+    np.add(since, np.minimum(least_s, WAIT_MAX_S), out=earliest, where=since > 0)
+    np.add(since + 1, np.minimum(most_s, WAIT_MAX_S), out=latest)
+    return earliest, latest
 
 
 def pressing_of(
@@ -379,6 +406,18 @@ class Tree:
             ledger.dominant_share(queue, asked),
             ledger.dominant_share(queue),
             queue,
+        )
+
+    def stays(self, queue: int, before: Vector, asked: Vector) -> bool:
+        """Whether a queue whose turn it is keeps it when it asks for something else than before.
+
+        Nothing else has changed; ``False`` may be wrong.
+        """
+        if all(now <= then for now, then in zip(asked, before, strict=True)):
+            return True
+        return all(
+            self.key(member, asked) <= self.key(member, before)
+            for member in self.ledger.paths[queue]
         )
 
     def _top(self, parent: int) -> int | None:

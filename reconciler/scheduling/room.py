@@ -164,7 +164,7 @@ class Room:
             plan = self._planner.element(shape, within)
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
-        if plan is None and within is None and not self._needs_company(shape):
+        if plan is None and within is None and not self.needs_company(shape):
             self._has_none(shape)
         return plan
 
@@ -211,7 +211,7 @@ class Room:
         values = ranking.values.get(index.of_node[node], ())
         return Plan((Part(0, 0, 1, node, values),))
 
-    def _needs_company(self, shape: int) -> bool:
+    def needs_company(self, shape: int) -> bool:
         """Whether a start of other work may make room for it."""
         return any(not a.apart and not a.weight for a in self.situation.shapes[shape].affinities)
 

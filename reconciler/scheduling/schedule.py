@@ -21,6 +21,7 @@ from reconciler.scheduling import (
     keeping,
     lines,
     order,
+    passing,
     telling,
     ways,
     windows,
@@ -64,7 +65,7 @@ class Cycle(ways.Ways):
         #: After so many starts what is ahead is looked at, and again after as many.
         self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
         self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
-        self.peers = blocking.Peers(self.blocked, self.prospects)
+        self.passing = passing.Passing(self)
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
         self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
@@ -95,7 +96,7 @@ class Cycle(ways.Ways):
         again &= ~np.isin(self.columns.queue, list(risen))
         indexes = np.flatnonzero(again)
         self.blocked.restore(indexes)
-        self.peers.restored()
+        self.passing.forget()
         members: dict[int, list[int]] = {}
         for index, queue in zip(
             indexes.tolist(), self.columns.queue[indexes].tolist(), strict=True
@@ -190,9 +191,6 @@ class Cycle(ways.Ways):
 
     def _turn(self, queue: int) -> None:
         ask = self.asks[queue]
-        if ask is not None and not ask.missing and self.blocked.flags[ask.progress.line]:
-            self._put(queue)  # passed over since: what comes after it may have to wait for others
-            return
         if ask is None or ask.missing:
             # Others' turns may have changed what it stands before.
             progress = self.queues[queue].head()
@@ -200,6 +198,9 @@ class Cycle(ways.Ways):
                 self._put(queue)
                 return
             ask = self.ask_of(progress)
+        if not self.one_by_one and self.passing.is_idle(ask):
+            self._idle(ask)
+            return
         kept = not ask.missing and self.calendar.cancel(ask.job)
         cause = self.gate(ask)
         if cause is None:
@@ -215,6 +216,15 @@ class Cycle(ways.Ways):
             return
         self._blocked(ask, cause)
         self._put(queue)
+
+    def _idle(self, ask: asking.Ask) -> None:
+        """A turn that comes to nothing, with those of the same queue that follow at once."""
+        cause = explain.Cause("room", ahead=bool(self.takers))
+        self._block(ask.progress.line, cause)
+        self.blocked.put_all(self.passing.following(ask), cause)
+        if self.situation.policy.backfill != "none":
+            self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
+        self._put(ask.queue)
 
     def _settles(self, ask: asking.Ask) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""
@@ -243,8 +253,11 @@ class Cycle(ways.Ways):
         return self.calendar.void(lambda r: self.ledger.covered(r.ask.queue, r.ask.amounts))
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
-        """Note why a claim waits; where the same holds for its whole line, pass over the line."""
+        """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
+        if cause.kind == "room" and not self.one_by_one:
+            self.passing.note(ask)
+            self.passing.note_searched(ask)
         if ask.missing:
             self.causes[ask.job, True] = cause
             self.queues[ask.queue].skip()
@@ -257,37 +270,6 @@ class Cycle(ways.Ways):
                 self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
         else:
             self._block(progress.line, cause)
-            if cause.kind == "room":
-                self._pass_over(ask, cause)
-
-    def _pass_over(self, ask: asking.Ask, cause: explain.Cause) -> None:
-        """There is no room for this shape, nor for larger ones: pass over all who need no turn.
-
-        Larger ones only where nothing could be moved for them, and no reservation is in the way.
-        """
-        if self.one_by_one:
-            return
-        calendar, index = self.calendar, ask.progress.line
-        plain = not calendar.reservations and not self.mover.may_move()
-        if plain:
-            no_less = self.now.no_less(ask.shape)
-        else:
-            no_less = np.zeros(len(self.least), dtype=np.bool_)
-            no_less[ask.shape] = True
-        reserved_in = self.reserved_in
-        decided = (
-            plain,
-            len(self.takers),
-            len(self.evictions),
-            len(calendar.reservations),
-            len(reserved_in),
-        )
-        self.peers.pass_over(no_less, cause, decided=decided, reserved_in=reserved_in)
-        waits = self.situation.policy.backfill != "none" and calendar.has_moments()
-        if plain and not waits and not ask.firm and self.evictor.has_failed(ask):
-            forced = self.evictor.is_forced(ask)
-            due = self.peers.pass_over_own(index, no_less, cause, forced=forced)
-            self.evictor.note_overdue(due)
 
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.blocked.put(index, cause)

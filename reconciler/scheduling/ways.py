@@ -55,7 +55,7 @@ class Ways:
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
         self.calendar = backfill.Calendar(situation, self.now, self.later)
-        self.prospects = blocking.Prospects(situation, self.ledger, self.calendar, self.columns)
+        self.prospects = blocking.Prospects(situation, self.ledger)
         self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
         self.mover = consolidation.Mover(situation, self.later)
         self.placements: list[Placement] = []

@@ -31,6 +31,7 @@ from reconciler.scheduling.snapshot import (
     Shape,
     Snapshot,
     Strategy,
+    Window,
 )
 
 GIB = 2**30
@@ -134,6 +135,7 @@ class Situation:
         self._made: list[Shape] = []
         self.lines: tuple[Line, ...] = ()
         self.kept: tuple[Kept, ...] = ()
+        self.windows: tuple[Window, ...] = ()
 
     def __repr__(self) -> str:
         lines = [*self.nodes, *self.queue_list, *self.jobs.values(), *self.held]
@@ -256,6 +258,20 @@ class Situation:
             self.held.append(Held(name, 0, tuple(held), leaving, leaving_for, since=-cost_s))
         return self
 
+    def window(
+        self,
+        name: str,
+        starts_at: float,
+        ends_at: float,
+        nodes: list[bool],
+        *,
+        maintenance: bool = False,
+    ) -> Situation:
+        """Reserve nodes for a time."""
+        mask = np.array(nodes, dtype=np.bool_)
+        self.windows += (Window(name, starts_at, ends_at, mask, maintenance),)
+        return self
+
     def free_devices(self, node: int) -> tuple[int, ...]:
         """Indexes of the GPUs of a node that nobody has."""
         taken = {d for h in self.held for t in h.tasks if t.node == node for d in t.devices}
@@ -315,6 +331,7 @@ class Situation:
             policy=self.policy,
             turn=self.turn,
             kept=self.kept,
+            windows=self.windows,
         )
 
     def _claims(self, job: Job) -> list[Claim]:

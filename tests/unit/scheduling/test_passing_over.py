@@ -1,4 +1,4 @@
-"""Lines that are passed over with another lose nothing that a turn of their own would bring."""
+"""Lines whose turns are told in advance lose nothing that a whole turn would bring."""
 
 import dataclasses
 import math
@@ -9,18 +9,11 @@ import numpy as np
 import pytest
 
 from reconciler.scheduling import schedule as scheduler
-from reconciler.scheduling import windows
-from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Snapshot
+from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import GIB, Situation, amounts, evicted
 
 HOUR_S = 3600.0
 Backfill = Literal["none", "easy", "conservative"]
-
-
-def one_by_one(situation: Snapshot) -> Decisions:
-    """The same where every line has its turn."""
-    return scheduler.Cycle(windows.within(situation), one_by_one=True).run()
 
 
 def borrowed(backfill: Backfill, cpu: int, memory: int) -> Situation:
@@ -53,7 +46,12 @@ def test_a_guarantee_is_kept_behind_a_smaller_job_that_asks_for_nothing_of_it(
     s.job("owed", "a", cpu=2, memory=2, submitted_at=9.0, time_limit_s=10 * HOUR_S)
     situation = s.snapshot()
     decisions = scheduler.schedule(situation)
-    assert evicted(decisions) == evicted(one_by_one(situation)) == [("hog", "owed")]
+    assert evicted(decisions) == evicted(drawn.one_by_one(situation)) == [("hog", "owed")]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_drawn_stories_go_the_way_in_which_every_line_has_its_turn(seed: int) -> None:
+    assert drawn.differing(seed) == (3, [])
 
 
 def many(queues: int) -> scheduler.Cycle:

@@ -10,12 +10,10 @@ import sys
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.model.reasons import ReasonCode
 from reconciler.scheduling import schedule as scheduler
-from reconciler.scheduling import windows
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
-from tests.unit.scheduling import situations
+from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, amounts
 
 EXAMPLES = settings(
@@ -203,28 +201,12 @@ def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: ran
 
 @EXAMPLES
 @given(clusters())
-def test_lines_passed_over_together_would_have_found_the_same(s: Situation) -> None:
+def test_turns_that_are_told_in_advance_would_have_come_to_the_same(s: Situation) -> None:
     for _ in range(3):
         situation = s.snapshot()
-        fast = scheduler.schedule(situation)
-        slow = scheduler.Cycle(windows.within(situation), one_by_one=True).run()
-        assert fast.placements == slow.placements
-        assert fast.evictions == slow.evictions
-        assert fast.promised == slow.promised
-        assert fast.kept == slow.kept
-        assert fast.estimates == slow.estimates
-        assert codes(situation, fast) == codes(situation, slow)
-        s.apply(fast)
-
-
-def codes(situation: Snapshot, decisions: Decisions) -> dict[str, list[ReasonCode]]:
-    """Reason codes of each claim that has any."""
-    found = {}
-    for line, key in zip(situation.lines, decisions.reason_of_line, strict=True):
-        for claim in line.claims:
-            chosen = decisions.reason_of.get(claim.job, key)
-            found[claim.job] = [reason.code for reason in decisions.reasons.get(chosen, ())]
-    return found
+        decisions = scheduler.schedule(situation)
+        assert decisions == drawn.one_by_one(situation)
+        s.apply(decisions)
 
 
 @EXAMPLES

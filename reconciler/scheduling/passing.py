@@ -1,0 +1,322 @@
+"""Turns that would come to nothing: they are told from what failed before, and cost next to none.
+
+Of ten thousand lines that wait most ask for what nobody has room for. What a turn would find out is
+then known: there is no room for the shape, because room only shrinks in a cycle; nothing comes free
+for it, because nobody was told to leave since that was last looked at; and nobody could be evicted,
+because the queue may take from nobody, or a search for no more has failed and is remembered. A line
+of which all this holds when its turn comes has an *idle* turn: it is blocked, and nothing else
+happens. It is never skipped ahead of its turn, because queues take turns by what their next claim
+asks for. Turns come in from ``schedule``; whether they are idle, and which lines after them in the
+same queue have idle turns before anybody else's, go out. Decisions are the same without all this.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    blocking,
+    consolidation,
+    eviction,
+    explain,
+    order,
+)
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Eviction
+from reconciler.scheduling.room import Room
+from reconciler.scheduling.snapshot import Mask
+
+#: Nothing is known yet of what comes free.
+NEVER = -1
+#: So many lines are looked at before all that follow.
+GLANCE = 32
+
+
+class Turns(Protocol):
+    """What is read of a cycle."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    columns: snapshots.LineColumns
+    now: Room
+    later: Room
+    calendar: backfill.Calendar
+    prospects: blocking.Prospects
+    evictor: eviction.Evictor
+    mover: consolidation.Mover
+    evictions: list[Eviction]
+    blocked: blocking.Blocked
+    queues: list[order.Line]
+    tree: order.Tree
+    reserved_in: dict[int, int]
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """What forbids a start."""
+
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
+        """What a claim asks for next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Lines by a column, each group in the order of the lines."""
+
+    order: NDArray[np.intp]
+    starts: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, column: NDArray[np.int64], groups: int) -> "Grouping":
+        """Group by the values of a column, which are below ``groups``."""
+        order = np.argsort(column, kind="stable")
+        return cls(order, np.searchsorted(column[order], np.arange(groups + 1)))
+
+    def members(self, group: int) -> NDArray[np.intp]:
+        """Lines of one group."""
+        return self.order[self.starts[group] : self.starts[group + 1]]
+
+
+class Passing:
+    """What is known of turns to come.
+
+    Attributes:
+        full: (s,) shapes for which there is no room now, nor will be in this cycle.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        situation, columns = turns.situation, turns.columns
+        shapes = len(situation.shapes)
+        self.full = np.zeros(shapes, dtype=np.bool_)
+        #: When it was last seen that nothing comes free for a shape either, and for what length.
+        self._none_coming = np.full(shapes, NEVER, dtype=np.int64)
+        self._length_s = np.zeros(shapes)
+        #: Lines that always have turns of their own.
+        self._own: Mask = columns.special | ~columns.preemptible
+        preempt, lowest = situation.policy.preempt, turns.prospects.lowest
+        self._preempts: Mask = (
+            lowest[columns.queue] < columns.priority
+            if preempt
+            else np.zeros(len(columns.queue), dtype=np.bool_)
+        )
+        #: Lines for which a search for victims is known to fail, and as of when in each queue.
+        self._failed = np.zeros(len(columns.queue), dtype=np.bool_)
+        self._failed_at: dict[int, object] = {}
+        self._by_queue: Grouping | None = None
+        self._devices = np.array(
+            [any(group.devices for group in shape.groups) for shape in situation.shapes],
+            dtype=np.bool_,
+        )
+
+    # What turns found out
+
+    def note(self, ask: asking.Ask) -> None:
+        """A turn found no room: none for its shape, nor for larger ones."""
+        turns = self.turns
+        if ask.missing or turns.now.needs_company(ask.shape) or ask.fits(turns.now):
+            return
+        if self.full[ask.shape] and not self._may_come(ask.shape, ask.line.duration_s):
+            return
+        no_less = turns.now.no_less(ask.shape)
+        self.full |= no_less
+        # What comes free beside reservations depends on how long it is asked for.
+        length_s = 0.0
+        if turns.calendar.reservations:
+            no_less = np.zeros(len(self.full), dtype=np.bool_)
+            no_less[ask.shape] = True
+            length_s = ask.line.duration_s
+        at = self._changes()
+        self._length_s[no_less & (self._none_coming != at)] = length_s
+        self._length_s[no_less] = np.minimum(self._length_s[no_less], length_s)
+        self._none_coming[no_less] = at
+
+    def _changes(self) -> int:
+        """Grows whenever something may come free that did not before."""
+        return len(self.turns.evictions) + self.turns.calendar.given_up
+
+    def _may_come(self, shape: int, duration_s: float) -> bool:
+        """Whether room may come free for a shape."""
+        if self.turns.later is self.turns.now:
+            return False
+        known = self._none_coming[shape] == self._changes()
+        return bool(not known or duration_s < self._length_s[shape])
+
+    def note_searched(self, ask: asking.Ask) -> None:
+        """No victims were found: none will be for lines of the queue that ask for no less."""
+        turns, columns = self.turns, self.turns.columns
+        evictor = turns.evictor
+        if ask.missing or ask.firm or not evictor.may_find(ask) or not evictor.has_failed(ask):
+            return
+        if self._by_queue is None:
+            self._by_queue = Grouping.of(columns.queue, len(turns.ledger.paths))
+        queue, line = ask.queue, ask.progress.line
+        members = self._by_queue.members(queue)
+        at = self._standing(queue)
+        if self._failed_at.get(queue) != at:
+            self._failed_at[queue] = at
+            self._failed[members] = False
+        shape = columns.shape[members]
+        alike = turns.now.no_less(ask.shape)[shape] & ~turns.blocked.mask[members]
+        alike &= ~self._own[members] & (columns.priority[members] == columns.priority[line])
+        alike &= (self._devices[shape] == self._devices[ask.shape]) & (columns.claims[members] > 0)
+        found = members[alike]
+        found = found[self._measured_alike(ask, columns.shape[found])]
+        earliest, latest = order.overdue_between(turns.situation, columns, found)
+        now = turns.situation.now
+        self._failed[found[latest <= now if evictor.is_forced(ask) else earliest > now]] = True
+
+    def _measured_alike(self, ask: asking.Ask, shapes: NDArray[np.int64]) -> Mask:
+        """(n,) whether the same of what shapes ask for is measured by guarantees."""
+        prospects = self.turns.prospects
+        measured = prospects.rationed[prospects.paths[ask.queue]].any(axis=0)
+        mine, others = prospects.least[ask.shape] > 0, prospects.least[shapes] > 0
+        found: Mask = ((others == mine) | ~measured).all(axis=1)
+        return found
+
+    def _standing(self, queue: int) -> object:
+        """Changes when searches of a queue that failed might find somebody."""
+        ledger = self.turns.ledger
+        path = ledger.paths[queue]
+        return (len(self.turns.evictions), *(tuple(ledger.charged[member]) for member in path))
+
+    def forget(self) -> None:
+        """Searches that failed are made again."""
+        self._failed_at.clear()
+
+    # Whether turns are idle
+
+    def is_idle(self, ask: asking.Ask) -> bool:
+        """Whether a turn would find nothing but that there is no room."""
+        turns, progress = self.turns, ask.progress
+        if ask.missing or not self.full[ask.shape] or self._own[progress.line]:
+            return False
+        if progress.started or progress.promised or self._may_reserve(ask.queue):
+            return False
+        if self._may_come(ask.shape, ask.line.duration_s):
+            return False
+        policy = turns.situation.policy
+        if policy.consolidate and turns.mover.may_find(ask):
+            return False
+        if any(r.ask.job == ask.job for r in turns.calendar.reservations):
+            return False
+        if turns.gate(ask) is not None:
+            return False
+        return not (policy.reclaim or policy.preempt) or turns.evictor.has_failed(ask)
+
+    def _may_reserve(self, queue: int) -> bool:
+        """Whether a line of a queue may get a reservation."""
+        turns = self.turns
+        backfill = turns.situation.policy.backfill
+        if backfill == "none" or not turns.calendar.has_moments():
+            return False
+        return backfill == "conservative" or queue not in turns.reserved_in
+
+    def following(self, ask: asking.Ask) -> NDArray[np.intp]:
+        """Lines whose idle turns come next, right after one of the same queue."""
+        turns = self.turns
+        if turns.ledger.lends or self._may_reserve(ask.queue):
+            return np.empty(0, dtype=np.intp)
+        lines = turns.queues[ask.queue].following()
+        lines = lines[: self._hopeless(lines[:GLANCE])] if lines.size else lines
+        if lines.size == GLANCE:
+            lines = turns.queues[ask.queue].following()
+            lines = lines[: self._hopeless(lines)]
+        if not lines.size:
+            return lines
+        gone, searched = self._cannot_evict(ask.queue, lines)
+        lines = lines[: _leading(gone)]
+        lines = lines[: self._unchanged(ask.queue, lines)]
+        lines = lines[: self._staying(ask, lines)]
+        self._note_overdue(lines[searched[: len(lines)]])
+        return lines
+
+    def _hopeless(self, lines: NDArray[np.intp]) -> int:
+        """How many of the first lines have no room, nor get any that comes free."""
+        turns, shape = self.turns, self.turns.columns.shape[lines]
+        none: Mask = self.full[shape] & ~self._own[lines]
+        if turns.later is not turns.now:
+            none &= self._none_coming[shape] == self._changes()
+        if turns.mover.may_move():
+            none &= turns.mover.failed[shape]
+        return _leading(none)
+
+    def _cannot_evict(self, queue: int, lines: NDArray[np.intp]) -> tuple[Mask, Mask]:
+        """(n,) whether no limit stops lines of a queue, and they can evict nobody.
+
+        And whether that was searched for: they may force others to give way once overdue.
+        """
+        turns, prospects = self.turns, self.turns.prospects
+        asked = prospects.least[turns.columns.shape[lines]]
+        owner = np.full(len(lines), queue)
+        might = self._preempts[lines]
+        if turns.situation.policy.reclaim:
+            might = might | prospects.reclaiming(asked, owner)
+        searched = might
+        if might.any() and self._failed_at.get(queue) == self._standing(queue):
+            might = might & ~self._failed[lines]
+        return ~(might | prospects.gated(asked, owner)), searched
+
+    def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
+        """For how many of the first lines nothing was done yet, though something might be."""
+        turns = self.turns
+        situation, progress = turns.situation, turns.queues[queue].progress
+        beside = turns.later is not turns.now and bool(turns.calendar.reservations)
+        for number, index in enumerate(lines.tolist()):
+            line = situation.lines[index]
+            first = line.claims[0]
+            if first.startable <= 0 or not first.elements or (index, 0) in progress:
+                return number
+            if beside and line.duration_s < self._length_s[line.shape]:
+                return number
+        return len(lines)
+
+    def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
+        """During how many of the next turns their queue stays the one whose turn it is."""
+        if not lines.size:
+            return 0
+        turns = self.turns
+        asked = turns.prospects.least[turns.columns.shape[lines]]
+        # What asks for no more of anything comes no later, and of the largest the same holds.
+        most = np.maximum.accumulate(asked, axis=0)
+        low, high = 0, len(lines)
+        if turns.tree.stays(ask.queue, ask.amounts, _vector(most[-1])):
+            return high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if turns.tree.stays(ask.queue, ask.amounts, _vector(most[middle - 1])):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _note_overdue(self, lines: NDArray[np.intp]) -> None:
+        """Ask after the line that is overdue first, as its turn would: the cycle wakes for it."""
+        turns = self.turns
+        situation, evictor = turns.situation, turns.evictor
+        if not lines.size or not situation.policy.overdue:
+            return
+        due, latest = order.overdue_between(situation, turns.columns, lines)
+        later = latest > situation.now
+        lines, due = lines[later], due[later]
+        for number in np.argsort(due, kind="stable").tolist():
+            if due[number] >= evictor.overdue_at:
+                return
+            index = int(lines[number])
+            progress = order.Progress(index, situation.lines[index].claims[0])
+            evictor.has_failed(turns.ask_of(progress))
+
+
+def _leading(mask: Mask) -> int:
+    """How many entries hold before the first that does not."""
+    if not mask.size:
+        return 0
+    first = int(mask.argmin())
+    return len(mask) if mask[first] else first
+
+
+def _vector(row: NDArray[np.int64]) -> snapshots.Vector:
+    return (int(row[0]), int(row[1]), int(row[2]))
