@@ -94,9 +94,8 @@ class Evictor:
 
     def find(self, ask: asking.Ask) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
-        if self.ledger.over_limit(ask.queue, ask.amounts, settled=True) and not (
-            self.situation.policy.preempt and self._has_lower(ask)
-        ):
+        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
+        if excess is not None and not self._relieves(ask, excess):
             return None
         for ground, foreign, own in self._grounds(ask):
             key = self._key(ask, foreign=foreign, own=own)
@@ -110,6 +109,16 @@ class Evictor:
                 return found
             self._remember(key, ask)
         return None
+
+    def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
+        """Whether somebody could leave under the limit that an ask would exceed.
+
+        Its own queue's lower priorities might, and for the limit of a queue above, who is below it.
+        """
+        policy, paths = self.situation.policy, self.ledger.paths
+        if policy.preempt and self._has_lower(ask):
+            return True
+        return policy.reclaim and any(excess.queue in paths[loser] for loser in self._losers(ask))
 
     def has_failed(self, ask: asking.Ask) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
@@ -331,7 +340,7 @@ class Evictor:
     def may_start(
         self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Vector = ledgers.NOTHING
     ) -> bool:
-        """Whether limits and shares let the ask start once units of some queues have left.
+        """Whether limits, lenders and shares let the ask start once units of some queues have left.
 
         ``freed``: what units of its own queue had, where nobody else loses anything.
         """
@@ -339,6 +348,8 @@ class Evictor:
         if ledger.over_limit(ask.queue, ask.amounts, settled=True):
             return False
         if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
+            return False
+        if ledger.over_lending(ask.queue, ask.amounts):
             return False
         if freed != ledgers.NOTHING and not ledger.grows_within_share(
             ask.queue, ask.amounts, freed

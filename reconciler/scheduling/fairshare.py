@@ -171,32 +171,32 @@ def shares(
     count = len(queues.names)
     owed = guarantees(queues)
     parents = queues.parent.tolist()
-    children: dict[int, list[int]] = {}
-    for queue in range(count):
-        children.setdefault(parents[queue], []).append(queue)
+    children = children_of(parents)
     found = [[snapshots.UNLIMITED] * 3 for _ in range(count)]
     rationed, limit = queues.rationed.tolist(), queues.limit.tolist()
-    lending, weights = queues.lending.tolist(), queues.weight.tolist()
-    priority, usage = queues.priority.tolist(), queues.usage.tolist()
+    weights, priority = queues.weight.tolist(), queues.priority.tolist()
+    usage = queues.usage.tolist()
     for resource in RESOURCES:
         if not any(row[resource] for row in rationed):
             continue
+        asked = [min(limit[queue][resource], demand[queue][resource]) for queue in range(count)]
+        idle = _kept_back(queues, asked, resource, children)
         pending = [(-1, capacity[resource])]
         for _ in range(count + 1):
             if not pending:
                 break
             parent, total = pending.pop()
-            members = children.get(parent, [])
+            members = children[parent]
             if not members:
                 continue
             siblings = [
                 Sibling(
                     guaranteed=owed[queue][resource],
-                    demand=min(limit[queue][resource], demand[queue][resource]),
+                    demand=asked[queue],
                     weight=weights[queue],
                     priority=priority[queue],
                     usage=usage[queue],
-                    withheld=max(0, min(owed[queue][resource], total) - lending[queue][resource]),
+                    withheld=min(owed[queue][resource], asked[queue]) + min(idle[queue], total),
                     unit=units[queue] if resource == GPU else 1,
                     step=snapshots.WHOLE if resource == GPU else 1,
                 )
@@ -207,6 +207,31 @@ def shares(
                 if rationed[queue][resource]:
                     found[queue][resource] = share
                     pending.append((queue, share))
-                else:
-                    pending.append((queue, total))
+                else:  # it is measured by nothing, but what is below it can't pass its limit
+                    pending.append((queue, min(total, limit[queue][resource])))
     return [(row[0], row[1], row[2]) for row in found]
+
+
+def children_of(parents: Sequence[int]) -> dict[int, list[int]]:
+    """Queues directly below each queue; those without a parent are below -1."""
+    found: dict[int, list[int]] = {queue: [] for queue in range(-1, len(parents))}
+    for queue, parent in enumerate(parents):
+        found[parent].append(queue)
+    return found
+
+
+def _kept_back(
+    queues: snapshots.QueueColumns,
+    asked: Sequence[int],
+    resource: int,
+    children: dict[int, list[int]],
+) -> list[int]:
+    """What each queue, or those below it, keep from others though nobody there asks for it."""
+    lending = queues.lending[:, resource].tolist()
+    if min(lending, default=snapshots.UNLIMITED) >= snapshots.UNLIMITED:
+        return [0] * len(lending)
+    owed = queues.guaranteed[:, resource].tolist()
+    found = [max(0, o - lent - a) for o, lent, a in zip(owed, lending, asked, strict=True)]
+    for queue in range(len(found) - 1, -1, -1):  # parents stand before their children
+        found[queue] = max(found[queue], sum(found[child] for child in children[queue]))
+    return found

@@ -80,6 +80,8 @@ class Ledger:
         queues = situation.queues
         self.parents = [int(parent) for parent in queues.parent]
         self.paths = _paths(self.parents)
+        #: Queues directly below each; those without a parent are below -1.
+        self.children = fairshare.children_of(self.parents)
         self.guaranteed = fairshare.guarantees(queues)
         self.limit = _vectors(queues.limit)
         #: Of each path the queues that have a limit at all.
@@ -214,35 +216,46 @@ class Ledger:
         return None
 
     def over_lending(self, queue: int, asked: Vector) -> Excess | None:
-        """What others keep back of their idle guarantees, where a start would need it."""
+        """What others keep back of their idle guarantees, where a start would need it.
+
+        A start that the guarantee of the queue, or of one above it, covers needs nobody's. What is
+        asked for beyond that has to fit beside what all others have or keep back.
+        """
         if not self.lends:
             return None
-        for level, member in enumerate(self.paths[queue]):
-            for resource in RESOURCES:
-                if not asked[resource] or not self.rationed[member][resource]:
-                    continue
-                if (
-                    self.used(member, resource) + asked[resource]
-                    <= self.guaranteed[member][resource]
-                ):
-                    return None
-            above = self.paths[queue][level + 1] if level + 1 < len(self.paths[queue]) else -1
-            for resource in RESOURCES:
-                if not asked[resource]:
-                    continue
-                whole = self.capacity[resource] if above < 0 else self.guaranteed[above][resource]
-                kept = sum(
-                    max(self.used(other, resource), self._withheld(other, resource))
-                    for other, parent in enumerate(self.parents)
-                    if parent == above and other != member
-                )
-                used = self.used(member, resource)
-                if used + asked[resource] + kept > whole:
-                    return Excess(member, resource, whole - kept, used, asked[resource])
+        for resource in RESOURCES:
+            if not asked[resource]:
+                continue
+            used, kept = self.used(queue, resource), 0
+            need = used + asked[resource]
+            for member, above in zip(self.paths[queue], (*self.paths[queue][1:], -1), strict=True):
+                bound = self.guaranteed[member][resource]
+                if self.rationed[member][resource] and need <= bound:
+                    break
+                for other in self.children[above]:
+                    if other != member:
+                        idle = self._kept_back(other, resource)
+                        kept += idle
+                        need += idle + self.used(other, resource)
+                need += self._direct(above, resource)
+            else:
+                if kept and need > self.capacity[resource]:
+                    bound = self.capacity[resource] - (need - used - asked[resource])
+                    return Excess(queue, resource, bound, used, asked[resource])
         return None
 
-    def _withheld(self, queue: int, resource: int) -> int:
-        return max(0, self.guaranteed[queue][resource] - self.lending[queue][resource])
+    def _kept_back(self, queue: int, resource: int) -> int:
+        """What a queue and those below it neither use nor lend."""
+        withheld = self.guaranteed[queue][resource] - self.lending[queue][resource]
+        own = min(withheld, self.capacity[resource]) - self.used(queue, resource)
+        return max(0, own, sum(self._kept_back(c, resource) for c in self.children[queue]))
+
+    def _direct(self, queue: int, resource: int) -> int:
+        """What a queue's own work uses, without that of queues below it."""
+        if queue < 0:
+            return 0
+        below = sum(self.used(child, resource) for child in self.children[queue])
+        return self.used(queue, resource) - below
 
     def startable(self, queue: int, asked: Vector, *, firm: bool) -> int:
         """How many elements may start before a limit, or a guarantee for firm work, is reached."""
