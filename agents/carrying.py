@@ -15,6 +15,7 @@ import msgspec
 
 from agents import (
     cores,
+    cutting,
     datacache,
     gates,
     hosts,
@@ -92,6 +93,8 @@ class Carrier:
         self.stager = staging.Stager(place.root, cache, self._vault)
         #: Looks at volumes before tasks start; None: nobody does.
         self.volumes: volumes.Volumes | None = None
+        #: Gives out MIG instances; None: nobody does.
+        self.cutter: cutting.Cutter | None = None
         self._fetching: set[str] = set()
         self._daemons = mps.Daemons(Path(place.root))
         self._ready: dict[str, dict[str, Any]] = {}
@@ -111,10 +114,13 @@ class Carrier:
             path=facts.get("path", ""),
         )
         self.place = msgspec.structs.replace(self.place, holding=holding)
-        self._daemons.keep(
-            {one["id"] for one in hello.get("records", ()) if one["state"] != AttemptState.ENDED}
-        )
+        alive = {
+            one["id"] for one in hello.get("records", ()) if one["state"] != AttemptState.ENDED
+        }
+        self._daemons.keep(alive)
         self.stager.cache.keep({one["id"] for one in hello.get("records", ())})
+        if self.cutter is not None:
+            self.cutter.keep(alive)
         self._takes_spares = bool(hello.get("spares"))
         self._cores = None
         if self._settings.pin_cpus and "cpuset" in enforces:
@@ -138,6 +144,8 @@ class Carrier:
             if self._cores is not None:
                 self._cores.give_back(report.id)
             self._daemons.leave(report.id)
+            if self.cutter is not None:
+                self.cutter.leave(report.id)
             if self.gate is not None and report.started_at is not None:
                 self.gate.leave()
 
@@ -362,11 +370,15 @@ class Carrier:
         if self._cores is not None and template.cpu_milli:
             cpus = self._cores.take(assignment.attempt, template.cpu_milli, self._near(step))
         try:
-            order = tasks.order_for(assignment, template, self.place, cpus, kept)
-        except tasks.UnfitError as problem:
+            parts = self.cutter.allot(assignment) if self.cutter is not None else ()
+            given = tasks.Given(cpus, kept, parts)
+            order = tasks.order_for(assignment, template, self.place, given)
+        except (tasks.UnfitError, cutting.NotReadyError) as problem:
             if self._cores is not None:
                 self._cores.give_back(assignment.attempt)
-            return refusal(assignment.attempt, EndReason.START_FAILED, str(problem))
+            lacks = isinstance(problem, cutting.NotReadyError)
+            reason = EndReason.CHECK_FAILED if lacks else EndReason.START_FAILED
+            return refusal(assignment.attempt, reason, str(problem))
         if order["user"] is None and self._takes_spares:
             order["spare"] = self._spares.take()
         return order

@@ -171,13 +171,24 @@ def gpus(sample: samples.Sample | None, top: Path) -> Iterator[Finding]:
         if device.state != devices.OK:
             yield Finding(name, FAILED, f"{device.state}: {device.message}", "reset or replace it")
         elif device.mig_enabled:
-            yield Finding(name, NOTE, f"{what}, {len(device.mig)} MIG instances",
-                          "MIG is not scheduled yet: switch it off to offer the GPU")  # fmt: skip
+            yield Finding(name, OK, f"{what}, {len(device.mig)} MIG instances")
         else:
             yield Finding(name, OK, what)
+    yield _mig(sample)
     if not any((top / place).is_dir() and any((top / place).iterdir()) for place in CDI_FOLDERS):
         do = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes one"
         yield Finding("cdi", NOTE, "no description of GPUs for containers", do)
+
+
+def _mig(sample: samples.Sample) -> Finding:
+    """Whether GPUs could be cut as a pool declares."""
+    able = [device for device in sample.devices if device.mig_able]
+    if not able:
+        return Finding("mig", NOTE, "no GPU here has it", "keep `mig` out of this node's pool")
+    found = f"{len(able)} of {len(sample.devices)} GPUs can be cut in instances"
+    if os.geteuid() != 0:
+        return Finding("mig", NOTE, found, "start the agent as root: nobody else may cut them")
+    return Finding("mig", OK, f"{found}; {NOT_EXERCISED}")
 
 
 def _nvidia_on_bus(top: Path) -> Iterator[str]:

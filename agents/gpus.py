@@ -296,4 +296,5 @@ def _usage(device: samples.DeviceReading, at: float, number: int) -> devices.Gpu
         remapped_rows=None if remapped is None else remapped[:2],
         row_remap_pending=None if remapped is None else remapped[2],
         row_remap_failed=None if remapped is None else remapped[3],
+        instances=device.instances,
     )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import gpus, hosts, owners, processes, samples
+from agents import cutting, gpus, hosts, owners, processes, samples
 from agents.settings import Settings
 from reconciler.model import devices, records
 
@@ -31,17 +31,24 @@ class Source(Protocol):
     def sample(self, *, usage: bool) -> samples.Sample:
         """A sample, in a bounded time."""
 
+    def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
+        """Change the MIG layout of a device, in a bounded time."""
+
     def close(self) -> None:
         """Let go of the driver."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a look found. ``gpus`` by number; ``foreign`` are processes that are no task's."""
+    """What a look found. ``gpus`` by number; ``foreign`` are processes that are no task's.
+
+    ``again``: a device was changed since, and is to be looked at.
+    """
 
     gpus: tuple[records.Gpu, ...]
     driver: devices.GpuDriver
     foreign: tuple[devices.GpuProcess, ...] = ()
     usage: tuple[devices.GpuUsage, ...] = ()
+    again: bool = False
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -63,7 +70,9 @@ class Watch:
         boot_id: str,
         source: Source,
         settings: Settings,
+        cutter: cutting.Cutter | None = None,
     ) -> None:
+        self._cutter = cutter
         self._root = root
         self._boot_id = boot_id
         self._source = source
@@ -79,6 +88,9 @@ class Watch:
         sample = gpus.chosen(self._source.sample(usage=self._usage), self._chosen)
         known = gpus.merge(self.known, sample, hosts.numa_of_pci)
         known = gpus.only(known, self._chosen)
+        again = False
+        if self._cutter is not None and sample.driver == devices.OK:
+            known, again = self._cutter.turn(sample, known, self._source)
         if known != self.known:
             self._save(known)
         self.known = known
@@ -100,9 +112,11 @@ class Watch:
         self._xids = gpus.count_events(self._xids, sample.events)
         foreign = gpus.told(self._seen)
         if not self._usage:
-            return Look(known, driver, foreign)
+            return Look(known, driver, foreign, again=again)
         found = gpus.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
-        return Look(known, driver, foreign, found)
+        if self._cutter is not None:
+            found = self._cutter.with_attempts(found)
+        return Look(known, driver, foreign, found, again)
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -142,6 +156,8 @@ class Watcher:
         self._take = take
         self._leaving = leaving
         self._first = threading.Event()
+        #: There is something to look for before the next look is due.
+        self.hurry = threading.Event()
         self._taking = threading.Lock()
         if watch.known:
             note = "not asked since the agent started"
@@ -154,7 +170,9 @@ class Watcher:
         with self._taking:
             self._take(look)
             self._first.set()
-        self._leaving.wait(ABSENT_EVERY_S if look.driver.state == "absent" else self._every_s)
+        if not look.again and not self._leaving.is_set():
+            self.hurry.wait(ABSENT_EVERY_S if look.driver.state == "absent" else self._every_s)
+        self.hurry.clear()
 
     def wait_for_first(self) -> None:
         """Wait for the first look; where it takes long, it is said so and nothing more waits."""
@@ -173,3 +191,5 @@ def complaints(look: Look) -> Iterator[str]:
     for gpu in look.gpus:
         if gpu.state != devices.OK:
             yield f"GPU {gpu.index} ({gpu.uuid}) is {gpu.state}: {gpu.message}"
+        if gpu.cut is not None and gpu.cut.message:
+            yield f"GPU {gpu.index} ({gpu.uuid}), its MIG layout: {gpu.cut.message}"

@@ -5,17 +5,19 @@ under the agent's lock, and what is new of it is told at once.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from agents import checks, gpuwatch, inventory, probe, simulated, volumes
+from agents import checks, cutting, gpuwatch, inventory, probe, simulated, volumes
 from agents.settings import Settings
+from reconciler.model import desired
 from reconciler.model.checks import Plan, Result
 from reconciler.model.devices import GpuUsage
 from reconciler.model.records import Gpu, Inventory
 from reconciler.model.staging import VolumeState
+from reconciler.model.wire import Assignment
 
 
 class Node(Protocol):
@@ -29,6 +31,9 @@ class Node(Protocol):
 
     def have_told(self) -> None:
         """The inventory says something new; called under the lock."""
+
+    def holders(self) -> Mapping[str, Assignment | None]:
+        """Attempts that have not ended; None: what it was given is not known any more."""
 
     def know_gpus(self, gpus: tuple[Gpu, ...]) -> None:
         """These are the GPUs from now on; called under the lock."""
@@ -47,6 +52,7 @@ class Senses:
         inventory: what is known of the node; replaced under the lock, and known by its identity.
         probe: asks the driver.
         volumes: looks at those that the node is to have.
+        cutter: has devices cut as the pool says.
     """
 
     def __init__(
@@ -66,6 +72,8 @@ class Senses:
         self._leaving = leaving
         self._checker = checks.Checker(settings.root)
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
+        self.cutter = cutting.Cutter(settings.root, boot_id, node, lock)
+        self._watcher_of_gpus: gpuwatch.Watcher | None = None
         self._plan: Plan | None = None
         self._look_now = threading.Event()
         self._seen: tuple[GpuUsage, ...] = ()
@@ -77,10 +85,18 @@ class Senses:
             self._begin_simulating()
         if not self._settings.watch_gpus:
             return
-        watch = gpuwatch.Watch(self._settings.root, self._boot_id, self.probe, self._settings)
-        watcher = self._watcher(watch)
+        watch = gpuwatch.Watch(
+            self._settings.root, self._boot_id, self.probe, self._settings, self.cutter
+        )
+        watcher = self._watcher_of_gpus = self._watcher(watch)
         self._node.keep_at(watcher.turn)
         watcher.wait_for_first()
+
+    def cut(self, plan: desired.MigPlan | None) -> None:
+        """How devices are to be cut from now on; called under the lock."""
+        self.cutter.follow(plan)
+        if self._watcher_of_gpus is not None:
+            self._watcher_of_gpus.hurry.set()
 
     def follow(self, plan: Plan | None) -> None:
         """What is to be checked from now on."""

@@ -2,7 +2,8 @@
 
 A driver that is sick keeps a call for ever in the kernel. Here nothing but this process waits for
 it; :mod:`agents.probe` gives it up and says so. Each line on stdin, ``usage`` or ``nothing``, asks
-for one :class:`agents.samples.Sample` on stdout, as a four-byte length and a msgpack value.
+for one :class:`agents.samples.Sample` on stdout, as a four-byte length and a msgpack value; a line
+``cut`` with a :class:`agents.samples.MigOrder` as JSON asks for a ``MigOutcome``.
 
 Every call is guarded: what a device or driver does not have is None, a device that is lost has a
 state, and one device's trouble costs the others nothing. Calls and error codes are those of
@@ -17,34 +18,33 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from agents import samples
+from agents import nvmlmig, samples
+from agents.nvmlcalls import (
+    DEVICE_GONE,
+    DRIVER_GONE,
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    LIBRARY_NOT_FOUND,
+    VERSION_MISMATCH,
+    Caller,
+    Code,
+    DriverError,
+    call,
+)
 from reconciler.model import devices
 
-Code = int
-UNINITIALIZED, NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 1, 3, 9, 12
-FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 13, 15, 16, 18
-ARGUMENT_VERSION_MISMATCH, UNKNOWN = 25, 999
-#: After one of these nothing of the whole driver can be read; a new process may find it mended.
-DRIVER_GONE = {UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH}
-#: What a device that has failed as a whole answers to any call.
-DEVICE_GONE = {
-    GPU_IS_LOST: (devices.LOST, "the driver says that it has fallen off the bus"),
-    RESET_REQUIRED: (devices.FAILED, "the driver says that it needs a reset"),
-}
-#: What is no trouble: the device or the driver's version just does not have it.
-UNTOLD = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH}
 MISMATCH = (
     "the driver's library and its kernel module have different versions, as after an upgrade: "
     "reboot, or unload and load the module"
 )
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 LINK_KINDS = {0: "gpu", 2: "switch"}
-LINKS_MAX, MIG_MAX = 36, 16
+LINKS_MAX = 36
 FIELD_MEMORY_TEMPERATURE, FIELD_NVLINK_SENT, FIELD_NVLINK_RECEIVED = 82, 138, 139
 ALL_LINKS = 2**32 - 1
 FABRIC_COMPLETED = 3
@@ -53,60 +53,6 @@ EVENT_WAIT_MS = 5000
 #: NVLinks and the fabric are looked at with every so many samples: it takes dozens of calls.
 WIRING_EVERY = 20
 PR_SET_PDEATHSIG = 1
-
-
-class DriverError(Exception):
-    """The driver as a whole can't be asked."""
-
-    def __init__(self, code: Code) -> None:
-        self.code = code
-        super().__init__(f"NVML error {code}")
-
-
-class Caller:
-    """Calls functions of one device, and keeps what went wrong."""
-
-    def __init__(self, library: Any, device: Any = None) -> None:
-        self.library = library
-        self.device = device
-        self.state = devices.OK
-        self.message = ""
-        self.errors: dict[str, Code] = {}
-
-    def __call__(self, function: str, *arguments: Any) -> Any:
-        """What the function returns; None where it can't tell, for whatever reason."""
-        if self.state != devices.OK:
-            return None
-        code, value = call(self.library, function, self.device, *arguments)
-        if code == 0:
-            return value
-        if code in DRIVER_GONE:
-            raise DriverError(code)
-        if code in DEVICE_GONE:
-            self.state, self.message = DEVICE_GONE[code]
-        elif code not in UNTOLD:
-            self.errors[function] = code
-        return None
-
-    def first(self, *calls: tuple[Any, ...]) -> Any:
-        """The answer of the first function that has one: the newest, else what it replaced."""
-        for function, *arguments in calls:
-            value = self(function, *arguments)
-            if value is not None:
-                return value
-        return None
-
-
-def call(library: Any, function: str, *arguments: Any) -> tuple[Code, Any]:
-    """(0, what the function returns), or (NVML's error code, None)."""
-    try:
-        return 0, getattr(library, function)(*arguments)
-    except AttributeError:
-        return FUNCTION_NOT_FOUND, None  # a binding older than the function
-    except library.NVMLError as error:
-        return int(getattr(error, "value", UNKNOWN)), None
-    except (ValueError, UnicodeDecodeError):
-        return UNKNOWN, None  # an answer that is no text
 
 
 def version_text(cuda: int | None) -> str:
@@ -171,6 +117,8 @@ class Nvml:
         values = self._facts(ask)
         if usage and ask.state == devices.OK:
             values |= read_usage(ask)
+            if values["mig_enabled"]:
+                values["instances"] = tuple(nvmlmig.read_usage(ask))
         if ask.state == devices.OK and not (values["uuid"] and values["memory_total_bytes"]):
             error = ask.errors.get("nvmlDeviceGetUUID") or ask.errors.get("nvmlDeviceGetMemoryInfo")
             ask.state, ask.message = (
@@ -192,8 +140,9 @@ class Nvml:
             "name": str(ask("nvmlDeviceGetName") or ""),
             "pci_address": pci_text(ask("nvmlDeviceGetPciInfo")),
             "compute_mode": COMPUTE_MODES[mode] if mode in range(len(COMPUTE_MODES)) else "",
+            "mig_able": mig_mode is not None,
             "mig_enabled": mig_enabled,
-            "mig": tuple(read_mig(ask)) if mig_enabled else (),
+            "mig": tuple(nvmlmig.read_mig(ask)) if mig_enabled else (),
             "links": links,
             "fabric": fabric,
             "processes": read_processes(ask),
@@ -270,26 +219,6 @@ def read_processes(ask: Caller) -> tuple[samples.ProcessReading, ...]:
         for one in (listed or [])[: samples.PROCESSES_MAX]:
             found[one.pid] = samples.ProcessReading(one.pid, one.usedGpuMemory, mps=mps)
     return tuple(found[pid] for pid in sorted(found))
-
-
-def read_mig(ask: Caller) -> Iterator[devices.MigInstance]:
-    """MIG devices of a GPU. They can go while one looks."""
-    for index in range(min(MIG_MAX, ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
-        code, handle = call(ask.library, "nvmlDeviceGetMigDeviceHandleByIndex", ask.device, index)
-        if code:
-            continue
-        part = Caller(ask.library, handle)
-        shape = part("nvmlDeviceGetAttributes")
-        uuid = part("nvmlDeviceGetUUID")
-        if uuid:
-            yield devices.MigInstance(
-                uuid=uuid,
-                profile=str(part("nvmlDeviceGetName") or "").rpartition(" ")[2],
-                gpu_instance=part("nvmlDeviceGetGpuInstanceId") or 0,
-                compute_instance=part("nvmlDeviceGetComputeInstanceId") or 0,
-                slices=shape.computeInstanceSliceCount if shape else 0,
-                memory_bytes=shape.memorySizeMB * 2**20 if shape else 0,
-            )
 
 
 def read_links(ask: Caller) -> tuple[samples.LinkReading, ...]:
@@ -397,10 +326,13 @@ def read_retired(ask: Caller) -> tuple[int | None, int | None] | None:
 # The process -------------------------------------------------------------------------------------
 
 
-def say(message: samples.Sample | samples.Progress) -> None:
+def say(message: samples.Sample | samples.Progress | samples.MigOutcome) -> None:
     """One frame to the agent."""
     body = msgspec.msgpack.encode(message)
     os.write(1, struct.pack(">I", len(body)) + body)
+
+
+decode_order = msgspec.json.Decoder(samples.MigOrder).decode
 
 
 def failure(code: Code) -> samples.Sample:
@@ -447,6 +379,10 @@ def main() -> int:
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         for line in sys.stdin:
             try:
+                if line.startswith("cut "):
+                    say(samples.Progress("a change of MIG"))
+                    say(nvmlmig.cut(nvml.library, decode_order(line[4:])))
+                    continue
                 say(nvml.read(lambda what: say(samples.Progress(what)), usage="usage" in line))
             except DriverError as error:
                 say(failure(error.code))

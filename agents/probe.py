@@ -28,7 +28,11 @@ RECYCLE_S = 3600.0
 RECYCLE_UNWELL_S = 120.0
 FRAME_BYTES_MAX = 16 * 2**20
 
-_decode = msgspec.msgpack.Decoder(samples.Sample | samples.Progress).decode
+#: How long a change of MIG may take: a change of the mode resets the device.
+CUT_S = 180.0
+
+_Answer = samples.Sample | samples.MigOutcome
+_decode = msgspec.msgpack.Decoder(samples.Sample | samples.Progress | samples.MigOutcome).decode
 
 
 class Probe:
@@ -60,14 +64,39 @@ class Probe:
         try:
             if self._process is None:
                 self._start()
-            found = self._exchange(b"usage\n" if usage else b"nothing\n")
+            limit_s = self.answer_s if self._answered else self.start_s
+            found = self._exchange(b"usage\n" if usage else b"nothing\n", limit_s)
         except OSError as problem:
             self.close()
             return _failed(f"the process that reads GPUs can't be used: {problem}")
+        if not isinstance(found, samples.Sample):
+            self.close()
+            return _failed("the process that reads GPUs answered what was not asked")
         if found.driver != devices.OK:
             self.close()
         self._unwell = any(device.state != devices.OK for device in found.devices)
         return found
+
+    def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
+        """Change the MIG layout of a device, in a bounded time. The process is a new one after a
+        change of mode, since NVML knows devices as they were when it started."""
+        problem = "the driver still hangs"
+        if self._stuck is None or self._stuck.poll() is not None:
+            try:
+                if self._process is None:
+                    self._start()
+                found = self._exchange(b"cut " + msgspec.json.encode(order) + b"\n", CUT_S)
+                if isinstance(found, samples.MigOutcome):
+                    if found.switched:
+                        self.close()
+                    return found
+                problem = found.message
+            except OSError as error:
+                problem = f"the process that asks the driver can't be used: {error}"
+            self.close()
+        return samples.MigOutcome(
+            devices.CUT_FAILED, problem, order.mine, order.mode_mine, unknown=True
+        )
 
     def close(self) -> None:
         """End the process, without waiting for one that can't be ended."""
@@ -97,7 +126,7 @@ class Probe:
         self._answered = False
         self._at = "the start of its process"
 
-    def _exchange(self, request: bytes) -> samples.Sample:
+    def _exchange(self, request: bytes, limit_s: float) -> _Answer:
         process = self._process
         assert process is not None  # noqa: S101 - for the type checker
         stdin, stdout = process.stdin, process.stdout
@@ -105,7 +134,6 @@ class Probe:
         with contextlib.suppress(BrokenPipeError):  # it may have said why before it ended
             stdin.write(request)
             stdin.flush()
-        limit_s = self.answer_s if self._answered else self.start_s
         until = time.monotonic() + limit_s
         while True:
             body = self._frame(stdout, until)
@@ -117,11 +145,12 @@ class Probe:
                 code = process.wait()
                 self.close()
                 return _failed(f"the process that reads GPUs ended ({code}) at {self._at}")
-            message = _decode(body)
-            if isinstance(message, samples.Sample):
+            message: _Answer | samples.Progress = _decode(body)
+            if isinstance(message, samples.Progress):
+                self._at = message.what
+            else:
                 self._answered = True
                 return message
-            self._at = message.what
 
     def _frame(self, stdout: IO[bytes], until: float) -> bytes | None:
         """The body of the next frame; nothing at the end, None when time is up."""

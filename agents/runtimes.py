@@ -29,7 +29,7 @@ class Box(msgspec.Struct, frozen=True):
     """What is to run in a container.
 
     ``binds`` are (path, read-only) pairs. ``environment`` is what the task gets. ``cgroup`` is the
-    group that the task stands in, empty where it has none.
+    group that the task stands in, empty where it has none. ``instances`` are UUIDs of MIG devices.
     """
 
     attempt: str
@@ -40,6 +40,7 @@ class Box(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     binds: tuple[tuple[str, bool], ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    instances: tuple[str, ...] = ()
     memory_bytes: int = 0
     pids_max: int = 0
     as_root: bool = False
@@ -102,7 +103,8 @@ class Podman(msgspec.Struct, frozen=True):
             made.append(f"--pids-limit={box.pids_max or -1}")
         else:
             made.append("--userns=keep-id")
-        made += [f"--device=nvidia.com/gpu={gpu.uuid}" for gpu in box.gpus if not gpu.simulated]
+        real = [gpu.uuid for gpu in box.gpus if not gpu.simulated]
+        made += [f"--device=nvidia.com/gpu={uuid}" for uuid in (*real, *box.instances)]
         for path, read_only in box.binds:
             made.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
         made += [f"--env={name}" for name in sorted(box.told)]
@@ -133,7 +135,7 @@ class Apptainer(msgspec.Struct, frozen=True):
     def run(self, box: Box) -> list[str]:
         """See :class:`Runtime`."""
         made = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
-        made += ["--nv"] if any(not gpu.simulated for gpu in box.gpus) else []
+        made += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
         for path, read_only in box.binds:
             made.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
         return [*made, box.image, *box.argv]

@@ -5,7 +5,7 @@ None stands for what the driver does not tell. Units are the driver's own, named
 
 import msgspec
 
-from reconciler.model.devices import MigInstance
+from reconciler.model.devices import MigInstance, MigUsage
 
 #: The most of what has no limit of its own in the driver.
 PROCESSES_MAX = 1024
@@ -53,8 +53,10 @@ class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     compute_mode: str = ""
+    mig_able: bool = False
     mig_enabled: bool = False
     mig: tuple[MigInstance, ...] = ()
+    instances: tuple[MigUsage, ...] = ()
     links: tuple[LinkReading, ...] = ()
     fabric: str = ""
     processes: tuple[ProcessReading, ...] = ()
@@ -101,3 +103,35 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """What is about to be read, so that a driver that hangs can be told where."""
 
     what: str
+
+
+class MigOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One device is to have these instances, (profile, number) pairs; none: it is to be whole.
+
+    ``mine`` are GPU instances that Muster has made; with ``all_mine`` all that are there but
+    ``others`` are, as after an agent died while it made them. ``mode_mine``: it has switched MIG
+    mode on. ``take_over``: what others made may go as well.
+    """
+
+    uuid: str
+    wanted: tuple[tuple[str, int], ...] = ()
+    mine: tuple[int, ...] = ()
+    all_mine: bool = False
+    others: tuple[int, ...] = ()
+    mode_mine: bool = False
+    take_over: bool = False
+
+
+class MigOutcome(msgspec.Struct, frozen=True, tag="mig"):
+    """What came of an order: ``state`` as in ``devices.MigCut``, and what is Muster's own now.
+
+    ``switched``: a change of mode was asked for, and the device may be another to the driver.
+    ``unknown``: there was no answer, so that more may have been made than is said.
+    """
+
+    state: str
+    message: str
+    mine: tuple[int, ...]
+    mode_mine: bool
+    switched: bool = False
+    unknown: bool = False

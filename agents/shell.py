@@ -46,7 +46,7 @@ from reconciler.model.checks import Plan, Result
 from reconciler.model.devices import GpuProcess
 from reconciler.model.records import AttemptReport, Gpu
 from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import SyncRequest, SyncResponse
+from reconciler.model.wire import Assignment, SyncRequest, SyncResponse
 
 ROTATE_EVERY_S = 5.0
 PRUNE_EVERY_S = 300.0
@@ -111,7 +111,7 @@ class Agent:
             fabric=fabric.settings(found.host, fabric.interface_of(found.address)),
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash, self.lock)
-        self.carrier.volumes = self.senses.volumes
+        self.carrier.volumes, self.carrier.cutter = self.senses.volumes, self.senses.cutter
         self.gate = self.carrier.gate = gates.Gate(self, self.lock)
         self.words = jobdata.Words(self.root, place.shared)
         self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
@@ -371,6 +371,8 @@ class Agent:
                 self.senses.follow(plan)
             case state.Watch(volumes):
                 self.senses.volumes.follow(volumes)
+            case state.Cut(layout):
+                self.senses.cut(layout)
             case state.Remedy(remedies):
                 self.orders.take(remedies)
             case state.StreamLog(request):
@@ -491,6 +493,10 @@ class Agent:
         """Attempts that have not ended."""
         with self.lock:
             return self.state.running()
+
+    def holders(self) -> dict[str, Assignment | None]:
+        """Attempts that have not ended; None: what it was given is not known any more."""
+        return self.state.holders()
 
     def uuids(self) -> dict[int, str]:
         """UUIDs of the devices by their numbers; of simulated ones none."""

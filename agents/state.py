@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model import checks, drift, staging
+from reconciler.model import checks, desired, drift, staging
 from reconciler.model.records import AttemptReport, StopOrder
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import Assignment, AssignmentSet, LogRequest, SyncResponse, TaskTemplate
@@ -94,6 +94,12 @@ class Check(msgspec.Struct, frozen=True):
     plan: checks.Plan | None
 
 
+class Cut(msgspec.Struct, frozen=True):
+    """Have devices cut in MIG instances like this from now on; None: as they are."""
+
+    plan: desired.MigPlan | None
+
+
 class Watch(msgspec.Struct, frozen=True):
     """Look at these volumes from now on, and at no others."""
 
@@ -103,6 +109,7 @@ class Watch(msgspec.Struct, frozen=True):
 Step = (
     Check
     | Watch
+    | Cut
     | Remedy
     | Start
     | Release
@@ -129,6 +136,7 @@ class NodeState:
         self.known: dict[str, AttemptReport] = {}
         self.checks: checks.Plan | None = None
         self.volumes: tuple[staging.WantedVolume, ...] = ()
+        self.mig: desired.MigPlan | None = None
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
         self.remedies: tuple[drift.Remedy, ...] | None = ()
         self.want_inventory = True
@@ -231,6 +239,9 @@ class NodeState:
         if news.volumes != self.volumes:
             self.volumes = news.volumes
             steps.append(Watch(self.volumes))
+        if news.mig != self.mig:
+            self.mig = news.mig
+            steps.append(Cut(self.mig))
         if news.remedies != self.remedies:
             self.remedies = news.remedies
             steps.append(Remedy(news.remedies))
@@ -276,6 +287,12 @@ class NodeState:
     def running(self) -> list[str]:
         """Attempts that have not ended."""
         return [n for n, report in self.known.items() if report.state is not AttemptState.ENDED]
+
+    def holders(self) -> dict[str, Assignment | None]:
+        """Attempts that have not ended, also those to begin; None: their assignment is gone."""
+        alive: dict[str, Assignment | None] = dict.fromkeys([*self.running(), *self._asked])
+        given = {n: one for n, one in self.assignments.items() if not self.has_ended(n)}
+        return alive | given
 
     def has_ended(self, attempt: str) -> bool:
         """Whether nothing more can come from an attempt, as far as this node knows."""

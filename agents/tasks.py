@@ -16,6 +16,7 @@ import msgspec
 
 from agents import checkpoints as saves
 from agents import frameworks, images, mps, runtimes, staging, views
+from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -82,77 +83,114 @@ def switch_to(user: User) -> dict[str, Any]:
     return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": groups}
 
 
+class Given(msgspec.Struct, frozen=True):
+    """What this node has chosen for one attempt.
+
+    ``cpus`` are cores, as the kernel lists them; ``instances`` MIG devices. ``kept`` is what
+    ``checkpoints_of`` has found; None: it is looked for now.
+    """
+
+    cpus: str = ""
+    kept: dict[str, str] | None = None
+    instances: tuple[MigInstance, ...] = ()
+
+
+NOTHING_GIVEN = Given()
+
+
 def order_for(
-    assignment: Assignment,
-    template: TaskTemplate,
-    place: Place,
-    cpus: str = "",
-    kept: dict[str, str] | None = None,
+    assignment: Assignment, template: TaskTemplate, place: Place, given: Given = NOTHING_GIVEN
 ) -> dict[str, Any]:
     """The supervisor's order to start an attempt.
 
-    Args:
-        cpus: the cores that it is to have.
-        kept: what ``checkpoints_of`` has found; None: it is looked for now.
+    Raises:
+        UnfitError: it can't be started here.
     """
     name = assignment.attempt
     if not ATTEMPT_PATTERN.fullmatch(name):
         raise UnfitError(f"attempt id {name!r} can't be the name of a folder")
     folder = f"{place.root}/attempts/{name}"
     user = find_user(template, place)
-    argv, script = list(template.command), None
-    if template.script is not None:
-        script = template.script
-        if len(script.encode()) > SCRIPT_BYTES_MAX:
-            raise UnfitError(
-                f"script of job {template.job} is larger than {SCRIPT_BYTES_MAX} bytes"
-            )
-        argv = [f"{folder}/script"]
-        if not script.startswith("#!"):
-            argv.insert(0, "/bin/sh")
-    if not argv:
-        raise UnfitError(f"job {template.job} has neither a command nor a script")
-    if kept is None:
-        kept = checkpoints_of(assignment, template, place)
-    environment = environment_of(assignment, template, place, user, kept)
+    argv, script = _command(template, folder)
+    kept = checkpoints_of(assignment, template, place) if given.kept is None else given.kept
+    environment = environment_of(assignment, template, place, user, kept, instances=given.instances)
     files: dict[str, str] = {}
     if template.framework == "mpi":
         gang = frameworks.gang_of(assignment, template, place.name)
         argv, files, more = frameworks.launch(gang, argv, folder, assignment.secret)
         environment |= more
-    sharing = shared_device(assignment, template, place, user)
-    if sharing is not None:
-        gpu = next(gpu for gpu in place.gpus if gpu.index == sharing.device)
-        environment |= mps.environment(
-            f"{place.root}/mps/{sharing.name}", assignment.share_milli, gpu.memory_bytes
-        )
     cwd = template.working_directory or f"{folder}/work"
     if template.runtime != "process":
         task = {"argv": argv, "script": script, "cwd": cwd, "env": environment}
-        return _contained(assignment, template, place, user, task)
-    denied = views.denied_gpus(place.gpus, assignment.devices)
+        return _contained(assignment, template, place, user, task=task, given=given)
+    sharing = shared_device(assignment, template, place, user)
+    if sharing is not None:
+        environment |= _share(sharing, assignment, place)
     return {
-        "op": "start",
-        "id": name,
+        **_common(assignment, template, user),
         "argv": argv,
         "script": script,
         "files": files,
-        "wanted": wanted_secrets(template, user),
         "mps": sharing,
-        "stage": wanted_data(assignment, template, user),
         "env": environment,
         "cwd": cwd,
+        **_held(assignment, template, place, user, given=given, needed=[cwd, argv[0]]),
+    }
+
+
+def _command(template: TaskTemplate, folder: str) -> tuple[list[str], str | None]:
+    """What is executed, and the script that it is, if any."""
+    script = template.script
+    if script is None:
+        if not template.command:
+            raise UnfitError(f"job {template.job} has neither a command nor a script")
+        return list(template.command), None
+    if len(script.encode()) > SCRIPT_BYTES_MAX:
+        raise UnfitError(f"script of job {template.job} is larger than {SCRIPT_BYTES_MAX} bytes")
+    argv = [f"{folder}/script"]
+    return (argv if script.startswith("#!") else ["/bin/sh", *argv]), script
+
+
+def _common(assignment: Assignment, template: TaskTemplate, user: User) -> dict[str, Any]:
+    """What the orders for processes and containers say alike."""
+    return {
+        "op": "start",
+        "id": assignment.attempt,
         "user": switch_to(user) if user.switch else None,
         "lease_s": template.lease_s,
         "checkpoint_signal": template.checkpoint_signal,
         "grace_s": template.grace_s,
+        "wanted": wanted_secrets(template, user),
+        "stage": wanted_data(assignment, template, user),
+    }
+
+
+def _share(sharing: mps.Wanted, assignment: Assignment, place: Place) -> dict[str, str]:
+    """What a task is told of its share of a device."""
+    gpu = next(gpu for gpu in place.gpus if gpu.index == sharing.device)
+    folder = f"{place.root}/mps/{sharing.name}"
+    return mps.environment(folder, assignment.share_milli, gpu.memory_bytes)
+
+
+def _held(
+    assignment: Assignment,
+    template: TaskTemplate,
+    place: Place,
+    user: User,
+    *,
+    given: Given,
+    needed: list[str],
+) -> dict[str, Any]:
+    """What a process is held to, and what it sees of its node."""
+    denied = views.denied_gpus(place.gpus, assignment.devices, given.instances)
+    return {
         "limits": views.limits_of(
-            place.holding, template.cpu_milli, template.memory_bytes, cpus, denied
+            place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied
         ),
         "private": views.view_of(
             place.holding,
-            folder,
-            [place.root, place.shared, cwd, argv[0]],
+            f"{place.root}/attempts/{assignment.attempt}",
+            [place.root, place.shared, *needed],
             memory_bytes=template.memory_bytes,
             denied=list(denied),
             alone=user.switch,
@@ -177,7 +215,9 @@ def _contained(
     template: TaskTemplate,
     place: Place,
     user: User,
+    *,
     task: dict[str, Any],
+    given: Given,
 ) -> dict[str, Any]:
     """The order for a task in a container; ``image`` says what has to be there before."""
     runtime = runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
@@ -200,6 +240,7 @@ def _contained(
         environment=task["env"],
         binds=tuple(dict(binds).items()),
         gpus=tuple(gpu for gpu in place.gpus if gpu.index in assignment.devices),
+        instances=tuple(one.uuid for one in given.instances),
         memory_bytes=template.memory_bytes,
         pids_max=place.holding.pids_max,
         as_root=user.uid == 0,
@@ -210,21 +251,14 @@ def _contained(
     base = {name: task["env"][name] for name in ("PATH", "HOME", "USER", "LOGNAME")}
     remove = runtime.remove(box.name)
     return {
-        "op": "start",
-        "id": assignment.attempt,
+        **_common(assignment, template, user),
         "argv": runtime.run(box),
         "script": task["script"],
         "env": runtime.environment(box),
         # the runtime starts in a folder that is there, and goes to the task's in the container
         "cwd": f"{folder}/work",
-        "user": switched,
-        "lease_s": template.lease_s,
-        "checkpoint_signal": template.checkpoint_signal,
-        "grace_s": template.grace_s,
         "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
-        "wanted": wanted_secrets(template, user),
-        "stage": wanted_data(assignment, template, user),
         "image": images.Wanted(
             runtime, template.image, switched, tuple(base.items()), template.image_timeout_s
         ),
@@ -261,7 +295,13 @@ def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
 
 
 def environment_of(
-    assignment: Assignment, template: TaskTemplate, place: Place, user: User, kept: dict[str, str]
+    assignment: Assignment,
+    template: TaskTemplate,
+    place: Place,
+    user: User,
+    kept: dict[str, str],
+    *,
+    instances: tuple[MigInstance, ...] = (),
 ) -> dict[str, str]:
     """A clean base, what the template adds, and over both what is the system's to say."""
     base = {
@@ -288,7 +328,9 @@ def environment_of(
         "MUSTER_SHARED_DIR": place.shared,
         "MUSTER_METRICS": f"{place.root}/attempts/{assignment.attempt}/metrics",
         "MUSTER_GPUS": ",".join(map(str, assignment.devices)),
-        "CUDA_VISIBLE_DEVICES": ",".join(uuids.get(i, str(i)) for i in assignment.devices),
+        "CUDA_VISIBLE_DEVICES": ",".join(
+            [*(uuids.get(i, str(i)) for i in assignment.devices), *(one.uuid for one in instances)]
+        ),
     }
     if assignment.array_count is not None:
         reserved["MUSTER_ARRAY_INDEX"] = str(assignment.element)

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 
 #: Folders that every process of a machine shares, which a task gets for itself.
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
 _NVIDIA_MAJOR = 195
-_DRIVER = Path("/proc/driver/nvidia/gpus")
+_PROC = Path("/proc")
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -66,20 +67,53 @@ def view_of(
 
 
 def denied_gpus(
-    gpus: tuple[Gpu, ...], given: tuple[int, ...], driver: Path = _DRIVER
+    gpus: tuple[Gpu, ...],
+    given: tuple[int, ...],
+    instances: tuple[MigInstance, ...] = (),
+    system: Path = _PROC,
 ) -> dict[str, str]:
-    """Device files of the GPUs that a task was not given, with the rule that denies each."""
-    found = {}
+    """Device files of what a task was not given, with the rule that denies each.
+
+    Of a GPU of which it has an instance those are the capabilities of the other instances.
+    """
+    found: dict[str, str] = {}
+    mine = {one.uuid for one in instances}
     for gpu in gpus:
         if gpu.simulated or gpu.index in given:
             continue
-        number = minor_of(gpu.pci_address, driver)
-        if number is not None:
+        number = minor_of(gpu.pci_address, system / "driver/nvidia/gpus")
+        if number is None:
+            continue
+        others = [one for one in gpu.mig if one.uuid not in mine]
+        if len(others) == len(gpu.mig):
             found[f"/dev/nvidia{number}"] = f"c {_NVIDIA_MAJOR}:{number} rwm"
+        else:
+            found |= _denied_parts(number, others, system)
     return found
 
 
-def minor_of(pci_address: str, driver: Path = _DRIVER) -> int | None:
+def _denied_parts(gpu: int, others: list[MigInstance], system: Path) -> dict[str, str]:
+    """Capabilities of instances of the GPU with this minor number."""
+    try:
+        text = (system / "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
+        numbers = (system / "devices").read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    major = re.search(r"^ *([0-9]+) nvidia-caps$", numbers, re.MULTILINE)
+    if major is None:
+        return {}
+    minors = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    found = {}
+    for one in others:
+        part = f"gpu{gpu}/gi{one.gpu_instance}"
+        for name in (f"{part}/access", f"{part}/ci{one.compute_instance}/access"):
+            if name in minors:
+                path = f"/dev/nvidia-caps/nvidia-cap{minors[name]}"
+                found[path] = f"c {major[1]}:{minors[name]} rwm"
+    return found
+
+
+def minor_of(pci_address: str, driver: Path = _PROC / "driver/nvidia/gpus") -> int | None:
     """The number of a GPU's device file, as the driver's own files tell it."""
     if not re.fullmatch(r"[0-9a-fA-F:.]+", pci_address):
         return None

@@ -34,7 +34,7 @@ def show(item: Json) -> None:
     if item["gpus"]:
         terminal.out.print()
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
-        rows = [_row(gpu) for gpu in item["gpus"]]
+        rows = [row for gpu in item["gpus"] for row in (_row(gpu), *_parts(gpu))]
         terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
@@ -83,11 +83,32 @@ def _row(gpu: Json) -> list[str]:
     ]
 
 
+def _parts(gpu: Json) -> list[list[str]]:
+    """A row for each MIG instance of a GPU."""
+    return [
+        [
+            f"{gpu['index']}:{part['gpuInstance']}",
+            f"MIG {part['profile']}",
+            gpu["state"],
+            "-",
+            _gib(part["memory"])
+            if part["memoryUsed"] is None
+            else f"{_gib(part['memoryUsed'])}/{_gib(part['memory'])}",
+            "-",
+            "-",
+            part["attempt"] or "-",
+            "",
+        ]
+        for part in gpu["mig"]
+    ]
+
+
 def _notes(gpu: Json, usage: Json) -> list[str]:
     """What a person would want to know of a GPU besides the numbers."""
     notes = [gpu["message"]] if gpu["message"] else []
-    if gpu["mig"]:
-        notes.append("MIG " + ",".join(part["profile"] for part in gpu["mig"]))
+    layout = gpu["migLayout"]
+    if layout and layout["message"]:
+        notes.append(f"MIG {layout['state']}: {layout['message']}")
     if gpu["mps"]:
         notes.append("MPS")
     if usage.get("foreignProcesses"):

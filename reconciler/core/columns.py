@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import closing
+from reconciler.core import closing, mismatches
 from reconciler.core import held as holders
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired
+from reconciler.model import desired, records
 from reconciler.model.states import NodeState
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE
 
+_Cuts = dict[int, tuple[tuple[str, int], ...] | None]
 #: The most devices of a node that are told apart.
 DEVICES_MAX = 1024
 
@@ -97,10 +98,29 @@ class _Kept(recalls.Part):
         index = self._index.get(node.pool, -1) if node is not None else -1
         ready = node is not None and node.state is NodeState.READY
         self.accepts[row] = ready and index >= 0
+        self._withhold(row, node, index)
         self.closed.pop(row, None)
         if not self.accepts[row]:
             self.closed[row] = closing.words(node)
         return index == int(self.pool_of[row])
+
+    def _withhold(self, row: int, node: records.NodeRecord | None, index: int) -> None:
+        """Keep back devices of a node that are not cut as its pool declares."""
+        pool = self.pools[index] if index >= 0 else None
+        found = _unmade(node, pool) if node is not None and pool is not None else {}
+        before = self._unmade.get(row, {})
+        if found == before:
+            return
+        for sign, changes in ((1, before), (-1, found)):
+            for device, instances in changes.items():
+                if instances is None and device < self.whole.shape[1]:
+                    self._devices[row, device] += sign * WHOLE
+                for name, count in instances or ():
+                    self._instances[row, self.profiles.index(name)] += sign * count
+                    self._absent[row, self.profiles.index(name)] -= sign * count
+        self._unmade[row] = found
+        if not found:
+            del self._unmade[row]
 
     def _begin(self, work: desk.Work, names: tuple[str, ...]) -> None:
         """As if nothing ran."""
@@ -112,7 +132,6 @@ class _Kept(recalls.Part):
         for row, name in enumerate(names):
             node = work.node(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
-            self._look(work, name)
         self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
         self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)
         shareable = _per_pool([int(pool.shareable) for pool in pools], self.pool_of, 0)
@@ -123,6 +142,11 @@ class _Kept(recalls.Part):
         self._devices = self.whole.copy()
         self._occupied = np.zeros(len(names), dtype=np.int64)
         self._owners = np.zeros(len(names), dtype=np.int64)
+        #: Devices that are not cut as declared, by row: their instances, None: it is to be whole.
+        self._unmade: dict[int, _Cuts] = {}
+        self._absent = np.zeros_like(self._instances)
+        for name in names:
+            self._look(work, name)
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
@@ -171,6 +195,7 @@ class _Kept(recalls.Part):
             devices=devices,
             device_memory=self.memory,
             instances=np.maximum(self._instances, 0),
+            absent=self._absent.copy(),
             domains=self.domains,
             shareable=self.shareable,
             occupied=self._occupied.copy(),
@@ -201,6 +226,18 @@ def nodes(work: desk.Work, wanted_profiles: Iterable[str], held: holders.Held) -
         kept.profiles,
         kept.levels,
     )
+
+
+def _unmade(node: records.NodeRecord, pool: desired.Pool) -> _Cuts:
+    """Devices of a node that are not cut as its pool declares, with the instances of each."""
+    if not pool.mig and not any(gpu.mig_enabled for gpu in node.inventory.gpus):
+        return {}
+    wanted = {layout.device: layout.instances for layout in pool.mig}
+    return {
+        gpu.index: wanted.get(gpu.index)
+        for gpu in node.inventory.gpus
+        if mismatches.unmade(gpu, wanted)
+    }
 
 
 def _profiles(pools: Sequence[desired.Pool], wanted: Iterable[str]) -> tuple[str, ...]:

@@ -166,7 +166,11 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Fo
 def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
     """What a node has less or other than its pool declares."""
     inventory = node.inventory
-    for one in [*mismatches.of(inventory, pool), *mismatches.labels(inventory, pool)]:
+    for one in [
+        *mismatches.of(inventory, pool),
+        *mismatches.layouts(inventory, pool),
+        *mismatches.labels(inventory, pool),
+    ]:
         subject = f"{node.name}/{one.subject}" if one.subject else node.name
         yield Found(
             one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name

@@ -4,7 +4,8 @@ The health of nodes goes by it, since a node that has less or other takes no wor
 it. Only what the pool says is compared: more than is declared is no difference.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -26,6 +27,41 @@ def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
     return [*_amounts(inventory, pool), *_devices(inventory, pool), *_driver(inventory, pool)]
 
 
+def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    """Devices that are cut by MIG in another way than declared.
+
+    They keep no work from the rest of the node: what is not as declared is not given away.
+    """
+    wanted = {layout.device: layout.instances for layout in pool.mig}
+    for gpu in inventory.gpus:
+        if 1000 * gpu.index >= pool.node_resources.gpu_milli or not unmade(gpu, wanted):
+            continue
+        found = Counter(one.profile for one in gpu.mig).items() if gpu.mig_enabled else None
+        said, has = _cut(wanted.get(gpu.index)), _cut(found)
+        why = gpu.cut.message if gpu.cut is not None else ""
+        message = f"GPU {gpu.index} ({gpu.uuid}) is {has}, {said} declared"
+        subject = f"gpu{gpu.index}"
+        yield Mismatch("node-mig", f"{message}: {why}" if why else message, said, has, subject)
+
+
+def unmade(gpu: records.Gpu, wanted: Mapping[int, tuple[tuple[str, int], ...]]) -> bool:
+    """Whether a device is not cut as ``wanted`` says, which maps numbers to instances.
+
+    Those of simulated ones are simulated as well: they are there as soon as they are declared.
+    """
+    instances = wanted.get(gpu.index)
+    if instances is None or not gpu.mig_enabled:
+        return gpu.mig_enabled or (instances is not None and not gpu.simulated)
+    return Counter(one.profile for one in gpu.mig) != Counter(dict(instances))
+
+
+def _cut(instances: Iterable[tuple[str, int]] | None) -> str:
+    """How a device is cut, in words."""
+    if instances is None:
+        return "whole"
+    return ", ".join(f"{count} x {name}" for name, count in sorted(instances)) or "split into none"
+
+
 def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
     """Labels that an agent was started with and that its pool has with another value.
 
@@ -45,15 +81,22 @@ def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatc
 
 def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
     capacity, declared = inventory.capacity, pool.node_resources
+    gpu_milli = _gpu_milli(inventory)
     if capacity.cpu_milli < declared.cpu_milli:
         found, wanted = f"{capacity.cpu_milli / 1000:g} CPUs", f"{declared.cpu_milli / 1000:g}"
         yield _inventory("cpu", found, wanted)
     if capacity.memory_bytes < declared.memory_bytes:
         found, wanted = f"{capacity.memory_bytes} bytes of memory", str(declared.memory_bytes)
         yield _inventory("memory", found, wanted)
-    if capacity.gpu_milli < declared.gpu_milli:
-        found, wanted = f"{capacity.gpu_milli // 1000} GPUs", str(declared.gpu_milli // 1000)
+    if gpu_milli < declared.gpu_milli:
+        found, wanted = f"{gpu_milli // 1000} GPUs", str(declared.gpu_milli // 1000)
         yield _inventory("gpus", found, wanted)
+
+
+def _gpu_milli(inventory: records.Inventory) -> int:
+    """What a node has of GPUs that are well, whole or cut."""
+    split = sum(gpu.mig_enabled and gpu.state == devices.OK for gpu in inventory.gpus)
+    return inventory.capacity.gpu_milli + 1000 * split
 
 
 def _inventory(subject: str, found: str, wanted: str) -> Mismatch:
@@ -63,7 +106,7 @@ def _inventory(subject: str, found: str, wanted: str) -> Mismatch:
 def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
     """Devices that can't be used, as far as the pool needs them, and those of another make."""
     declared = pool.node_resources.gpu_milli
-    short = inventory.capacity.gpu_milli < declared
+    short = _gpu_milli(inventory) < declared
     # devices are given out by number, from 0: one of those may be unusable though others are spare
     needed = [gpu for gpu in inventory.gpus if 1000 * gpu.index < declared]
     for gpu in inventory.gpus if short else needed:
@@ -71,9 +114,6 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
         if gpu.state != devices.OK:
             message = f"{name} is {gpu.state}: {gpu.message}"
             yield Mismatch("gpu-failed", message, devices.OK, gpu.state, f"gpu{gpu.index}")
-        elif gpu.mig_enabled:
-            message = f"{name} is split by MIG, which is not scheduled yet"
-            yield Mismatch("node-mig", message, "whole", "MIG", f"gpu{gpu.index}")
     memory_bytes = pool.gpu_memory_bytes or 0
     small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
     if small:
@@ -90,7 +130,7 @@ def _driver(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismat
     driver = inventory.gpu_driver
     if driver is None:
         return
-    short = inventory.capacity.gpu_milli < pool.node_resources.gpu_milli
+    short = _gpu_milli(inventory) < pool.node_resources.gpu_milli
     if driver.state != devices.OK and not inventory.gpus and short:
         message = f"NVIDIA driver {driver.state}: {driver.message}"
         yield Mismatch("node-driver", message, devices.OK, driver.state)

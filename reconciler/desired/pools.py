@@ -44,6 +44,7 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         domains=domains,
         sharing=spec.sharing,
         mig=_mig(spec, faults),
+        mig_take_over=gpus is not None and gpus.mig_take_over,
         overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
         gpu_driver=spec.nodes.driver,
         drift=drift_policy(spec.drift.policy, faults, of_pool=True),
@@ -233,13 +234,6 @@ def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout
     gpus = spec.nodes.gpus
     if gpus is None or not gpus.mig:
         return ()
-    if spec.provisioner != "virtual":
-        faults.add(
-            "mig-not-found",
-            "the agent does not find the MIG instances of real devices yet: only virtual pools "
-            "may declare them",
-            *("spec", "nodes", "gpus", "mig"),
-        )
     found: dict[int, desired.MigLayout] = {}
     for index, layout in enumerate(gpus.mig):
         place: tuple[str | int, ...] = ("spec", "nodes", "gpus", "mig", index)

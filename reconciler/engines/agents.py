@@ -26,7 +26,13 @@ from reconciler.model import (
 )
 from reconciler.model.states import AttemptState
 
-_Watched = tuple[checks.Plan | None, tuple[staging.WantedVolume, ...]]
+
+class _Watched(msgspec.Struct, frozen=True):
+    """What a node is to see to beside its tasks."""
+
+    checks: checks.Plan | None
+    volumes: tuple[staging.WantedVolume, ...]
+    mig: desired.MigPlan | None
 
 
 class Held(Protocol):
@@ -68,7 +74,7 @@ class AgentsEngine:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
-        #: What nodes were told to look at: checks, and volumes.
+        #: What nodes were told to see to: checks, volumes, layouts of devices.
         self._plans: dict[str, _Watched] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
@@ -97,7 +103,7 @@ class AgentsEngine:
         ]
 
     def behind(self, structure: desired.Structure, memory: Held) -> list[str]:
-        """Nodes that were told to look at something else than their pool has now."""
+        """Nodes that were told to see to something else than their pool has now."""
         return [
             node
             for node, plan in self._plans.items()
@@ -160,13 +166,14 @@ class AgentsEngine:
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
-        plan, volumes = self._plans[node] = _watched(node, structure, memory)
+        watched = self._plans[node] = _watched(node, structure, memory)
         return wire.AssignmentSet(
             templates=templates,
             assignments=tuple(assignments),
             remedies=remedies,
-            checks=plan,
-            volumes=volumes,
+            checks=watched.checks,
+            volumes=watched.volumes,
+            mig=watched.mig,
         )
 
     def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, memory: Held) -> bool:
@@ -280,7 +287,7 @@ def _stage(spec: desired.Job, structure: desired.Structure) -> staging.Plan:
 
 
 def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
-    """The checks that the pool of a node asks for, and the volumes that it is to have."""
+    """What the pool of a node asks for, and the volumes that it is to have."""
     record = memory.nodes.get(node)
     pool = record.pool if record else ""
     volumes = tuple(
@@ -290,7 +297,14 @@ def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
         for one in structure.volumes.values()
         if pool and one.objects is None and (not one.pools or pool in one.pools)
     )
-    return plan_of(node, structure, memory), volumes
+    return _Watched(plan_of(node, structure, memory), volumes, _cut(structure.pools.get(pool)))
+
+
+def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
+    """How a pool has the devices of its nodes cut; None: it leaves them alone."""
+    if pool is None or pool.observe_only or not pool.node_resources.gpu_milli:
+        return None
+    return desired.MigPlan(pool.mig, pool.mig_take_over)
 
 
 def plan_of(node: str, structure: desired.Structure, memory: Held) -> checks.Plan | None:

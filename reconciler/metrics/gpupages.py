@@ -76,6 +76,16 @@ def put(
             page("muster_gpu_pcie_link_width_max", gpu.pcie_width_max, *who)
         if gpu.uuid in used and gpu.state == devices.OK:
             _put_usage(page, used[gpu.uuid], who)
+            _put_parts(page, gpu, used[gpu.uuid], who)
+
+
+def _put_parts(page: Put, gpu: records.Gpu, usage: devices.GpuUsage, who: Who) -> None:
+    """Put the MIG instances of a GPU."""
+    used = {one.uuid: one.memory_used_bytes for one in usage.instances}
+    for part in gpu.mig:
+        value = used.get(part.uuid)
+        if value is not None:
+            page("muster_gpu_instance_memory_used_bytes", value, *who, part.uuid, part.profile)
 
 
 def _put_usage(page: Put, usage: devices.GpuUsage, who: Who) -> None:

@@ -324,6 +324,16 @@ class MigLayout(msgspec.Struct, frozen=True):
     instances: tuple[tuple[str, int], ...]
 
 
+class MigPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the devices of a node are to be cut; those that are not named are to be whole.
+
+    ``take_over``: what others made may be undone for it.
+    """
+
+    layouts: tuple[MigLayout, ...] = ()
+    take_over: bool = False
+
+
 class Healing(msgspec.Struct, frozen=True):
     """What is done on a node where a check has failed.
 
@@ -425,6 +435,7 @@ class Pool(msgspec.Struct, frozen=True):
     domains: dict[str, tuple[str, ...]] = {}
     sharing: Literal["time-slice", "mps", "none"] = "time-slice"
     mig: tuple[MigLayout, ...] = ()
+    mig_take_over: bool = False
     overcommit: tuple[float, float] = (1.0, 1.0)
     gpu_driver: str = ""
     drift: dict[str, Action] = {}

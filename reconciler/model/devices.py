@@ -30,6 +30,20 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int = 0
 
 
+#: How far a device is with the layout that its pool declares: it has it; it will get it once it
+#: is idle; what others made stands in the way; it has to be reset first; or it can't be had.
+FITS, WAITING, BLOCKED, NEEDS_RESET, CUT_FAILED = (
+    "fits", "waiting", "blocked", "needs-reset", "failed",
+)  # fmt: skip
+
+
+class MigCut(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a device is with the MIG layout that its pool declares, and in words why."""
+
+    state: str
+    message: str = ""
+
+
 class NvLinkPeer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where active NVLinks lead: ``kind`` gpu, switch or other, and the peer's PCI address."""
 
@@ -71,6 +85,15 @@ class Xid(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     count: int
     last_at: float
+
+
+class MigUsage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one MIG instance has taken of its memory, None where its driver does not tell, and the
+    attempt that has it."""
+
+    uuid: str
+    memory_used_bytes: int | None = None
+    attempt: str = ""
 
 
 class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,4 +139,5 @@ class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     row_remap_failed: bool | None = None
     task_processes: int = 0
     foreign_processes: int = 0
+    instances: tuple[MigUsage, ...] = ()
     xids: tuple[Xid, ...] = ()

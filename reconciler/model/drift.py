@@ -43,7 +43,9 @@ KINDS: dict[str, Kind] = {
     "node-driver": Kind(
         "warning", "report", _TOLD, "the GPU driver does not work, or is not the one declared"
     ),
-    "node-mig": Kind("warning", "report", _TOLD, "a GPU is split by MIG and its pool has it whole"),
+    "node-mig": Kind(
+        "warning", "report", _TOLD, "a GPU is cut by MIG in another way than its pool declares"
+    ),
     "node-labels": Kind(
         "info", "report", _TOLD, "an agent was started with another label than its pool declares"
     ),

@@ -201,7 +201,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``index`` is the node's own number, the same for as long as the node runs. ``state`` is one of
     ``model.devices``, ``message`` why it is no other. ``fabric`` is the NVSwitch domain that it has
-    joined, ``CLUSTER.CLIQUE``. ``mps``: processes share it through an MPS server.
+    joined, ``CLUSTER.CLIQUE``. ``mps``: processes share it through an MPS server. ``cut`` is how
+    far it is with the MIG layout of its pool, None where there is nothing to say of that.
     """
 
     index: int
@@ -218,6 +219,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     compute_mode: str = ""
     mig_enabled: bool = False
     mig: tuple[devices.MigInstance, ...] = ()
+    cut: devices.MigCut | None = None
     mps: bool = False
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None

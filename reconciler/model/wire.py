@@ -7,7 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
-from reconciler.model import staging, taskwords
+from reconciler.model import desired, staging, taskwords
 from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuUsage
 from reconciler.model.drift import Remedy
@@ -159,6 +159,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``remedies`` are to be carried out once each: an id that was is not carried out again.
     ``checks`` is what the node is to look at; None: nothing. ``volumes`` it is to have mounted.
+    ``mig`` is how its devices are to be cut; None: nobody says, and they stay as they are.
     """
 
     templates: dict[str, TaskTemplate] = {}
@@ -166,6 +167,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     remedies: tuple[Remedy, ...] = ()
     checks: Plan | None = None
     volumes: tuple[staging.WantedVolume, ...] = ()
+    mig: desired.MigPlan | None = None
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,12 +13,23 @@ LATEST_TIME = 4.1e9
 
 
 class MigView(viewforms.View, frozen=True):
-    """One MIG device."""
+    """One MIG device, and the attempt that has it as far as its node has said so."""
 
     uuid: str
     profile: str
     slices: int
     memory: int
+    gpu_instance: int
+    memory_used: int | None
+    attempt: str | None
+
+
+class MigLayoutView(viewforms.View, frozen=True):
+    """How far a device is with the MIG layout of its pool: fits, waiting, blocked, needs-reset or
+    failed."""
+
+    state: str
+    message: str
 
 
 class XidView(viewforms.View, frozen=True):
@@ -65,6 +76,7 @@ class GpuView(viewforms.View, frozen=True):
     compute_mode: str
     mps: bool
     mig: list[MigView]
+    mig_layout: MigLayoutView | None
     usage: GpuUsageView | None
 
 
@@ -128,9 +140,28 @@ def gpu_view(of: records.Gpu, attempt: str | None, usage: devices.GpuUsage | Non
         fabric=of.fabric,
         compute_mode=of.compute_mode,
         mps=of.mps,
-        mig=[MigView(one.uuid, one.profile, one.slices, one.memory_bytes) for one in of.mig],
+        mig=_mig(of, usage),
+        mig_layout=None if of.cut is None else MigLayoutView(of.cut.state, of.cut.message),
         usage=gpu_usage_view(usage) if usage is not None and of.state == devices.OK else None,
     )
+
+
+def _mig(of: records.Gpu, usage: devices.GpuUsage | None) -> list[MigView]:
+    """The MIG devices of a GPU."""
+    told = {one.uuid: one for one in usage.instances} if usage is not None else {}
+    nothing = devices.MigUsage("")
+    return [
+        MigView(
+            uuid=one.uuid,
+            profile=one.profile,
+            slices=one.slices,
+            memory=one.memory_bytes,
+            gpu_instance=one.gpu_instance,
+            memory_used=told.get(one.uuid, nothing).memory_used_bytes,
+            attempt=told.get(one.uuid, nothing).attempt or None,
+        )
+        for one in of.mig
+    ]
 
 
 def driver_view(of: devices.GpuDriver) -> GpuDriverView:

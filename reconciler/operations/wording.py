@@ -89,6 +89,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "levels"): ("topology.levels", None),
     (desired.Pool, "domains"): ("topology.domains", _domains),
     (desired.Pool, "mig"): ("nodes.gpus.mig", None),
+    (desired.Pool, "mig_take_over"): ("nodes.gpus.migTakeOver", None),
     (desired.Pool, "overcommit"): ("overcommit", _overcommit),
     (desired.Pool, "leaving"): ("drain", None),
     (desired.Pool, "checks"): ("health", None),

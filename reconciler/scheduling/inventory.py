@@ -291,7 +291,7 @@ def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None
 def all_idle(situation: snapshots.Snapshot) -> Inventory:
     """What there is on all nodes, as if nothing ran."""
     nodes = situation.nodes
-    instances = nodes.instances.copy()
+    instances = nodes.instances + (0 if nodes.absent is None else nodes.absent)
     for holding in situation.holdings:
         for task in holding.tasks:
             if task.profile >= 0:

@@ -45,6 +45,7 @@ class NodeColumns:
             where a node has no such device. 1000: idle; between: shared; 0: full or exclusive.
         device_memory: (n,) bytes of memory of one device; 0 where unknown.
         instances: (n, k) idle MIG instances of each of ``Snapshot.profiles``.
+        absent: (n, k) those that are declared and not made yet; None: none.
         domains: (n, l) id of the node's domain at each of ``Snapshot.levels``, the widest level
             first; -1 where the node is in none. Ids are unique within a level.
         shareable: (n,) whether devices may be shared there.
@@ -64,6 +65,7 @@ class NodeColumns:
     shareable: Mask
     occupied: NDArray[np.int64]
     exclusive: Mask
+    absent: Amounts | None = None
     closed: Mapping[int, str] = field(default_factory=dict)
 
 

@@ -208,7 +208,8 @@ class Cluster:
                 if name not in self.nodes:
                     known = self.memory.nodes.get(name)
                     boot_id = known.boot_id if known else ""
-                    inventory = known.inventory if known and known.inventory.hostname else None
+                    told = known.inventory if known and known.inventory.hostname else None
+                    inventory = machines.as_cut(told) if told is not None else None
                     self.nodes[name] = machines.VirtualNode(
                         name, pool.node_resources, boot_id, inventory
                     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model import records
+from reconciler.model import devices, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
 
@@ -33,6 +33,22 @@ class Fate(msgspec.Struct, frozen=True):
     runs_s: float = math.inf
     exit_code: int = 0
     leaves_s: float = 0.0
+
+
+def as_cut(inventory: records.Inventory) -> records.Inventory:
+    """What a node tells whose GPUs are cut by MIG as soon as that is declared: how long an agent
+    waits for an idle device is not known."""
+    if all(gpu.simulated for gpu in inventory.gpus):
+        return inventory
+    split = sum(gpu.mig_enabled and gpu.state == devices.OK for gpu in inventory.gpus)
+    capacity = msgspec.structs.replace(
+        inventory.capacity, gpu_milli=inventory.capacity.gpu_milli + 1000 * split
+    )
+    gpus = tuple(
+        msgspec.structs.replace(gpu, simulated=True, mig_enabled=False, mig=(), cut=None)
+        for gpu in inventory.gpus
+    )
+    return msgspec.structs.replace(inventory, gpus=gpus, capacity=capacity)
 
 
 class Task(msgspec.Struct):

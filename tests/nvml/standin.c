@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-       INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
+       INSUFFICIENT_SIZE = 7, TIMEOUT = 10, IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
+       VERSION_MISMATCH = 25 };
 enum { LINE = 512, MIG_MAX = 16, EVENTS_MAX = 4096 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
@@ -92,7 +93,7 @@ static int enter(const char *function, int device)
         return result
 
 static int number_of(void *handle) { return (int)((uintptr_t)handle & 0xff) - 1; }
-static int mig_of(void *handle) { return (int)((uintptr_t)handle >> 8) - 1; }
+static int mig_of(void *handle) { return (int)((uintptr_t)handle >> 8 & 0xff) - 1; }
 static void *handle_of(int device) { return (void *)(uintptr_t)(device + 1); }
 
 static int text(const char *key, int device, char *to, unsigned size)
@@ -187,13 +188,17 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **to)
     return NOT_FOUND;
 }
 
-/* A MIG device has a name and a UUID of its own: values "GI CI SLICES MEMORY_MB UUID NAME". */
+/* A MIG device has a name and a UUID of its own: "GI CI SLICES MEMORY_MB UUID NAME", or it was made. */
+static int made_mig(int device, int which, unsigned *ids, unsigned long long *memory_mb, char *uuid,
+                    char *name);
 static int mig(void *h, unsigned *ids, unsigned long long *memory_mb, char *uuid, char *name)
 {
     char key[32], values[LINE];
-    snprintf(key, sizeof key, "mig:%d", mig_of(h));
-    if (mig_of(h) < 0 || !look(key, number_of(h), values))
+    if (mig_of(h) < 0)
         return NOT_FOUND;
+    snprintf(key, sizeof key, "mig:%d", mig_of(h));
+    if (!look(key, number_of(h), values))
+        return made_mig(number_of(h), mig_of(h), ids, memory_mb, uuid, name);
     sscanf(values, "%u %u %u %llu %95s %95[^\n]", ids, ids + 1, ids + 2, memory_mb, uuid, name);
     return OK;
 }
@@ -235,10 +240,13 @@ int nvmlDeviceGetPciInfo_v3(void *h, Pci *to)
 NUMBER(nvmlDeviceGetMinorNumber, "minor")
 NUMBER(nvmlDeviceGetComputeMode, "compute-mode")
 
-static int memory(int device, unsigned long long *to)
+static int mig_memory(void *h, unsigned long long *to);
+static int memory(void *h, unsigned long long *to)
 {
     char values[LINE];
-    if (!look("memory", device, values))
+    if (mig_of(h) >= 0)
+        return mig_memory(h, to);
+    if (!look("memory", number_of(h), values))
         return NOT_SUPPORTED;
     sscanf(values, "%llu %llu %llu", to, to + 1, to + 2);
     return OK;
@@ -247,7 +255,7 @@ int nvmlDeviceGetMemoryInfo(void *h, Memory *to)
 {
     unsigned long long amounts[3] = {0, 0, 0}; /* total, used, reserved */
     BEGIN(number_of(h));
-    result = memory(number_of(h), amounts);
+    result = memory(h, amounts);
     to->total = amounts[0];
     to->used = amounts[1] + amounts[2];
     to->free = to->total - to->used;
@@ -260,7 +268,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *h, Memory2 *to)
     BEGIN(number_of(h));
     if (to->version != (sizeof *to | 2u << 24))
         return VERSION_MISMATCH;
-    result = memory(number_of(h), amounts);
+    result = memory(h, amounts);
     to->total = amounts[0];
     to->used = amounts[1];
     to->reserved = amounts[2];
@@ -450,15 +458,354 @@ int nvmlDeviceGetGpuFabricInfoV(void *h, FabricV *to)
 }
 #endif
 
-/* MIG ------------------------------------------------------------------------------------------------ */
+/* MIG ------------------------------------------------------------------------------------------------
+ *
+ * What is made is kept in the file SITUATION.mig, so that it outlives the process as in a device:
+ *
+ *     mode DEVICE CURRENT PENDING
+ *     gi DEVICE ID PROFILE START SIZE          a GPU instance
+ *     ci DEVICE GI ID PROFILE 0                a compute instance
+ *
+ * What a device can have: "mig-profile:NUMBER DEVICE ID SLICES COUNT MEMORY_MB NAME", and where:
+ * "mig-place:ID DEVICE START:SIZE ...". "mig-activation DEVICE CODE": what a change of mode meets.
+ */
 
-int nvmlDeviceGetMigMode(void *h, unsigned *current, unsigned *pending)
+enum { KEPT_MAX = 128, PROFILES = 18 };
+typedef struct { char kind[8]; unsigned device, a, b, c, d; } Kept;
+typedef struct { unsigned id, slices, count; unsigned long long memory_mb; char name[64]; } Shape;
+typedef struct { unsigned start, size; } Placement;
+typedef struct { unsigned version, id, p2p, slices, instances, sms, copy, decoder, encoder, jpeg, ofa;
+                 unsigned long long memory_mb; char name[96]; } ProfileInfo;
+typedef struct { unsigned version, id, slices, instances, sms, copy, decoder, encoder, jpeg, ofa;
+                 char name[96]; } ComputeProfileInfo;
+typedef struct { void *device; unsigned id, profile; Placement placement; } InstanceInfo;
+typedef struct { void *device, *instance; unsigned id, profile; Placement placement; } ComputeInfo;
+
+static const unsigned compute_slices[] = {1, 2, 3, 4, 7, 8, 6};
+
+static FILE *kept_file(const char *suffix, const char *mode)
 {
-    BEGIN(number_of(h));
-    if (!look("mig-mode", number_of(h), values))
+    char path[4096];
+    const char *situation = getenv("MUSTER_NVML_SITUATION");
+    snprintf(path, sizeof path, "%s.mig%s", situation ? situation : "", suffix);
+    return fopen(path, mode);
+}
+static unsigned kept(Kept *to)
+{
+    FILE *file = kept_file("", "r");
+    unsigned count = 0;
+    while (file && count < KEPT_MAX &&
+           fscanf(file, "%7s %u %u %u %u %u", to[count].kind, &to[count].device, &to[count].a,
+                  &to[count].b, &to[count].c, &to[count].d) == 6)
+        count++;
+    if (file)
+        fclose(file);
+    return count;
+}
+static int keep(const Kept *all, unsigned count)
+{
+    char from[4096], to[4096];
+    FILE *file = kept_file(".new", "w");
+    if (!file)
+        return NOT_SUPPORTED;
+    for (unsigned i = 0; i < count; i++)
+        fprintf(file, "%s %u %u %u %u %u\n", all[i].kind, all[i].device, all[i].a, all[i].b, all[i].c,
+                all[i].d);
+    fclose(file);
+    snprintf(to, sizeof to, "%s.mig", getenv("MUSTER_NVML_SITUATION"));
+    snprintf(from, sizeof from, "%s.mig.new", getenv("MUSTER_NVML_SITUATION"));
+    return rename(from, to) ? NOT_SUPPORTED : OK;
+}
+/* Take away entries of a kind whose first values are A and, unless it is ~0, B. */
+static int drop(const char *kind, unsigned device, unsigned a, unsigned b)
+{
+    Kept all[KEPT_MAX];
+    unsigned count = kept(all), left = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (strcmp(all[i].kind, kind) || all[i].device != device || (a != ~0u && all[i].a != a) ||
+            (b != ~0u && all[i].b != b))
+            all[left++] = all[i];
+    return keep(all, left);
+}
+static int add(Kept one)
+{
+    Kept all[KEPT_MAX];
+    unsigned count = kept(all);
+    if (count == KEPT_MAX)
+        return INSUFFICIENT_RESOURCES;
+    all[count] = one;
+    return keep(all, count + 1);
+}
+static int found(const char *kind, unsigned device, unsigned a, unsigned b, Kept *to)
+{
+    Kept all[KEPT_MAX];
+    unsigned count = kept(all);
+    for (unsigned i = 0; i < count; i++)
+        if (!strcmp(all[i].kind, kind) && all[i].device == device && (a == ~0u || all[i].a == a) &&
+            (b == ~0u || all[i].b == b)) {
+            *to = all[i];
+            return 1;
+        }
+    return 0;
+}
+
+static int shape(int device, int number, unsigned id, Shape *to)
+{
+    char key[32], values[LINE];
+    for (int i = number < 0 ? 0 : number; i < (number < 0 ? PROFILES : number + 1); i++) {
+        snprintf(key, sizeof key, "mig-profile:%d", i);
+        if (look(key, device, values) &&
+            sscanf(values, "%u %u %u %llu %63s", &to->id, &to->slices, &to->count, &to->memory_mb,
+                   to->name) == 5 && (number >= 0 || to->id == id))
+            return 1;
+    }
+    return 0;
+}
+static unsigned places(int device, unsigned profile, Placement *to)
+{
+    char key[32], values[LINE], *rest = NULL;
+    unsigned count = 0;
+    snprintf(key, sizeof key, "mig-place:%u", profile);
+    if (!look(key, device, values))
+        return 0;
+    for (char *word = strtok_r(values, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        if (sscanf(word, "%u:%u", &to[count].start, &to[count].size) == 2)
+            count++;
+    return count;
+}
+static int modes(int device, unsigned *current, unsigned *pending)
+{
+    char values[LINE];
+    Kept mode;
+    if (!look("mig-mode", device, values))
         return NOT_SUPPORTED;
     sscanf(values, "%u %u", current, pending);
+    if (found("mode", (unsigned)device, ~0u, ~0u, &mode)) {
+        *current = mode.a;
+        *pending = mode.b;
+    }
     return OK;
+}
+static int is_used(int device)
+{
+    char values[LINE];
+    return look("process", device, values);
+}
+
+int nvmlDeviceGetMigMode(void *h, unsigned *current, unsigned *pending)
+{ BEGIN(number_of(h)); return modes(number_of(h), current, pending); }
+int nvmlDeviceSetMigMode(void *h, unsigned mode, unsigned *activation)
+{
+    unsigned current, pending, device = (unsigned)number_of(h);
+    BEGIN(number_of(h));
+    result = modes((int)device, &current, &pending);
+    if (result)
+        return result;
+    *activation = OK;
+    if (mode != current)
+        *activation = look("mig-activation", (int)device, values) ? (unsigned)atoi(values)
+                      : is_used((int)device)                      ? IN_USE
+                                                                  : OK;
+    result = drop("mode", device, ~0u, ~0u);
+    if (!result)
+        result = add((Kept){"mode", device, *activation ? current : mode, mode, 0, 0});
+    return result;
+}
+static void *part(void *h, unsigned instance, unsigned compute)
+{
+    uintptr_t device = (uintptr_t)h & 0xff;
+    return (void *)(device | (uintptr_t)(instance + 1) << 16 | (uintptr_t)compute << 32);
+}
+static unsigned instance_of(void *h) { return (unsigned)((uintptr_t)h >> 16 & 0xffff) - 1; }
+static unsigned compute_of(void *h) { return (unsigned)((uintptr_t)h >> 32) - 1; }
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetGpuInstanceProfileInfoV(void *h, unsigned number, ProfileInfo *to)
+{
+    Shape one;
+    BEGIN(number_of(h));
+    if (to->version != (sizeof *to | 2u << 24))
+        return VERSION_MISMATCH;
+    if (!shape(number_of(h), (int)number, 0, &one))
+        return NOT_SUPPORTED;
+    to->id = one.id, to->slices = one.slices, to->instances = one.count;
+    to->memory_mb = one.memory_mb;
+    snprintf(to->name, sizeof to->name, "MIG %s", one.name);
+    return OK;
+}
+#endif
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *h, unsigned profile, Placement *to, unsigned *count)
+{
+    Placement all[64];
+    BEGIN(number_of(h));
+    *count = places(number_of(h), profile, all);
+    memcpy(to, all, *count * sizeof *to);
+    return OK;
+}
+int nvmlDeviceCreateGpuInstanceWithPlacement(void *h, unsigned profile, const Placement *at, void **to)
+{
+    Kept all[KEPT_MAX];
+    Placement possible[64];
+    Shape wanted, one;
+    unsigned current = 0, pending, slices = 0, alike = 0, id = 1, allowed = 0;
+    unsigned device = (unsigned)number_of(h), count;
+    BEGIN(number_of(h));
+    if (modes((int)device, &current, &pending) || !current || !shape((int)device, -1, profile, &wanted))
+        return NOT_SUPPORTED;
+    count = places((int)device, profile, possible);
+    for (unsigned i = 0; i < count; i++)
+        allowed |= possible[i].start == at->start && possible[i].size == at->size;
+    if (!allowed)
+        return INVALID_ARGUMENT;
+    count = kept(all);
+    for (unsigned i = 0; i < count; i++)
+        if (!strcmp(all[i].kind, "gi") && all[i].device == device) {
+            if (at->start < all[i].c + all[i].d && all[i].c < at->start + at->size)
+                return INSUFFICIENT_RESOURCES;
+            if (shape((int)device, -1, all[i].b, &one))
+                slices += one.slices;
+            alike += all[i].b == profile;
+        }
+    if (slices + wanted.slices > 7 || alike >= wanted.count)
+        return INSUFFICIENT_RESOURCES;
+    while (found("gi", device, id, ~0u, all))
+        id++;
+    *to = part(h, id, 0);
+    return add((Kept){"gi", device, id, profile, at->start, at->size});
+}
+int nvmlGpuInstanceDestroy(void *h)
+{
+    Kept one;
+    BEGIN(number_of(h));
+    if (found("ci", (unsigned)number_of(h), instance_of(h), ~0u, &one))
+        return IN_USE;
+    return drop("gi", (unsigned)number_of(h), instance_of(h), ~0u);
+}
+static int listed(void *h, const char *kind, unsigned a, unsigned profile, void **to, unsigned *count)
+{
+    Kept all[KEPT_MAX];
+    unsigned number = kept(all), room = *count;
+    int is_gi = !strcmp(kind, "gi");
+    *count = 0;
+    for (unsigned i = 0; i < number; i++) {
+        if (strcmp(all[i].kind, kind) || all[i].device != (unsigned)number_of(h) ||
+            (is_gi ? all[i].b : all[i].c) != profile || (!is_gi && all[i].a != a))
+            continue;
+        if (*count == room)
+            return INSUFFICIENT_SIZE;
+        to[(*count)++] = is_gi ? part(h, all[i].a, 0) : part(h, a, all[i].b + 1);
+    }
+    return OK;
+}
+int nvmlDeviceGetGpuInstances(void *h, unsigned profile, void **to, unsigned *count)
+{ BEGIN(number_of(h)); return listed(h, "gi", 0, profile, to, count); }
+int nvmlGpuInstanceGetInfo(void *h, InstanceInfo *to)
+{
+    Kept one;
+    BEGIN(number_of(h));
+    if (!found("gi", (unsigned)number_of(h), instance_of(h), ~0u, &one))
+        return NOT_FOUND;
+    *to = (InstanceInfo){handle_of(number_of(h)), one.a, one.b, {one.c, one.d}};
+    return OK;
+}
+static int slices_of(void *h, unsigned *to)
+{
+    Kept one;
+    Shape profile;
+    if (!found("gi", (unsigned)number_of(h), instance_of(h), ~0u, &one) ||
+        !shape(number_of(h), -1, one.b, &profile))
+        return NOT_FOUND;
+    *to = profile.slices;
+    return OK;
+}
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *h, unsigned number, unsigned engine,
+                                                  ComputeProfileInfo *to)
+{
+    unsigned slices = 0;
+    BEGIN(number_of(h));
+    if (to->version != (sizeof *to | 2u << 24))
+        return VERSION_MISMATCH;
+    result = slices_of(h, &slices);
+    if (result)
+        return result;
+    if (engine || number >= sizeof compute_slices / sizeof *compute_slices ||
+        compute_slices[number] > slices)
+        return NOT_SUPPORTED;
+    to->id = number, to->slices = compute_slices[number];
+    return OK;
+}
+int nvmlGpuInstanceGetComputeInstances(void *h, unsigned profile, void **to, unsigned *count)
+{ BEGIN(number_of(h)); return listed(h, "ci", instance_of(h), profile, to, count); }
+int nvmlGpuInstanceCreateComputeInstance(void *h, unsigned profile, void **to)
+{
+    Kept one;
+    unsigned slices = 0, id = 0, device = (unsigned)number_of(h), instance = instance_of(h);
+    BEGIN(number_of(h));
+    result = slices_of(h, &slices);
+    if (result)
+        return result;
+    if (profile >= sizeof compute_slices / sizeof *compute_slices || compute_slices[profile] > slices)
+        return NOT_SUPPORTED;
+    if (compute_slices[profile] == slices && found("ci", device, instance, ~0u, &one))
+        return INSUFFICIENT_RESOURCES;
+    while (found("ci", device, instance, id, &one))
+        id++;
+    *to = part(h, instance, id + 1);
+    return add((Kept){"ci", device, instance, id, profile, 0});
+}
+int nvmlComputeInstanceDestroy(void *h)
+{
+    BEGIN(number_of(h));
+    if (is_used(number_of(h)))
+        return IN_USE;
+    return drop("ci", (unsigned)number_of(h), instance_of(h), compute_of(h));
+}
+int nvmlComputeInstanceGetInfo_v2(void *h, ComputeInfo *to)
+{
+    Kept one;
+    BEGIN(number_of(h));
+    if (!found("ci", (unsigned)number_of(h), instance_of(h), compute_of(h), &one))
+        return NOT_FOUND;
+    *to = (ComputeInfo){handle_of(number_of(h)), part(h, one.a, 0), one.b, one.c, {0, 0}};
+    return OK;
+}
+static int made_mig(int device, int which, unsigned *ids, unsigned long long *memory_mb, char *uuid,
+                    char *name)
+{
+    Kept all[KEPT_MAX], instance;
+    Shape profile;
+    char whole[96] = "";
+    unsigned count = kept(all), slices;
+    for (unsigned i = 0; i < count; i++) {
+        if (strcmp(all[i].kind, "ci") || all[i].device != (unsigned)device || which--)
+            continue;
+        if (!found("gi", (unsigned)device, all[i].a, ~0u, &instance) ||
+            !shape(device, -1, instance.b, &profile))
+            return NOT_FOUND;
+        slices = compute_slices[all[i].c];
+        ids[0] = all[i].a, ids[1] = all[i].b, ids[2] = slices;
+        *memory_mb = profile.memory_mb;
+        snprintf(uuid, 96, "MIG-00000000-0000-%04u-%04u-%012u", ids[0], ids[1], (unsigned)device);
+        text("name", device, whole, 24);
+        if (slices == profile.slices)
+            snprintf(name, 96, "%.24s MIG %.60s", whole, profile.name);
+        else
+            snprintf(name, 96, "%.24s MIG %uc.%.50s", whole, slices, profile.name);
+        return OK;
+    }
+    return NOT_FOUND;
+}
+/* "mig-used:GI DEVICE BYTES": what an instance has taken. */
+static int mig_memory(void *h, unsigned long long *to)
+{
+    unsigned ids[3] = {0, 0, 0};
+    unsigned long long memory_mb = 0;
+    char uuid[96], name[96], key[32];
+    int result = mig(h, ids, &memory_mb, uuid, name);
+    to[0] = memory_mb << 20, to[1] = to[2] = 0;
+    snprintf(key, sizeof key, "mig-used:%u", ids[0]);
+    long_value(key, number_of(h), to + 1);
+    return result;
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *to)
 {
@@ -468,12 +815,14 @@ int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *to)
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned index, void **to)
 {
-    char key[32];
+    unsigned ids[3];
+    unsigned long long memory_mb;
+    char uuid[96], name[96];
+    void *handle = (void *)((uintptr_t)h | (uintptr_t)(index + 1) << 8);
     BEGIN(number_of(h));
-    snprintf(key, sizeof key, "mig:%u", index);
-    if (index >= MIG_MAX || !look(key, number_of(h), values))
+    if (index >= MIG_MAX || mig(handle, ids, &memory_mb, uuid, name))
         return NOT_FOUND;
-    *to = (void *)((uintptr_t)h | (uintptr_t)(index + 1) << 8);
+    *to = handle;
     return OK;
 }
 static int mig_id(void *h, int which, unsigned *to)

@@ -16,6 +16,30 @@ FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM = 13, 15, 16, 
 LIBRARY_MISMATCH, UNKNOWN = 18, 999
 
 
+IN_USE, INSUFFICIENT_RESOURCES = 19, 23
+#: What an H200 can be cut into, and where, as NVIDIA's MIG guide has it.
+MIG_PROFILES = [
+    f"mig-profile:{number} {profile} {slices} {count} {memory * 1024} {name}"
+    for number, profile, slices, count, memory, name in (
+        (0, 19, 1, 7, 16, "1g.18gb"),
+        (7, 20, 1, 1, 16, "1g.18gb+me"),
+        (9, 15, 1, 4, 32, "1g.35gb"),
+        (1, 14, 2, 3, 32, "2g.35gb"),
+        (2, 9, 3, 2, 69, "3g.71gb"),
+        (3, 5, 4, 1, 69, "4g.71gb"),
+        (4, 0, 7, 1, 139, "7g.141gb"),
+    )
+] + [
+    "mig-place:19 0:1 1:1 2:1 3:1 4:1 5:1 6:1",
+    "mig-place:20 0:1 1:1 2:1 3:1 4:1 5:1 6:1",
+    "mig-place:15 0:2 2:2 4:2 6:2",
+    "mig-place:14 0:2 2:2 4:2",
+    "mig-place:9 0:4 4:4",
+    "mig-place:5 0:4",
+    "mig-place:0 0:8",
+]
+
+
 def build(folder: Path, *, old: bool = False) -> Path:
     """The folder that holds ``libnvidia-ml.so.1``; ``old``: as a driver of 2021 has it."""
     assert COMPILER is not None
@@ -50,6 +74,7 @@ def device(index: int, *changes: str, number: int | None = None) -> list[str]:
         f"memory {141 * GIB} {GIB} {GIB // 2}",
         "compute-mode 0",
         "mig-mode 0 0",
+        *MIG_PROFILES,
         "utilization 55 12",
         "power-mw 350500",
         "power-limit-mw 700000",

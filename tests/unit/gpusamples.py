@@ -15,6 +15,7 @@ def node(*, states: tuple[str, str] = (devices.OK, devices.LOST)) -> records.Nod
         records.Gpu(
             i, uuid, "NVIDIA H200", 2**37, state=states[i], message="" if i == 0 else "it fell",
             pci_address=f"0000:0{i}:00.0", pcie_width_max=16,
+            mig=(devices.MigInstance(f"MIG-{i}", "1g.18gb", 7, 0, 1, 2**34),),
         )
         for i, uuid in enumerate(UUIDS)
     )  # fmt: skip
@@ -38,6 +39,8 @@ def usage(uuid: str = UUIDS[0]) -> devices.GpuUsage:
         nvlinks_active=18, nvlink_transmitted_bytes=4096, nvlink_received_bytes=8192,
         ecc_volatile=(1, 0), ecc_aggregate=(7, 2), retired_pages=(0, 1),
         retired_pages_pending=False, remapped_rows=(1, 0), row_remap_pending=True,
-        row_remap_failed=False, task_processes=2, foreign_processes=1,
+        row_remap_failed=False,
+        instances=(devices.MigUsage(f"MIG-{UUIDS.index(uuid)}", 2**20, "a"),),
+        task_processes=2, foreign_processes=1,
         xids=(devices.Xid(79, 1, 98.0), devices.Xid(31, 4, 90.0)),
     )  # fmt: skip

@@ -287,6 +287,12 @@ TABLE: dict[str, Case] = {
         ([2], [6]),
         (gpus(**MIG), job(array={"count": 8}, resources={"mig": {"profile": "1g.10gb"}})),
     ),
+    "NodePool.spec.nodes.gpus.migTakeOver": Case(
+        (False, True),
+        lambda run, _: [n.wanted.mig.take_over for n in run.nodes.values()],  # type: ignore[attr-defined]
+        ([False] * 2, [True] * 2),
+        (gpus(**MIG), job()),
+    ),
     "NodePool.spec.taints[].key": Case(
         ("x", "y"), base.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
     ),

@@ -53,11 +53,20 @@ class GpusSpec(Part, frozen=True):
     mig: Annotated[
         list[MigLayoutSpec],
         doc(
-            "Devices that are cut in MIG instances; they are given away by instance alone. Only "
-            "in virtual pools: the agent does not find the instances of a real device yet.",
+            "Devices that are cut in MIG instances; they are given away by instance alone. The "
+            "agent of a node makes the instances, and changes them while a device is idle; those "
+            "of virtual nodes are simulated.",
             example=[{"devices": [1], "instances": {"1g.10gb": 7}}],
         ),
     ] = []
+    mig_take_over: Annotated[
+        bool,
+        doc(
+            "Whether the agent may undo MIG instances, and MIG mode, that it did not make itself, "
+            "where they are other than `mig` says.",
+            example=True,
+        ),
+    ] = False
 
 
 class NodeSpec(Part, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.model.desired import MigPlan
 from reconciler.model.records import AttemptReport, Inventory, StopOrder
 from reconciler.model.staging import WantedVolume
 from reconciler.model.states import AttemptState, EndReason
@@ -33,6 +34,7 @@ class Controller:
         self.templates: dict[str, TaskTemplate] = {}
         self.assignments: dict[str, Assignment] = {}
         self.volumes: tuple[WantedVolume, ...] = ()
+        self.mig: MigPlan | None = None
         self.seen: dict[str, AttemptReport] = {}
         #: By which life of the agent, and which of its requests, each was last told of.
         self.told: dict[str, tuple[int, int]] = {}
@@ -148,8 +150,9 @@ class Controller:
         if not self.renews:
             return SyncResponse(self.epoch, request.have[1], poll_s=self.poll_s, renews=False)
         chosen = AssignmentSet(
-            dict(self.templates), tuple(self.assignments.values()), volumes=self.volumes
-        )
+            dict(self.templates), tuple(self.assignments.values()),
+            volumes=self.volumes, mig=self.mig,
+        )  # fmt: skip
         made = SyncResponse(
             epoch=self.epoch,
             version=self.version,

@@ -22,6 +22,11 @@ spec:
 """
 
 
+def cut(layout: str) -> str:
+    """The pool with a layout of MIG."""
+    return POOL.replace("140Gi}", f"140Gi, mig: [{layout}]}}")
+
+
 class Site:
     """A cluster with one node that has GPUs."""
 

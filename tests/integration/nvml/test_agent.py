@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model import devices
+from reconciler.model import desired, devices
 from reconciler.model.records import Inventory
-from reconciler.model.states import AttemptState
+from reconciler.model.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.conftest import controller as controller  # noqa: PLC0414
 from tests.integration.agents.conftest import node as node  # noqa: PLC0414
@@ -162,3 +162,58 @@ def test_a_node_offers_only_the_devices_it_is_told_to(
     found = scene.until(lambda _found: True, "an inventory")
     assert [(gpu.index, gpu.uuid) for gpu in found.gpus] == [(1, uuid(1))]
     assert found.capacity.gpu_milli == 1000
+
+
+def layout(*, take_over: bool = False, **instances: int) -> desired.MigPlan:
+    """Device 1 is cut; names of profiles write ``_`` for a dot."""
+    said = tuple(sorted((name[1:].replace("_", "."), count) for name, count in instances.items()))
+    return desired.MigPlan((desired.MigLayout(1, said),), take_over)
+
+
+def cut_as(scene: Machine, plan: desired.MigPlan) -> None:
+    scene.controller.mig = plan
+    scene.controller.change()
+
+
+def state_of(inventory: Inventory) -> str:
+    """How far device 1 is with its layout."""
+    gpu = inventory.gpus[1]
+    return gpu.cut.state if gpu.cut is not None else ""
+
+
+def test_tasks_get_their_mig_instances_and_layouts_change_when_they_end(scene: Machine) -> None:
+    controller = scene.controller
+    cut_as(scene, layout(p1g_18gb=2))
+    found = scene.until(lambda found: state_of(found) == "fits", "a layout")
+    assert found.capacity.gpu_milli == 1000, "one is whole"
+    uuids = [one.uuid for one in found.gpus[1].mig]
+    script = "echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.05; done"
+    for name, number in (("a", 0), ("b", 1)):
+        controller.assign(
+            name, "sh", "-c", script, mig_profile="1g.18gb", instances=(number,)
+        )  # fmt: skip
+        controller.running(name)
+    cut_as(scene, layout(p3g_71gb=1))
+    waiting = scene.until(lambda found: state_of(found) == "waiting", "a layout that waits")
+    assert [one.uuid for one in waiting.gpus[1].mig] == uuids
+    # what comes too late for the instances that there were is not run on anything else
+    controller.assign("c", "true", mig_profile="1g.18gb", instances=(0,))
+    controller.ended("c")
+    assert controller.seen["c"].end_reason is EndReason.CHECK_FAILED
+    assert "MIG instances of 1g.18gb" in controller.seen["c"].message
+    for name in ("a", "b"):
+        (scene.node.root / "attempts" / name / "work" / "go").touch()
+        controller.ended(name)
+    told = [(scene.node.root / "logs" / f"{name}.stdout").read_text().strip() for name in "ab"]
+    assert told == uuids
+    found = scene.until(lambda found: state_of(found) == "fits", "the other layout")
+    assert [one.profile for one in found.gpus[1].mig] == ["3g.71gb"]
+
+
+def test_a_device_that_is_split_is_given_to_nobody_whole(scene: Machine) -> None:
+    cut_as(scene, layout(p1g_18gb=2))
+    scene.until(lambda found: state_of(found) == "fits", "a layout")
+    scene.controller.assign("a", "true", devices=(0, 1))
+    scene.controller.ended("a")
+    assert scene.controller.seen["a"].end_reason is EndReason.CHECK_FAILED
+    assert "GPU 1" in scene.controller.seen["a"].message

@@ -96,3 +96,63 @@ def test_a_lost_device_takes_the_node_out_until_it_is_back(site: sites.Site) -> 
     standin.write(site.situation, machine(2))
     site.bed.until(lambda: site.node()["state"] == "Ready")
     site.bed.until(lambda: not site.drift("node-inventory") + site.drift("gpu-failed"))
+
+
+SMALL = """\
+  pools: [h200]
+  resources: {cpu: 100m, mig: {profile: 1g.18gb}}
+  command: [sh, -c, 'echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.1; done']"""
+LARGE = """\
+  pools: [h200]
+  resources: {cpu: 100m, mig: {profile: 3g.71gb}}
+  command: [sh, -c, 'echo $CUDA_VISIBLE_DEVICES']"""
+
+
+def test_a_layout_goes_from_git_to_the_device_and_back(site: sites.Site) -> None:
+    bed = site.bed
+
+    def profiles() -> list[str]:
+        return [part["profile"] for part in site.node()["gpus"][1]["mig"]]
+
+    bed.commit({"h200.yaml": sites.cut("{devices: [1], instances: {1g.18gb: 2}}")})
+    bed.until(lambda: profiles() == ["1g.18gb"] * 2)
+    bed.commit({"jobs/small.yaml": beds.job("small", SMALL)})
+    bed.until_state("small", "Running")
+    uuids = [part["uuid"] for part in site.node()["gpus"][1]["mig"]]
+    bed.until(lambda: bed.output("small").strip() in uuids)
+    holder = bed.until(
+        lambda: {part["uuid"]: part["attempt"] for part in site.node()["gpus"][1]["mig"]}.get(
+            bed.output("small").strip()
+        )
+    )
+    assert holder.startswith("small.1.")
+    # another layout waits for it, and says so
+    bed.commit({"h200.yaml": sites.cut("{devices: [1], instances: {3g.71gb: 1}}")})
+    (told,) = bed.until(lambda: site.drift("node-mig"))
+    bed.until(lambda: "waits until it is idle" in site.drift("node-mig")[0]["message"])
+    assert (told["wanted"], told["found"]) == ("1 x 3g.71gb", "2 x 1g.18gb")
+    assert site.node()["state"] == "Ready"
+    bed.commit({"jobs/large.yaml": beds.job("large", LARGE)})
+    bed.until(lambda: bed.job("large")["state"] == "Pending" and bed.job("large")["reasons"])
+    assert bed.job("large")["reasons"][0]["code"] == "InsufficientResources"
+    command = [sys.executable, "-m", "reconciler.cli.main", "node", "gpu1"]
+    command += ["--server", bed.cluster.url, "--token-file", str(bed.cluster.state / "token")]
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "MIG waiting: waits until it is idle: small.1." in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if " MIG 1g.18gb " in line]
+    assert [row[:4] for row in rows] == [
+        ["1:1", "MIG", "1g.18gb", "ok"],
+        ["1:2", "MIG", "1g.18gb", "ok"],
+    ]
+    assert holder in done.stdout
+    (site.root / "attempts" / holder / "work" / "go").touch()
+    bed.until_state("small", "Succeeded")
+    bed.until_state("large", "Succeeded")
+    assert profiles() == ["3g.71gb"]
+    assert not site.drift("node-mig")
+    bed.commit({"h200.yaml": sites.POOL})
+    bed.until(lambda: not profiles())
+    bed.commit({"jobs/whole.yaml": beds.job("whole", JOB)})
+    bed.until_state("whole", "Succeeded")
+    assert bed.output("whole") == f"{uuid(0)},{uuid(1)}\n"

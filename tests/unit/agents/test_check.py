@@ -50,7 +50,10 @@ HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
         (OK_SAMPLE, {}, ("gpu 0", "ok", "GPU-0 NVIDIA H200 128 GiB")),
         (OK_SAMPLE, {}, ("cdi", "note", "no description")),
         (replaced(state="lost", message="it fell"), {}, ("gpu 0", "failed", "lost: it fell")),
-        (replaced(mig_enabled=True), {}, ("gpu 0", "note", "0 MIG instances")),
+        (replaced(mig_enabled=True), {}, ("gpu 0", "ok", "0 MIG instances")),
+        (OK_SAMPLE, {}, ("mig", "note", "no GPU here has it")),
+        (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPUs can be cut in instances")),
+        (replaced(mig_able=True), {}, ("mig", "ok", "not exercised here")),
     ],
 )
 def test_gpus(

@@ -2,15 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents import views
+from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 from tests.unit.agents.test_hosts import tree
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "H200", pci_address=f"0000:{i + 1}b:00.0") for i in range(3))
 DRIVER = {
-    f"{gpu.pci_address}/information": f"Model: H200\nDevice Minor: \t {7 - gpu.index}\n"
+    f"driver/nvidia/gpus/{gpu.pci_address}/information": "Model: H200\n"
+    f"Device Minor: \t {7 - gpu.index}\n"
     for gpu in GPUS
 }
 
@@ -27,13 +30,38 @@ def test_only_what_can_be_enforced_is_asked_for() -> None:
 
 
 def test_gpus_of_others_are_denied_by_the_drivers_own_numbers(tmp_path: Path) -> None:
-    driver = tree(tmp_path, DRIVER)
-    assert views.denied_gpus(GPUS, (1,), driver) == {
+    proc = tree(tmp_path, DRIVER)
+    assert views.denied_gpus(GPUS, (1,), system=proc) == {
         "/dev/nvidia7": "c 195:7 rwm", "/dev/nvidia5": "c 195:5 rwm",
     }  # fmt: skip
-    assert views.denied_gpus(GPUS, (0, 1, 2), driver) == {}
-    assert views.denied_gpus(GPUS, (), tmp_path / "nowhere") == {}
-    assert views.minor_of("../../etc", driver) is None
+    assert views.denied_gpus(GPUS, (0, 1, 2), system=proc) == {}
+    assert views.denied_gpus(GPUS, (), system=tmp_path / "nowhere") == {}
+    assert views.minor_of("../../etc", proc) is None
+
+
+PARTS = tuple(MigInstance(f"MIG-{i}", "1g.18gb", 7 + i, 0) for i in range(3))
+CAPABILITIES = {
+    "driver/nvidia-caps/mig-minors": "config 1\nmonitor 2\n"
+    + "".join(
+        f"gpu7/gi{7 + i}/access {30 + i}\ngpu7/gi{7 + i}/ci0/access {40 + i}\n" for i in range(3)
+    ),
+    "devices": "Character devices:\n195 nvidia\n236 nvidia-caps\n\nBlock devices:\n  8 sd\n",
+}
+
+
+def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> None:
+    split = msgspec.structs.replace(GPUS[0], mig=PARTS)
+    proc = tree(tmp_path, DRIVER | CAPABILITIES)
+    found = views.denied_gpus((split, *GPUS[1:]), (), PARTS[1:2], proc)
+    assert found == {
+        **{f"/dev/nvidia-caps/nvidia-cap{n}": f"c 236:{n} rwm" for n in (30, 40, 32, 42)},
+        "/dev/nvidia6": "c 195:6 rwm",
+        "/dev/nvidia5": "c 195:5 rwm",
+    }
+    # a task without an instance of it does not get at the device at all
+    assert "/dev/nvidia7" in views.denied_gpus((split,), (), (), proc)
+    bare = tree(tmp_path / "bare", DRIVER)
+    assert views.denied_gpus((split,), (), PARTS[1:2], bare) == {}, "a driver that tells no numbers"
 
 
 @pytest.mark.parametrize(

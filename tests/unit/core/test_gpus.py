@@ -41,8 +41,7 @@ ROWS = (
     Row("one in use is lost though another is spare",
         (gpu(0), gpu(1, **OFF), gpu(2)),  # type: ignore[arg-type]
         "GPU 1 (GPU-1) is lost: it has fallen off the bus"),
-    Row("one is split", (gpu(0, mig=True), gpu(1)),
-        "1 GPUs, 2 declared; GPU 0 (GPU-0) is split by MIG, which is not scheduled yet"),
+    Row("one is split, which keeps nothing from the other", (gpu(0, mig=True), gpu(1)), ""),
     Row("another model", (gpu(0), gpu(1, model="NVIDIA H100")),
         "GPU 1 is a NVIDIA H100, NVIDIA H200 declared"),
     Row("the model as older drivers write it", (gpu(0, model="H200"), gpu(1)), ""),

@@ -1,0 +1,164 @@
+"""From the MIG instances that a device has to those that it is to have: pure, no driver.
+
+What is there comes in with what its driver could make and where; which instances go and which are
+made, each at a place of its own, comes out. As much as possible of what fits is left alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.model import records
+
+Wanted = Sequence[tuple[str, int]]
+#: Places that are tried before a layout is given up: a device has at most eight memory slices.
+_TRIES_MAX = 100_000
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Memory slices of a device, from ``start`` on."""
+
+    start: int
+    size: int
+
+    def slices(self) -> range:
+        """The slices."""
+        return range(self.start, self.start + self.size)
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What the driver could make: ``id`` of the driver's, ``slices`` of compute, ``places``."""
+
+    name: str
+    id: int
+    slices: int
+    places: tuple[Place, ...]
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """A GPU instance. ``whole``: all of its compute is in one compute instance; ``empty``: none is.
+
+    ``mine``: it may be undone.
+    """
+
+    id: int
+    profile: str
+    place: Place
+    whole: bool = True
+    empty: bool = False
+    mine: bool = True
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """What makes a layout: instances that go, those that get their compute, and those made."""
+
+    destroy: tuple[Instance, ...] = ()
+    complete: tuple[Instance, ...] = ()
+    create: tuple[tuple[Profile, Place], ...] = ()
+
+
+class LayoutError(Exception):
+    """A layout that can't be made. ``blocked``: only because others made what is in its way."""
+
+    def __init__(self, message: str, *, blocked: bool = False) -> None:
+        super().__init__(message)
+        self.blocked = blocked
+
+
+def plan(wanted: Wanted, there: Sequence[Instance], profiles: Mapping[str, Profile]) -> Steps:
+    """The steps from what is there to what is wanted.
+
+    Args:
+        wanted: (profile, number of instances) pairs.
+        there: instances of the device, in order of their ids.
+        profiles: what the driver could make, by name.
+
+    Raises:
+        LayoutError: the device can't have this layout, or only by undoing what others made.
+    """
+    for name, _ in wanted:
+        if name not in profiles:
+            known = ", ".join(sorted(profiles)) or "none"
+            raise LayoutError(f"the device has no profile {name}; it has: {known}")
+    kept, extra = _sorted_out(wanted, there)
+    missing = _missing(wanted, kept)
+    found = place(missing, profiles, kept)
+    if found is None and kept:
+        # what fits by its profile stands where it is in the way of the others
+        extra, kept = [*extra, *kept], []
+        missing = _missing(wanted, ())
+        found = place(missing, profiles, ())
+    if found is None:
+        raise LayoutError(f"{told(wanted)} do not fit on the device together")
+    foreign = [one for one in extra if not one.mine]
+    if foreign:
+        raise LayoutError(
+            f"{told(Counter(one.profile for one in foreign).items())} on it were made by others",
+            blocked=True,
+        )
+    return Steps(tuple(extra), tuple(one for one in kept if one.empty), found)
+
+
+def _sorted_out(wanted: Wanted, there: Iterable[Instance]) -> tuple[list[Instance], list[Instance]]:
+    """Instances that may stay, and those that are too many or cut otherwise."""
+    left = Counter(dict(wanted))
+    kept: list[Instance] = []
+    extra: list[Instance] = []
+    # those of others first: they stay before ours do
+    for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
+        if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
+            left[one.profile] -= 1
+            kept.append(one)
+        else:
+            extra.append(one)
+    return kept, extra
+
+
+def _missing(wanted: Wanted, kept: Iterable[Instance]) -> list[str]:
+    """Profiles of instances to be made, those that take most first."""
+    left = Counter(dict(wanted))
+    left.subtract(one.profile for one in kept)
+    return sorted(left.elements())
+
+
+def place(
+    missing: Iterable[str], profiles: Mapping[str, Profile], kept: Iterable[Instance]
+) -> tuple[tuple[Profile, Place], ...] | None:
+    """A place for each instance beside those that stay; None where there is none for all."""
+    taken = {number for one in kept for number in one.place.slices()}
+    chosen = [profiles[name] for name in missing]
+    # the largest first; where two are alike the order of their places does not matter
+    chosen.sort(key=lambda one: (-one.places[0].size if one.places else 0, one.name))
+    tries = 0
+
+    def search(at: int, taken: frozenset[int]) -> list[tuple[Profile, Place]] | None:
+        nonlocal tries
+        if at == len(chosen):
+            return []
+        profile = chosen[at]
+        for where in sorted(profile.places, key=lambda one: one.start):
+            tries += 1
+            if tries > _TRIES_MAX:
+                return None
+            slices = where.slices()
+            if taken.isdisjoint(slices):
+                rest = search(at + 1, taken.union(slices))
+                if rest is not None:
+                    return [(profile, where), *rest]
+        return None
+
+    found = search(0, frozenset(taken))
+    return None if found is None else tuple(found)
+
+
+def fits(gpu: records.Gpu, wanted: Wanted) -> bool:
+    """Whether a device has just these instances, as tasks see them."""
+    if not wanted:
+        return not gpu.mig_enabled
+    return gpu.mig_enabled and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
+
+
+def told(instances: Iterable[tuple[str, int]]) -> str:
+    """``2 x 1g.18gb, 1 x 3g.71gb``."""
+    return ", ".join(f"{count} x {name}" for name, count in sorted(instances)) or "nothing"

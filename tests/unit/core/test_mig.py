@@ -1,0 +1,180 @@
+"""Layouts of MIG that nodes do not have yet: what is given away meanwhile, and what is told."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from reconciler.core import mismatches
+from reconciler.model import desired, devices, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import JobState, NodeState
+from reconciler.simulation import machines
+from tests.unit.core import world
+
+GIB = 2**30
+ONES, THREES = (("1g.18gb", 7),), (("3g.71gb", 2),)
+
+
+def cut(index: int, instances: Iterable[tuple[str, int]], **more: object) -> records.Gpu:
+    """A device with instances."""
+    parts = [profile for profile, count in instances for _ in range(count)]
+    return records.Gpu(
+        index, f"GPU-{index}", "H200", mig_enabled=True,
+        mig=tuple(devices.MigInstance(f"MIG-{index}-{n}", p, n, 0) for n, p in enumerate(parts)),
+        **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def whole(index: int) -> records.Gpu:
+    return records.Gpu(index, f"GPU-{index}", "H200")
+
+
+def pool(**layouts: tuple[tuple[str, int], ...]) -> desired.Pool:
+    """Two devices, of which ``d0`` and ``d1`` may be cut."""
+    return desired.Pool(
+        "p", ("n0",), Resources(8000, 64 * GIB, 2000),
+        mig=tuple(desired.MigLayout(int(name[1:]), said) for name, said in layouts.items()),
+    )  # fmt: skip
+
+
+WAITS = devices.MigCut(devices.WAITING, "waits until it is idle: a runs on it")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "declared", "messages"),
+    [
+        ((whole(0), whole(1)), pool(), []),
+        ((whole(0), cut(1, ONES)), pool(d1=ONES), []),
+        ((whole(0), whole(1)), pool(d1=ONES), ["is whole, 7 x 1g.18gb declared"]),
+        ((whole(0), cut(1, ())), pool(d1=ONES), ["is split into none, 7 x 1g.18gb declared"]),
+        (
+            (whole(0), cut(1, THREES, cut=WAITS)),
+            pool(d1=ONES),
+            ["is 2 x 3g.71gb, 7 x 1g.18gb declared: waits until it is idle: a runs on it"],
+        ),
+        ((cut(0, ONES), whole(1)), pool(), ["is 7 x 1g.18gb, whole declared"]),
+        ((cut(0, ONES), whole(1)), pool(d1=ONES), ["is 7 x", "is whole"]),
+        ((whole(0), whole(1), cut(2, ONES)), pool(), []),
+    ],
+)
+def test_what_is_not_cut_as_declared_is_told(
+    gpus: tuple[records.Gpu, ...], declared: desired.Pool, messages: list[str]
+) -> None:
+    usable = 1000 * sum(gpu.usable for gpu in gpus)
+    inventory = records.Inventory(
+        capacity=Resources(8000, 64 * GIB, usable), gpus=gpus, gpu_driver=devices.GpuDriver("ok")
+    )
+    found = [one.message for one in mismatches.layouts(inventory, declared)]
+    assert len(found) == len(messages)
+    assert all(said in message for said, message in zip(messages, found, strict=True))
+    assert not mismatches.of(inventory, declared), "the rest of the node takes work"
+
+
+def test_simulated_instances_are_there_once_they_are_declared() -> None:
+    gpu = records.Gpu(1, "GPU-1", "simulated", simulated=True)
+    inventory = records.Inventory(capacity=Resources(gpu_milli=2000), gpus=(gpu,))
+    assert not list(mismatches.layouts(inventory, pool(d1=ONES)))
+
+
+class Node(world.VirtualNode):
+    """A node whose devices are as a test says."""
+
+    gpus: tuple[records.Gpu, ...] = (whole(0), whole(1))
+
+    def report(self, now: float) -> records.NodeReport:
+        told = super().report(now)
+        assert told.inventory is not None
+        usable = 1000 * sum(gpu.usable for gpu in self.gpus)
+        capacity = msgspec.structs.replace(told.inventory.capacity, gpu_milli=usable)
+        inventory = msgspec.structs.replace(told.inventory, gpus=self.gpus, capacity=capacity)
+        return msgspec.structs.replace(told, inventory=inventory)
+
+
+class Cluster(world.World):
+    """One node with such a pool."""
+
+    def __init__(self, declared: desired.Pool) -> None:
+        super().__init__(nodes=1, cpu=16, gpu=2)
+        self.pool = msgspec.structs.replace(self.pool, mig=declared.mig)
+        self.change_structure(pools={"pool": self.pool})
+        self.node = Node("n0", self.pool)
+        self.nodes["n0"] = self.node
+        self.settle()
+
+    def state(self, name: str) -> JobState:
+        return self.memory.jobs[name].state
+
+
+def task(name: str, gpu_milli: int, profile: str = "") -> desired.Job:
+    needs = Resources(1000, 0, gpu_milli)
+    group = desired.TaskGroup(
+        name="main", count=1, resources=needs, command=("true",), devices=1, mig_profile=profile
+    )
+    return world.job(name, groups=(group,))
+
+
+def small(name: str) -> desired.Job:
+    return task(name, 142, "1g.18gb")
+
+
+def big(name: str) -> desired.Job:
+    return task(name, 1000)
+
+
+def test_an_instance_is_given_away_once_it_is_there() -> None:
+    made = Cluster(pool(d1=ONES))
+    made.commit(small("a"))
+    made.settle()
+    assert made.state("a") is JobState.PENDING
+    reason = made.memory.reasons[made.memory.jobs["a"].reason_key][0]
+    assert reason.code.value != "NeverFits", "it only has to be made"
+    assert made.memory.nodes["n0"].state is NodeState.READY
+    made.commit(big("b"))
+    made.settle()
+    assert made.state("b") is JobState.RUNNING, "the other device is given away"
+    made.commit(big("c"))
+    made.settle()
+    assert made.state("c") is JobState.PENDING, "this one is not, whole"
+    made.node.gpus = (whole(0), cut(1, ONES))
+    made.settle()
+    assert made.state("a") is JobState.RUNNING
+    assert made.state("c") is JobState.PENDING
+    assert not [one for one in made.memory.drift if one.kind == "node-mig"]
+
+
+def test_what_is_cut_otherwise_is_kept_back_until_it_is_made() -> None:
+    made = Cluster(pool(d0=ONES, d1=ONES))
+    made.node.gpus = (cut(0, ONES), cut(1, THREES))
+    made.settle()
+    names = [f"a{number}" for number in range(9)]
+    made.commit(*map(small, names))
+    made.settle()
+    assert sum(made.state(name) is JobState.RUNNING for name in names) == 7
+    made.node.gpus = (cut(0, ONES), cut(1, ONES))
+    made.settle()
+    assert all(made.state(name) is JobState.RUNNING for name in names)
+
+
+def test_a_device_that_is_to_be_whole_again_is_given_away_when_it_is() -> None:
+    made = Cluster(pool())
+    made.node.gpus = (whole(0), cut(1, ONES))
+    made.settle()
+    made.commit(big("a"), big("b"))
+    made.settle()
+    assert {made.state("a"), made.state("b")} == {JobState.RUNNING, JobState.PENDING}
+    (told,) = [one for one in made.memory.drift if one.kind == "node-mig"]
+    assert (told.wanted, told.found) == ("whole", "7 x 1g.18gb")
+    made.node.gpus = (whole(0), whole(1))
+    made.settle()
+    assert made.state("a") is made.state("b") is JobState.RUNNING
+
+
+def test_forecasts_take_layouts_for_made() -> None:
+    inventory = records.Inventory(
+        capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0), cut(1, THREES))
+    )
+    told = machines.as_cut(inventory)
+    assert told.capacity.gpu_milli == 2000
+    assert not list(mismatches.layouts(told, pool(d1=ONES)))
+    assert not list(mismatches.layouts(told, pool()))
