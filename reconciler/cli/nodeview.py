@@ -36,6 +36,10 @@ def show(item: Json) -> None:
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
         rows = [row for gpu in item["gpus"] for row in (_row(gpu), *_parts(gpu))]
         terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
+        for gpu in item["gpus"]:
+            if gpu["migLayout"] and gpu["migLayout"]["message"]:
+                text = f"GPU {gpu['index']}, MIG layout: {gpu['migLayout']['message']}"
+                terminal.out.print(text, markup=False, soft_wrap=True)
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
         terminal.out.print("\nOn its GPUs, and no task's:", markup=False)
@@ -106,9 +110,8 @@ def _parts(gpu: Json) -> list[list[str]]:
 def _notes(gpu: Json, usage: Json) -> list[str]:
     """What a person would want to know of a GPU besides the numbers."""
     notes = [gpu["message"]] if gpu["message"] else []
-    layout = gpu["migLayout"]
-    if layout and layout["message"]:
-        notes.append(f"MIG {layout['state']}: {layout['message']}")
+    if gpu["migLayout"] and gpu["migLayout"]["state"] != "fits":
+        notes.append(f"MIG {gpu['migLayout']['state']}")
     if gpu["mps"]:
         notes.append("MPS")
     if usage.get("foreignProcesses"):

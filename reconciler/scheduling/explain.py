@@ -504,6 +504,8 @@ class Explainer:
         return f"{free}, or {again}"
 
     def _is_fragmented(self, shape: snapshots.Shape) -> bool:
+        if any(group.profile >= 0 for group in shape.groups):
+            return False  # what is free of other devices is of no use to it
         asked, mask = shape.least, id(shape.eligible)
         free = self._free.get(mask)
         if free is None:

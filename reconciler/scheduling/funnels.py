@@ -260,6 +260,10 @@ class _Funnel(_Steps):
         if ask.instances:
             name = self.planner.situation.profiles[ask.profile]
             idle = columns.instances[:, ask.profile]
+            if nodes.absent is not None and not self.planner.idle:
+                made = idle + nodes.absent[:, ask.profile]
+                waits = (idle < ask.instances) & (made >= ask.instances)
+                self.drop(waits, f"have {name} declared, and not made yet")
             self.lack(
                 idle < ask.instances,
                 idle,

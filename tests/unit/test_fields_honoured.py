@@ -156,7 +156,13 @@ class Node(world.VirtualNode):
             inventory=records.Inventory(
                 capacity=Resources(4000, 8 * 2**30, 4000),
                 gpus=tuple(
-                    records.Gpu(i, f"G{i}", self.pool.gpu_model or "simulated", 16 * 2**30)
+                    records.Gpu(
+                        i,
+                        f"G{i}",
+                        self.pool.gpu_model or "simulated",
+                        16 * 2**30,
+                        simulated=bool(self.pool.mig),
+                    )
                     for i in range(4)
                 ),
                 runs_as_root=self.as_root,

@@ -76,6 +76,13 @@ def said(run: Run, _: Path) -> Json:
     return run.memory.reasons[record.reason_key][0].message.split(" ")[:2]
 
 
+def taken_over(run: Run, _: Path) -> Json:
+    """Whether nodes are told that they may undo what others made."""
+    nodes = [node for node in run.nodes.values() if isinstance(node, base.Node)]
+    assert nodes[0].wanted.mig is not None
+    return nodes[0].wanted.mig.take_over
+
+
 def late_after(seconds: float, late: Document) -> Callable[[Run, Path], Json]:
     """What runs of ``j`` and ``late``, which comes after a time."""
 
@@ -288,10 +295,7 @@ TABLE: dict[str, Case] = {
         (gpus(**MIG), job(array={"count": 8}, resources={"mig": {"profile": "1g.10gb"}})),
     ),
     "NodePool.spec.nodes.gpus.migTakeOver": Case(
-        (False, True),
-        lambda run, _: [n.wanted.mig.take_over for n in run.nodes.values()],  # type: ignore[attr-defined]
-        ([False] * 2, [True] * 2),
-        (gpus(**MIG), job()),
+        (False, True), taken_over, (False, True), (gpus(**MIG), job())
     ),
     "NodePool.spec.taints[].key": Case(
         ("x", "y"), base.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)

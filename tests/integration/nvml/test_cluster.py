@@ -134,18 +134,20 @@ def test_a_layout_goes_from_git_to_the_device_and_back(site: sites.Site) -> None
     assert site.node()["state"] == "Ready"
     bed.commit({"jobs/large.yaml": beds.job("large", LARGE)})
     bed.until(lambda: bed.job("large")["state"] == "Pending" and bed.job("large")["reasons"])
-    assert bed.job("large")["reasons"][0]["code"] == "InsufficientResources"
+    (reason,) = bed.job("large")["reasons"]
+    assert reason["code"] == "InsufficientResources"
+    assert "have 3g.71gb declared, and not made yet" in reason["message"]
     command = [sys.executable, "-m", "reconciler.cli.main", "node", "gpu1"]
     command += ["--server", bed.cluster.url, "--token-file", str(bed.cluster.state / "token")]
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "MIG waiting: waits until it is idle: small.1." in done.stdout
+    assert f"GPU 1, MIG layout: waits until it is idle: {holder} runs on it" in done.stdout
+    assert "MIG waiting" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if " MIG 1g.18gb " in line]
     assert [row[:4] for row in rows] == [
         ["1:1", "MIG", "1g.18gb", "ok"],
         ["1:2", "MIG", "1g.18gb", "ok"],
     ]
-    assert holder in done.stdout
     (site.root / "attempts" / holder / "work" / "go").touch()
     bed.until_state("small", "Succeeded")
     bed.until_state("large", "Succeeded")

@@ -250,7 +250,7 @@ def tries(bench: Bench, seconds: float, look: Callable[[], object]) -> int:
     until = bench.now + seconds
     while bench.now < until:
         look()
-        bench.now += 30.0
+        bench.now += seconds / 120
     driver.cut = cut_by  # type: ignore[method-assign]
     return len(orders)
 

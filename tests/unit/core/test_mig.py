@@ -128,7 +128,8 @@ def test_an_instance_is_given_away_once_it_is_there() -> None:
     made.settle()
     assert made.state("a") is JobState.PENDING
     reason = made.memory.reasons[made.memory.jobs["a"].reason_key][0]
-    assert reason.code.value != "NeverFits", "it only has to be made"
+    assert reason.code.value == "InsufficientResources", "it only has to be made"
+    assert "1 have 1g.18gb declared, and not made yet" in reason.message
     assert made.memory.nodes["n0"].state is NodeState.READY
     made.commit(big("b"))
     made.settle()
