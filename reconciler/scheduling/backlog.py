@@ -76,8 +76,13 @@ class Backlog:
         Returns:
             Nothing when less is ahead than is free.
         """
+        lines, each = self.situation.lines, [one.least[2] for one in self.situation.shapes]
         asked = [
-            [(entry, number, self._gpu(entry)) for entry in entries if (number := left(entry)) > 0]
+            [
+                (entry, number, each[lines[entry[0]].shape])
+                for entry in entries
+                if (number := left(entry)) > 0
+            ]
             for entries in self.queues
         ]
         totals = [sum(number * gpu for _, number, gpu in entries) for entries in asked]
@@ -107,9 +112,6 @@ class Backlog:
         return tuple(
             snapshots.MixEntry(group, eligible, count / total) for group, eligible, count in tasks
         )
-
-    def _gpu(self, entry: Entry) -> int:
-        return self.situation.shapes[self.situation.lines[entry[0]].shape].least[2]
 
 
 def gather(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Backlog:

@@ -5,6 +5,9 @@ all nodes are looked at, the same amounts are there as numpy columns, brought up
 nodes that changed since they were last read.
 """
 
+import functools
+import itertools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +19,9 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import PLENTY, Ask
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.snapshot import WHOLE
+
+#: The most pairs of rows of which the lesser is kept at hand.
+PAIRS_MAX = 16_384
 
 Counts = NDArray[np.int64]
 Task = snapshots.HeldTask | TaskPlacement
@@ -258,20 +264,28 @@ class Inventory:
 
     def clamp(self, other: "Inventory", nodes: Iterable[int] | None = None) -> None:
         """Of each node, or of some, keep the lesser of what both have free."""
-        for node in range(len(self.rows)) if nodes is None else nodes:
-            mine, theirs = self.rows[node], other.rows[node]
-            if mine == theirs:
-                continue
-            least = Row(
-                min(mine.cpu, theirs.cpu),
-                min(mine.memory, theirs.memory),
-                tuple(map(min, mine.devices, theirs.devices)),
-                tuple(map(min, mine.instances, theirs.instances)),
-                max(mine.occupied, theirs.occupied),
-                max(mine.exclusive, theirs.exclusive),
-            )
+        rows, others = self.rows, other.rows
+        if nodes is None:  # copies of one inventory share most of their rows
+            differ = map(operator.is_not, rows, others)
+            nodes = list(itertools.compress(range(len(rows)), differ))
+        for node in nodes:
+            mine = rows[node]
+            least = _least(mine, others[node])
             if least != mine:
                 self.put(node, least)
+
+
+@functools.lru_cache(maxsize=PAIRS_MAX)
+def _least(one: Row, other: Row) -> Row:
+    """What is free in both; many nodes are alike, so that the same is asked over and over."""
+    return Row(
+        min(one.cpu, other.cpu),
+        min(one.memory, other.memory),
+        tuple(map(min, one.devices, other.devices)),
+        tuple(map(min, one.instances, other.instances)),
+        max(one.occupied, other.occupied),
+        max(one.exclusive, other.exclusive),
+    )
 
 
 def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> Inventory:
