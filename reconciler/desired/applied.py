@@ -209,7 +209,7 @@ class Applied:
         basis, noted = structure.build(placed)
         # What is wrong with a document by itself is among the problems of its file already.
         found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
-        unreadable = self._unreadable({item.document.label for item in placed})
+        unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
         found += unreadable
         if basis is not None:
             rules = policies.Rules(basis.structure.policies)
@@ -230,22 +230,6 @@ class Applied:
             if basis != self.basis:
                 self.basis = basis
         self._structure_problems = tuple(found)
-
-    def _unreadable(self, present: set[str]) -> list[desired.Problem]:
-        """Objects in force that are not in the revision because their file can't be read."""
-        files = self.filed.entries
-        return [
-            desired.Problem(
-                rule="structure-unreadable",
-                severity="error",
-                path=path,
-                message="is in force, and the file it stood in can't be read as a whole: correct "
-                "the file, or take the object out in a file that can be read",
-                object=label,
-            )
-            for label, path in self._origins.items()
-            if label not in present and path in files and files[path].file.opaque
-        ]
 
     def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
         """Refuse the new structure where jobs in force would be left without their queue.

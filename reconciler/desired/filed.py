@@ -6,7 +6,7 @@ structural objects, and every document that a job's name stands in. What applies
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -145,3 +145,25 @@ class Filed:
     def placed(self, reference: tuple[str, int]) -> Placed:
         path, index = reference
         return Placed(path, self.entries[path].file.documents[index])
+
+    def unreadable(
+        self, origins: Mapping[str, str], present: Collection[str]
+    ) -> list[desired.Problem]:
+        """Objects in force that are not in the revision because their file can't be read.
+
+        Args:
+            origins: file by label of what is in force.
+            present: labels of what the revision writes.
+        """
+        return [
+            desired.Problem(
+                rule="structure-unreadable",
+                severity="error",
+                path=path,
+                message="is in force, and the file it stood in can't be read as a whole: correct "
+                "the file, or take the object out in a file that can be read",
+                object=label,
+            )
+            for label, path in origins.items()
+            if label not in present and path in self.entries and self.entries[path].file.opaque
+        ]

@@ -83,8 +83,7 @@ def job(
     document: documents.Job, digest: str, basis: Basis, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
     """The job, or what is wrong with it."""
-    name = document.metadata.name
-    spec = document.spec
+    name, spec = document.metadata.name, document.spec
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
@@ -92,7 +91,6 @@ def job(
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
-    array = spec.array
     made = desired.Job(
         name=name,
         run=spec.run,
@@ -111,8 +109,8 @@ def job(
         image=spec.image or "",
         image_timeout_s=_span(spec.image_timeout, "imageTimeout", faults),
         secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
-        array_count=None if array is None else array.count,
-        parallelism=None if array is None else array.parallelism,
+        array_count=None if spec.array is None else spec.array.count,
+        parallelism=None if spec.array is None else spec.array.parallelism,
         depends_on=tuple(
             [desired.Dependency(d.job, d.condition, d.per_element) for d in spec.depends_on]
         ),

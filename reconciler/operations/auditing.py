@@ -143,7 +143,9 @@ def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
     """Objects that are other than before, with what happened to them in front."""
     if before.structure is not after.structure:
         for label, (old, new) in structural.differences(before.structure, after.structure):
-            yield f"{'+' if old is None else '-' if new is None else '~'} {label}"
+            # of the queue that is there without a document, the first document is new
+            added = old is None or before is NOTHING
+            yield f"{'+' if added else '-' if new is None else '~'} {label}"
     if before.jobs is after.jobs:
         return
     for name, job in after.jobs.items():

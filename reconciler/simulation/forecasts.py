@@ -234,13 +234,18 @@ def future(
             cluster.suffer(faults.Fault(now, "cut", name))
     seen.waiting = _waiting(wanted, observed)
     _run(cluster, seen, now + horizon_s)
+    return _found(cluster, seen, now + horizon_s)
+
+
+def _found(cluster: clusters.Cluster, seen: _Observer, until: float) -> Future:
+    """What was seen, with what the scheduler expects of those that still wait."""
     found = seen.found
     found.cycles = cluster.cycles
     for name in seen.waiting:
         estimate = seen.estimates.get(name)
         record = cluster.memory.jobs.get(name)
         told = cluster.memory.reasons.get(record.reason_key, ()) if record else ()
-        if estimate is not None and cluster.now < estimate.at <= now + horizon_s:
+        if estimate is not None and cluster.now < estimate.at <= until:
             found.starts.setdefault(name, estimate.at)
             found.estimated.add(name)
         elif told:

@@ -363,3 +363,28 @@ def test_every_command_has_an_example_and_a_summary_that_is_whole(
         inside = getattr(command, "commands", {})
         for one in inside.values() or [command]:
             assert "Example: muster" in (one.help or ""), name
+
+
+def test_times_in_what_people_read_are_as_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    at = "2026-01-31T06:00:00.000Z"
+    reason = {"code": "Reserved", "message": f"kept until {at}", "unblocks": f"{at}", "funnel": []}
+    item = {"state": "Pending", "reasons": [reason], "message": ""}
+    shown = terminal.clock(at)
+    assert joblist.why(item) == f"Reserved: kept until {shown}"
+    drift = {
+        "kind": "node-silent",
+        "subject": "n1",
+        "severity": "warning",
+        "action": "remediate",
+        "firstSeen": at,
+        "message": f"silent since {at}",
+        "wanted": "",
+        "found": "",
+        "remedy": f"next at {at}",
+        "givenUp": True,
+    }
+    drifting._table([drift], wide=True)
+    told = capsys.readouterr()
+    assert f"silent since {shown}" in told.out
+    assert f"next at {shown}" in told.out
+    assert at not in told.out + told.err

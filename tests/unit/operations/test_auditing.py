@@ -121,8 +121,11 @@ def test_what_is_news() -> None:
     assert auditing.is_news(entry(message="held"), entry())
 
 
-def test_the_first_commit_adds_all_that_it_brings(log: auditing.Log) -> None:
-    made = {"default": desired.Queue("default"), "q": desired.Queue("q")}
+@pytest.mark.parametrize(
+    ("weight", "more"), [(1.0, ()), (2.0, ("+ Queue/default",))]
+)  # fmt: skip
+def test_the_first_commit_adds_all_that_it_brings(weight: float, more: tuple[str, ...]) -> None:
+    made = {"default": desired.Queue("default", weight=weight), "q": desired.Queue("q")}
     settings = desired.Settings(name="main", lease_s=60)
     after = desired.Desired(
         1,
@@ -133,8 +136,8 @@ def test_the_first_commit_adds_all_that_it_brings(log: auditing.Log) -> None:
     found = auditing.entry_of(
         status, [], before=auditing.NOTHING, after=after, at=1.0, duration_s=0.5
     )
-    assert found.objects == ("+ Cluster/main", "+ Queue/q", "+ Job/j")
-    assert (found.added, found.changed, found.removed) == (3, 0, 0)
+    assert found.objects == ("+ Cluster/main", *more, "+ Queue/q", "+ Job/j")
+    assert (found.added, found.changed, found.removed) == (3 + len(more), 0, 0)
 
 
 def settings(**values: object) -> desired.Structure:

@@ -10,7 +10,7 @@ from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.operations import differences, revisions
 from tests.unit.desired import signing
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, git
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
 
 POOL = """\
 apiVersion: muster/v1
@@ -136,3 +136,15 @@ def test_the_base_is_the_branch_it_goes_into_else_the_parent(repository: Reposit
                                branch="proposal", parent=first)  # fmt: skip
     base = revisions.default_base(repository.path, branch)
     assert git(repository.path, "rev-parse", base) == git(repository.path, "rev-parse", "main")
+
+
+def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) -> None:
+    pool = (
+        "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"
+        "  hosts: a[1-4]\n  nodes: {cpu: 8, memory: 8Gi}\n"
+    )
+    broken = queue("r", limit={"gpu": "four"})
+    (tmp_path / "c.yaml").write_text(documents(pool, queue("q"), broken, job("j", queue="q")))
+    found, counts = revisions.check_folder(tmp_path)
+    assert not found.structure.pools, "its structure is refused"
+    assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
