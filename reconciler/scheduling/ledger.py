@@ -185,6 +185,11 @@ class Ledger:
         """What a queue has, without what is about to come free."""
         return self.charged[queue][resource] - self.going[queue][resource]
 
+    def waiting(self, queue: int, resource: int) -> int:
+        """What a queue and all below it still ask for, as far as its limit goes."""
+        most = min(self.demand[queue][resource], self.limit[queue][resource])
+        return max(0, most - self.used(queue, resource))
+
     def over_limit(self, queue: int, asked: Vector, *, settled: bool = False) -> Excess | None:
         """The lowest queue that a start would take over its limit, if any.
 

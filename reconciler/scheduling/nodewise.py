@@ -84,9 +84,9 @@ def taken(
 ) -> Iterator[pools.Unit]:
     """Units node by node, those nodes first that make room for a task at the least cost.
 
-    Before cost comes how far the losing queues would fall below their shares. Among equals it is
-    the node whose oldest victim is the newest. On each node they are counted only as far as they
-    make room for one task.
+    Before cost comes how far the losing queues would fall below their shares while work waits there
+    that would take it back. Among equals it is the node whose oldest victim is the newest. On each
+    node they are counted only as far as they make room for one task.
 
     Args:
         ledger: the accounts.
@@ -148,7 +148,7 @@ def _below(
     place: NDArray[np.intp],
     unit: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """(p,) how far queues would fall below what they may keep by what counts on each node.
+    """(p,) how much of what they may keep queues would lose on each node that work waits for.
 
     ``queues``: of each source, -1 for none that has a share to keep.
     """
@@ -168,7 +168,11 @@ def _below(
         ],
         dtype=np.int64,
     )
+    waiting = np.array(
+        [[ledger.waiting(q, r) if q >= 0 else 0 for r in ledgers.RESOURCES] for q in queues],
+        dtype=np.int64,
+    )
     of = pairs % len(queues)
-    short = np.clip(bounds[of] + lost, 0, lost).sum(axis=1)
+    short = np.minimum(np.clip(bounds[of] + lost, 0, lost), waiting[of]).sum(axis=1)
     below = np.bincount(pairs // len(queues), short, len(entries.nodes))
     return below.astype(np.float64)

@@ -4,7 +4,7 @@ Holdings come in once a cycle, when somebody first asks; units go out in the ord
 should be taken: tasks that elastic gangs can spare first, then by priority, by work lost since the
 last checkpoint, and the newest first. Among queues the one that is furthest above its fair share
 loses first; of its units of one priority those that leave it its share before those that take it
-below, because what falls below takes back from others, and so on round the queues.
+below while work waits there, which would take that back from others, and so on round the queues.
 """
 
 import heapq
@@ -327,22 +327,26 @@ def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
 
 
 def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
-    """How far a queue would fall below what it may keep, in the resources that it names."""
+    """How much of what it may keep a queue would lose to want it back for work that waits."""
     return _short(total, _spared(ledger, queue))
 
 
-def _spared(ledger: ledgers.Ledger, queue: int) -> list[tuple[int, int]]:
-    """(resource that a queue names, how much it may lose and still have its share)."""
+def _spared(ledger: ledgers.Ledger, queue: int) -> list[tuple[int, int, int]]:
+    """(resource that it names, what it may lose and still have its share, what waits for more)."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
-    return [(r, max(0, ledger.used(queue, r) - keep[r])) for r in ledgers.RESOURCES if rationed[r]]
+    return [
+        (r, max(0, ledger.used(queue, r) - keep[r]), ledger.waiting(queue, r))
+        for r in ledgers.RESOURCES
+        if rationed[r]
+    ]
 
 
-def _short(total: Vector, spared: list[tuple[int, int]]) -> int:
-    """How much more than may be spared is lost."""
+def _short(total: Vector, spared: list[tuple[int, int, int]]) -> int:
+    """How much more than may be spared is lost, as far as something waits to take it back."""
     short = 0
-    for resource, amount in spared:
+    for resource, amount, waiting in spared:
         if total[resource] > amount:
-            short += total[resource] - amount
+            short += min(total[resource] - amount, waiting)
     return short
 
 

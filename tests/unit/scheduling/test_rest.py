@@ -49,8 +49,13 @@ def test_a_crowd_comes_to_rest_and_then_nothing_moves(seed: int) -> None:
         assert not again.evictions
 
 
-def test_of_equal_victims_one_that_leaves_its_queue_its_share_goes() -> None:
-    """Three GPUs over its share of four, the newest of its work has four: a smaller one leaves."""
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_would_want_it_back_loses_what_leaves_it_its_share(*, waits: bool) -> None:
+    """Three GPUs over its share of four: the cheapest of its work has four, and some has one.
+
+    With the four it would fall below its share: what waits there would take that back from others.
+    Where nothing waits, the least work is lost.
+    """
     s = Situation().node("a", gpu=8).node("b", gpu=1)
     s.queue("over", guaranteed=4).queue("mine", guaranteed=4)
     for name in ("small-1", "small-2", "small-3"):
@@ -59,20 +64,22 @@ def test_of_equal_victims_one_that_leaves_its_queue_its_share_goes() -> None:
     s.job("large", "over", gpu=4, on=("a",))  # nothing is lost by its eviction
     s.job("filler", "over", gpu=1, on=("a",), cost_s=60)
     s.job("w", "mine", gpu=1)
+    if waits:
+        s.job("next", "over", gpu=1)
     found = situations.evicted(s.decide())
     assert [preemptor for _, preemptor in found] == ["w"]
-    assert found[0][0] != "large"
+    assert (found[0][0] == "large") is not waits
 
 
-def test_what_is_undercut_counts_only_what_falls_below_the_share() -> None:
+def test_what_is_undercut_counts_only_what_falls_below_the_share_and_is_waited_for() -> None:
     s = Situation().node("a", gpu=8).queue("over", guaranteed=4).queue("mine", guaranteed=4)
-    s.job("r", "over", gpu=6, on=("a",)).job("w", "mine", gpu=4)
+    s.job("r", "over", gpu=6, on=("a",)).job("w", "mine", gpu=4).job("x", "over", gpu=3)
     found = s.snapshot()
     ledger = ledgers.Ledger(found, lines.columns_of(found.lines))
     assert [victims.undercut(ledger, 0, (0, 0, gpu * 1000)) for gpu in (1, 2, 3, 6)] == [
         0,
         0,
         1000,
-        4000,
+        3000,
     ]
     assert victims.undercut(ledger, 0, (5000, 0, 0)) == 0  # CPUs are not rationed
