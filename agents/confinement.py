@@ -34,6 +34,22 @@ class Confinement:
         self._pool = groups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._groups: dict[str, groups.Group] = {}
         self._over: set[str] = set()
+        #: The hierarchy in which a child can be born where it belongs, if any.
+        self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
+
+    def _can_fork_into(self) -> bool:
+        """Whether a child can be born in a control group: try it, with this process's own."""
+        base = self.tree.bases.get(cgroups.UNIFIED)
+        if base is None:
+            return False
+        try:
+            pid = spawning.fork_into(f"{base}/keeper")
+        except OSError:
+            return False
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return True
 
     def recover(self) -> bool:
         """Kill and remove what an earlier supervisor left; False when something stays."""
@@ -121,19 +137,23 @@ class Confinement:
         """In groups. A child that is forked goes there by itself, before it is anybody else: what
         the supervisor's own pages cost would be charged to the task for ever."""
         name, limits = order["id"], order.get("limits", {})
-        if order.get("user") is not None:
-            entries = []
-            if group is not None:
-                group.bound(limits)
-                entries = group.entries()
-            return spawning.spawn_as(order, standard, entries)
         if group is None:
+            if order.get("user") is not None:
+                return spawning.spawn_as(order, standard, [])
             return spawning.spawn(order, standard)
-        try:
-            group.enter()
-            pid = spawning.spawn(order, standard)
-        finally:
-            _come_back(group)
+        born_in = group.folders.get(self._born_in, "")
+        entries = group.entries(but=self._born_in if born_in else "")
+        if order.get("user") is not None:
+            group.bound(limits)
+            return spawning.spawn_as(order, standard, entries, born_in)
+        if born_in:
+            pid = spawning.spawn_as(order, standard, entries, born_in)
+        else:
+            try:
+                group.enter()
+                pid = spawning.spawn(order, standard)
+            finally:
+                _come_back(group)
         if not group.bound(limits):
             group.kill()
             self._over.add(name)

@@ -188,9 +188,9 @@ class Group:
         for hierarchy, files in chosen.items():
             self._set(hierarchy, files)
 
-    def entries(self) -> list[str]:
-        """The files through which a process with one thread goes in."""
-        return [f"{folder}/{cgroups.entry(one)}" for one, folder in self.folders.items()]
+    def entries(self, but: str = "") -> list[str]:
+        """The files through which a process with one thread goes in, ``but`` in one hierarchy."""
+        return [f"{at}/{cgroups.entry(one)}" for one, at in self.folders.items() if one != but]
 
     def enter(self) -> None:
         """Go in: who is started now is born there."""
