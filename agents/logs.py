@@ -33,15 +33,20 @@ STREAMS = logtimes.STREAMS
 READABLE = (*STREAMS, "metrics")
 
 
-def rotate(folder: Path, attempts: Iterable[str], limit: int) -> None:
-    """Turn over the logs that have grown beyond ``limit`` bytes."""
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> int:
+    """Turn over the logs that have grown beyond ``limit`` bytes; how much all of them take."""
+    total = 0
     for attempt in attempts:
         for stream in STREAMS:
             path = folder / f"{attempt}.{stream}"
             try:
-                if path.stat().st_size <= limit:
-                    continue
                 copy = folder / f"{attempt}.{stream}.1"
+                size = path.stat().st_size
+                total += min(size, limit)
+                with contextlib.suppress(FileNotFoundError):
+                    total += copy.stat().st_size
+                if size <= limit:
+                    continue
                 with path.open("rb") as source, copy.open("wb") as target:
                     # The newest ``limit`` bytes: a task may write faster than it is looked at.
                     source.seek(-limit, 2)
@@ -51,22 +56,28 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> None:
                 logtimes.times_of(path).unlink(missing_ok=True)
             except OSError:
                 continue
+    return total
 
 
-def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> None:
-    """Delete the oldest logs of attempts not in ``keep``, until the limits hold."""
+def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
+    """Delete the oldest logs of attempts not in ``keep``, until the limits hold; what is left."""
     old = []
     for path in folder.iterdir():
         attempt = path.name.removesuffix(logtimes.TIMES).removesuffix(".1").rpartition(".")[0]
         if attempt not in keep:
-            found = path.stat()
-            old.append((found.st_mtime, found.st_size, path))
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                old.append((found.st_mtime, found.st_size, path))
     old.sort(reverse=True)
-    total, oldest = 0, time.time() - age_s_max
+    total = left = 0
+    oldest = time.time() - age_s_max
     for position, (changed_at, size, path) in enumerate(old):
         total += size
         if position >= FILES_MAX or total > bytes_max or changed_at < oldest:
             path.unlink(missing_ok=True)
+        else:
+            left += size
+    return left
 
 
 class Followers:

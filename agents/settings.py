@@ -125,7 +125,8 @@ def parser(*, required: bool = True) -> Parser:
     add("--log-format", choices=loglines.FORMS, default="readable", help="form of what the agent "
         "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
     add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
-    add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all old logs may have")
+    add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all logs may have: "
+        "the oldest of tasks that have ended go")  # fmt: skip
     add("--data-cache", metavar="AMOUNT", help="size that data may have which jobs copy to this "
         "node; left out: a fifth of the file system of --root")  # fmt: skip
     return made

@@ -37,6 +37,7 @@ from agents import (
     state,
     talking,
     tasks,
+    tidying,
     trash,
     voice,
 )
@@ -48,8 +49,6 @@ from reconciler.model.records import AttemptReport, Gpu
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import Assignment, SyncRequest, SyncResponse
 
-ROTATE_EVERY_S = 5.0
-PRUNE_EVERY_S = 300.0
 #: An agent that is to start anew first tells that it will.
 RESTART_AFTER_S = 1.0
 
@@ -117,6 +116,8 @@ class Agent:
         self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
+        bins, events = (self.trash, self.carrier.images), (self.clean, self.leaving)
+        self.tidier = tidying.Tidier(self.settings, self, bins, events)
         self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
@@ -132,7 +133,7 @@ class Agent:
         for work in (
             self.talks.poll,
             self.talks.report,
-            self._tidy,
+            self.tidier.run,
             self.orders.work,
             self.senses.check,
             self.senses.volumes.turn,
@@ -216,6 +217,7 @@ class Agent:
         if reports is not None:
             if any(report.state is AttemptState.ENDED for report in reports):
                 crashpoints.reach("exited-not-acknowledged")
+                self.tidier.logs.ended()
             # beside the lock: what a task wrote last is up to a MiB of reading
             self.words.heard(reports)
             with self.lock:
@@ -441,29 +443,6 @@ class Agent:
             except OSError as problem:
                 self.say(f"directory {folder} stays: {problem}")
 
-    def _tidy(self) -> None:
-        """Delete what is done with, turn logs over, and keep old logs within their limits."""
-        prune_at = time.monotonic()
-        left_s: float | None = None
-        while not self.leaving.is_set():
-            self.clean.wait(ROTATE_EVERY_S if left_s is None else min(ROTATE_EVERY_S, left_s))
-            self.clean.clear()
-            for problem in self.carrier.images.remove_left():
-                self.say(problem)
-            left_s = self.trash.empty()
-            with self.lock:
-                running = self.state.running()
-            logs.rotate(self.root / "logs", running, self.settings.log_bytes_max)
-            if time.monotonic() >= prune_at:
-                self.senses.look_at_host()
-                prune_at = time.monotonic() + PRUNE_EVERY_S
-                settings = self.settings
-                keep = set(running)
-                logs.prune(
-                    self.root / "logs", keep, settings.logs_total_bytes_max, settings.logs_age_s_max
-                )
-            self.leaving.wait(0.05)
-
     # What others ask of the agent --------------------------------------------------------------
 
     def foreign(self) -> tuple[GpuProcess, ...]:
@@ -493,6 +472,10 @@ class Agent:
         """Attempts that have not ended."""
         with self.lock:
             return self.state.running()
+
+    def look_at_host(self) -> None:
+        """Notice what has changed of the machine itself."""
+        self.senses.look_at_host()
 
     def holders(self) -> dict[str, Assignment | None]:
         """Attempts that have not ended; None: what it was given is not known any more."""

@@ -27,11 +27,13 @@ from typing import Any, NoReturn
 if __package__ in {None, ""}:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
-from agents import buckets
+from agents import buckets, trees
 
 Listing = list[tuple[str, int, str]]
 
 FILES_MAX = 100_000
+#: Folders below each other, of what is copied.
+DEPTH_MAX = 64
 CHUNK_BYTES = 2**20
 TELL_EVERY_S = 0.5
 #: Of files that list checksums.
@@ -127,7 +129,9 @@ class Folder:
         def fail(problem: OSError) -> NoReturn:
             raise refused(problem, f"{self._path}/{path}")
 
-        for folder, _, names, handle in os.fwalk(".", dir_fd=top, onerror=fail):
+        for folder, folders, names, handle in os.fwalk(".", dir_fd=top, onerror=fail):
+            if folders and folder.count("/") >= DEPTH_MAX:
+                raise too_deep(f"{self._path}/{path}")
             for name in names:
                 try:
                     found = os.stat(name, dir_fd=handle, follow_symlinks=False)
@@ -204,6 +208,14 @@ class Folder:
             os.close(above)
 
 
+def too_deep(what: str) -> StageError:
+    """What has more folders below each other than are copied."""
+    return StageError(
+        f"{what} has more than {DEPTH_MAX} folders below each other: put it in an archive, as tar "
+        "makes them, and have that copied"
+    )
+
+
 def refused(problem: OSError, what: str) -> StageError:
     """What the system would not do."""
     if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -256,6 +268,8 @@ def fetch(order: dict[str, Any], progress: Progress) -> dict[str, list[str]]:
         for name, _, _ in listing:
             if not {"", ".", ".."}.isdisjoint(name.split("/")):
                 raise StageError(f"{item['path']}: {name!r} is a name that leads elsewhere")
+            if name.count("/") > DEPTH_MAX:
+                raise too_deep(item["path"] or ".")
         if item["sha256"] and not single:
             raise StageError(f"{item['path'] or '.'} is a folder: sha256 is of a single file")
         key = key_of(item, listing)
@@ -281,7 +295,7 @@ def copy_in(
 ) -> None:  # fmt: skip
     """Make an entry of the cache; it has its name only when it is whole."""
     for old in (entry, entry + PART):
-        shutil.rmtree(old, ignore_errors=True)
+        trees.delete(old, sys.maxsize)
     part = entry + PART
     wanted = {listing[0][0]: item["sha256"]} if item["sha256"] else {}
     hashing = bool(wanted or item["checksums"])
@@ -305,10 +319,10 @@ def copy_in(
             os.fsync(stream.fileno())
         os.rename(part, entry)  # noqa: PTH104
     except OSError as problem:
-        shutil.rmtree(part, ignore_errors=True)
+        trees.delete(part, sys.maxsize)
         raise refused(problem, "the node's cache") from None
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        trees.delete(part, sys.maxsize)
         raise
 
 

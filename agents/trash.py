@@ -10,11 +10,13 @@ A directory is taken by renaming it, for deletion as for use, so that no two can
 
 import contextlib
 import os
-import shutil
 import stat
+import sys
 import time
 from collections import deque
 from pathlib import Path
+
+from agents import trees
 
 #: How long no directory has to have come before the hollow ones are deleted.
 QUIET_S = 5.0
@@ -106,4 +108,4 @@ def _remove(path: str) -> None:
             os.rmdir(f"{gone}/{name}")  # noqa: PTH106
         os.rmdir(gone)  # noqa: PTH106
     except OSError:
-        shutil.rmtree(gone, ignore_errors=True)
+        trees.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made

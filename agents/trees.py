@@ -9,12 +9,11 @@ import contextlib
 import os
 import secrets
 import stat
-from typing import Self
+from typing import NamedTuple, Self
 
-import msgspec
-
-#: Folders below each other, and names in all of a tree, of what is still measured.
-DEPTH_MAX, NAMES_MAX = 64, 1_000_000
+#: Folders below each other, and names in all of a tree, of what is still measured. What is copied
+#: has fewer: ``stagehand.DEPTH_MAX``, and the few around it.
+DEPTH_MAX, NAMES_MAX = 72, 1_000_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,7 +42,7 @@ class _Levels:
         os.close(self.handles.pop())
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measured(NamedTuple):
     """What the files of a folder take of the disk, and how many names were looked at for that.
     ``size_bytes`` is None where there is no folder, or one that is deeper than ``DEPTH_MAX``, has
     more names than were allowed, or can't be read."""

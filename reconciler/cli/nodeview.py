@@ -40,6 +40,10 @@ def show(item: Json) -> None:
             if gpu["migLayout"] and gpu["migLayout"]["message"]:
                 text = f"GPU {gpu['index']}, MIG layout: {gpu['migLayout']['message']}"
                 terminal.out.print(text, markup=False, soft_wrap=True)
+    if item["volumes"]:
+        terminal.out.print()
+        rows = [[one["name"], terminal.clocks(one["problem"]) or "ok"] for one in item["volumes"]]
+        terminal.table(["VOLUME", "STATE"], rows)
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
         terminal.out.print("\nOn its GPUs, and no task's:", markup=False)

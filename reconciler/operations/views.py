@@ -273,6 +273,7 @@ def node_view(
         foreign_gpu_processes=[
             gpuviews.process_view(one) for one in inventory.foreign_gpu_processes
         ],
+        volumes=[viewtypes.NodeVolumeView(one.name, one.problem) for one in inventory.volumes],
         labels=inventory.labels,
         attempts=len(alive),
         usage=None if not usage.at else usage_view(usage),

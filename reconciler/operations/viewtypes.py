@@ -136,6 +136,13 @@ class DrainView(viewforms.View, frozen=True):
     until: str | None = None
 
 
+class NodeVolumeView(viewforms.View, frozen=True):
+    """What a node finds of a volume that it is to have; ``problem`` empty: it is there."""
+
+    name: str
+    problem: str
+
+
 class NodeView(viewforms.View, frozen=True):
     """A node: what it has, what is given away, what it does."""
 
@@ -148,6 +155,7 @@ class NodeView(viewforms.View, frozen=True):
     gpus: list[gpuviews.GpuView]
     gpu_driver: gpuviews.GpuDriverView | None
     foreign_gpu_processes: list[gpuviews.GpuProcessView]
+    volumes: list[NodeVolumeView]
     labels: dict[str, str]
     attempts: int
     usage: NodeUsageView | None

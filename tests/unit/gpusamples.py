@@ -40,7 +40,7 @@ def usage(uuid: str = UUIDS[0]) -> devices.GpuUsage:
         ecc_volatile=(1, 0), ecc_aggregate=(7, 2), retired_pages=(0, 1),
         retired_pages_pending=False, remapped_rows=(1, 0), row_remap_pending=True,
         row_remap_failed=False,
-        instances=(devices.MigUsage(f"MIG-{UUIDS.index(uuid)}", 2**20, "a"),),
+        instances=(devices.MigUsage(f"MIG-{UUIDS.index(uuid)}", 2**30, "a"),),
         task_processes=2, foreign_processes=1,
         xids=(devices.Xid(79, 1, 98.0), devices.Xid(31, 4, 90.0)),
     )  # fmt: skip

@@ -82,3 +82,14 @@ def test_a_log_that_grows_is_turned_over_while_its_task_runs(
     controller.wait(turned.exists, "a turned log")
     controller.wait(lambda: log.stat().st_size == 0, "an empty log")
     assert turned.stat().st_size == 4096
+
+
+def test_the_end_of_a_task_brings_all_logs_within_their_limit(
+    node: Node, controller: Controller
+) -> None:
+    node.start("--logs-total", "100Ki")
+    for name in ("a.1", "a.2"):
+        controller.assign(name, "sh", "-c", "yes | head -c 80000")
+        controller.ended(name)
+    controller.wait(lambda: not (node.root / "logs" / "a.1.stdout").exists(), "an old log to go")
+    assert (node.root / "logs" / "a.2.stdout").stat().st_size == 80_000

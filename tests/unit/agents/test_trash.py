@@ -1,5 +1,6 @@
 """What nobody needs any more goes: at once where it holds anything, in quiet times where not."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_one_that_was_given_away_and_never_taken_goes_in_the_end(
     kept.empty()
     assert left_in(tmp_path) == []
     assert (tmp_path / "attempts" / "c" / "work").exists()
+
+
+def test_no_depth_that_a_task_has_made_stops_it(tmp_path: Path) -> None:
+    kept = bin_of(tmp_path)
+    folder = attempt(tmp_path, "a")
+    handle = os.open(f"{folder}/work", os.O_RDONLY)
+    for _ in range(2_000):
+        os.mkdir("d", dir_fd=handle)
+        below = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.close(handle)
+    assert kept.put(folder)
+    assert kept.empty() is None
+    assert left_in(tmp_path) == []

@@ -1,0 +1,48 @@
+"""A node as a terminal shows it."""
+
+import msgspec
+import pytest
+
+from reconciler.cli import nodeview
+from reconciler.model import devices, records, staging
+from reconciler.operations import views
+from tests.unit import gpusamples
+
+
+def shown(node: records.NodeRecord, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The words of each line."""
+    usage = [gpusamples.usage(uuid) for uuid in gpusamples.UUIDS]
+    view = views.node_view(node, (), usage)
+    nodeview.show(msgspec.to_builtins(view))
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_volumes_are_shown_with_what_is_wrong_with_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = gpusamples.node()
+    states = (
+        staging.VolumeState("sets"),
+        staging.VolumeState("results", "/srv/results is not mounted"),
+    )
+    inventory = msgspec.structs.replace(node.inventory, volumes=states)
+    lines = shown(msgspec.structs.replace(node, inventory=inventory), capsys)
+    at = lines.index(["VOLUME", "STATE"])
+    assert lines[at + 1 : at + 3] == [
+        ["sets", "ok"], ["results", "/srv/results", "is", "not", "mounted"],
+    ]  # fmt: skip
+    assert ["VOLUME", "STATE"] not in shown(node, capsys)
+
+
+def test_instances_stand_below_their_device_and_layouts_say_what_they_wait_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = gpusamples.node()
+    cut = devices.MigCut(devices.WAITING, "waits until it is idle: a runs on it")
+    first = msgspec.structs.replace(node.inventory.gpus[0], cut=cut)
+    inventory = msgspec.structs.replace(node.inventory, gpus=(first, node.inventory.gpus[1]))
+    lines = shown(msgspec.structs.replace(node, inventory=inventory), capsys)
+    part = next(line for line in lines if line[:1] == ["0:7"])
+    assert part == ["0:7", "MIG", "1g.18gb", "ok", "-", "1Gi/16Gi", "-", "-", "a"]
+    assert ["GPU", "0,", "MIG", "layout:", "waits"] in [line[:5] for line in lines]
+    assert any("MIG" in line and "waiting;" in line for line in lines)
