@@ -139,6 +139,11 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
         found["digest"]
     ]
 
+    # a pipeline names the branch as its base: that misses nothing of it
+    named = muster(bed, "plan", "--base", "HEAD", "-o", "json")
+    assert named.returncode == 3, named.stderr
+    assert json.loads(named.stdout)["held"] == plan["held"]
+
     # a clone that lacks what is in force says so rather than comparing with something else
     other = bed.clone.parent / "behind"
     bed.git("init", "--quiet", str(other), folder=bed.clone)
@@ -173,6 +178,14 @@ def test_removing_many_jobs(bed: beds.Bed) -> None:
     (found,) = held(bed, revision)
     assert "3 running jobs are ended" in found["message"]
     assert found["jobs"] == list(names)
+    # They are in force, so that a plan shows what approving their removal does.
+    planned = muster(bed, "plan", "-o", "json")
+    assert planned.returncode == 3, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert [(one["operation"], one["name"]) for one in plan["changes"]] == [
+        ("remove", name) for name in names
+    ]
+    assert [one["digest"] for one in plan["held"]] == [found["digest"]]
     # Somebody else's cancel does not wait for it.
     bed.commit({"jobs/other.yaml": None})
     bed.until_state("other", "Cancelled")
