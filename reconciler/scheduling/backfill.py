@@ -56,6 +56,8 @@ class Calendar:
         self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
         self._ends: list[tuple[float, int]] | None = None
         self._combined: dict[int, Room] = {}
+        #: By reach, room beside reservations once all has left, and what it was made of.
+        self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
         #: Shapes that fit at no moment; what is reserved in between does not make them fit.
         self._hopeless: set[int] = set()
 
@@ -73,13 +75,23 @@ class Calendar:
         return self._beside(self._reach(duration_s))
 
     def coming_for(self, duration_s: float) -> Room:
-        """The same once all that is leaving has left; a copy where there are reservations."""
+        """The same once all that is leaving has left; a copy where there are reservations.
+
+        Who takes of a copy takes the same of ``later``: as long as nothing has changed, the copy
+        is as good for the next one, who then need not learn anew what has no room in it.
+        """
         reach = self._reach(duration_s)
         if not reach:
             return self.later
+        made_of = [self.later, *(reservation.room for reservation in self.reservations[:reach])]
+        at = tuple([(room, room.version) for room in made_of])
+        kept = self._coming.get(reach)
+        if kept is not None and kept[0] == at:
+            return kept[1]
         room = self.later.copy()
-        for reservation in self.reservations[:reach]:
-            room.clamp(reservation.room)
+        for other in made_of[1:]:
+            room.clamp(other)
+        self._coming[reach] = (at, room)
         return room
 
     def delayed_by(self, ask: asking.Ask) -> Reservation:

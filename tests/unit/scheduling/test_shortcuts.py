@@ -8,9 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import backlog, funnels, lines, rankings, states, tightest
+from reconciler.scheduling import (
+    backfill,
+    backlog,
+    funnels,
+    lines,
+    rankings,
+    schedule,
+    states,
+    tightest,
+)
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import Claim, Line, Snapshot
+from tests.unit.scheduling import drawn
 from tests.unit.scheduling.rooms import Node, group, mix, shape, snapshot
 
 EXAMPLES = settings(
@@ -177,3 +187,54 @@ def _slowly(situation: Snapshot) -> list[set[tuple[int, int]]]:
             if moment and len({index for index, _ in entries}) > 1:
                 found.append(entries)
     return found
+
+
+def _coming_anew(calendar: backfill.Calendar, duration_s: float) -> Room:
+    """As ``Calendar.coming_for``, made for each who asks."""
+    reach = calendar._reach(duration_s)
+    room = calendar.later.copy() if reach else calendar.later
+    for reservation in calendar.reservations[:reach]:
+        room.clamp(reservation.room)
+    return room
+
+
+def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = backfill.Calendar.coming_for
+    known: list[Room] = []
+    shared = 0
+
+    def counted(calendar: backfill.Calendar, duration_s: float) -> Room:
+        nonlocal shared
+        room = kept(calendar, duration_s)
+        if room is not calendar.later:
+            shared += any(room is one for one in known)
+            known.append(room)
+        return room
+
+    for seed in range(120):
+        situation = drawn.situation(seed)[0].snapshot()
+        monkeypatch.setattr(backfill.Calendar, "coming_for", counted)
+        found = schedule.schedule(situation)
+        known.clear()
+        monkeypatch.setattr(backfill.Calendar, "coming_for", _coming_anew)
+        assert schedule.schedule(situation) == found, seed
+    assert shared, "it is about something"
+
+
+@EXAMPLES
+@given(clusters(), st.data())
+def test_of_two_rooms_each_node_keeps_the_lesser(situation: Snapshot, data: st.DataObject) -> None:
+    one, other = Room(situation), Room(situation)
+    fill(one, data)
+    fill(other, data)
+    both = one.copy()
+    both.clamp(other)
+    for mine, theirs, least in zip(one.stock.rows, other.stock.rows, both.stock.rows, strict=True):
+        assert least.cpu == min(mine.cpu, theirs.cpu)
+        assert least.memory == min(mine.memory, theirs.memory)
+        assert least.devices == tuple(map(min, mine.devices, theirs.devices))
+        assert least.instances == tuple(map(min, mine.instances, theirs.instances))
+        assert least.occupied == max(mine.occupied, theirs.occupied)
+        assert least.exclusive == max(mine.exclusive, theirs.exclusive)
