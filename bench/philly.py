@@ -4,7 +4,9 @@
 (largest remainder). Every policy sees the same seeded time limits, never the durations. Muster
 runs whole, as ``muster simulate`` does it: jobs, gangs, nodes, cycles of ``reconcile``. The peers
 (FIFO, EASY and conservative backfill, shortest limit first) see one number of GPUs and no nodes,
-which spares them all fragmentation. Muster runs in this process, the peers in another.
+which spares them all fragmentation. Muster runs in this process, the peers in another. Between
+cycles the reasons that its jobs carry are tried out by code that shares nothing with the scheduler
+(``truth``); what that takes is not in its time.
 """
 
 import argparse
@@ -12,16 +14,21 @@ import concurrent.futures
 import math
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench import moment, truth
 from reconciler.operations import simulations
+from reconciler.simulation import cluster as clusters
 from reconciler.simulation import peers, replay, results, workloads
 
 NODES, GPUS = 88, 8
 _LIMIT_S = 300.0
+#: False reasons that are printed.
+_FALSE_TOLD = 20
 _FIGURES = (
     ("delay_mean_s", "s"),
     ("delay_p50_s", "s"),
@@ -55,8 +62,64 @@ def _peer(name: str, workload: workloads.Workload) -> tuple[results.Figures, flo
     return results.figures(run), taken_s
 
 
+class Reasons:
+    """What was found of the reasons that jobs carried, looked at after each so-many-th cycle.
+
+    Attributes:
+        found: how many were true, false and open, by code. false: the first few that were false.
+        spent_s: what looking took.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.found: Counter[tuple[str, truth.Verdict]] = Counter()
+        self.false: list[str] = []
+        self.spent_s = 0.0
+
+    def look(self, cluster: clusters.Cluster) -> None:
+        """Try out all reasons of this moment."""
+        if not self.every or cluster.cycles % self.every:
+            return
+        began, memory = time.monotonic(), cluster.memory
+        seen = moment.Seen(
+            now=cluster.now,
+            structure=cluster.structure,
+            job_records=memory.jobs,
+            attempts=memory.attempts,
+            nodes=memory.nodes,
+            why=memory.reasons,
+            promised=memory.promised,
+        )
+        for finding in truth.Checker(seen).findings():
+            self.found[finding.reason.code.value, finding.verdict] += 1
+            if finding.verdict is truth.Verdict.FALSE and len(self.false) < _FALSE_TOLD:
+                self.false.append(
+                    f"{finding.job} at {cluster.now:.0f}: {finding.reason.code}: "
+                    f"{finding.reason.message}; {finding.because}"
+                )
+        self.spent_s += time.monotonic() - began
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the report."""
+        if not self.found:
+            return [{"not_measured": "whether reasons are true: none was looked at"}]
+        for line in self.false:
+            print(f"false: {line}", file=sys.stderr)
+        for (code, verdict), count in sorted(self.found.items()):
+            print(f"reasons: {code} {verdict} {count}", file=sys.stderr)
+        sums = Counter[truth.Verdict]()
+        for (_, verdict), count in self.found.items():
+            sums[verdict] += count
+        false = sums[truth.Verdict.FALSE]
+        return [
+            _row("muster_reasons_checked", sums.total() - sums[truth.Verdict.OPEN], "count"),
+            _row("muster_reasons_false", false, "count", goal="value == 0", met=not false),
+            _row("muster_reasons_not_decided", sums[truth.Verdict.OPEN], "count"),
+        ]
+
+
 def _muster(
-    workload: workloads.Workload, cycle_every_s: float
+    workload: workloads.Workload, cycle_every_s: float, told: Reasons
 ) -> tuple[results.Figures, list[float], float]:
     guaranteed = workloads.guarantees(workload, NODES * GPUS)
     structure = replay.make_structure(NODES, GPUS, "gpu", guaranteed)
@@ -71,8 +134,9 @@ def _muster(
             print(f"muster: {ended} jobs have ended, {spent_s:.0f} s", file=sys.stderr)
 
     began = time.monotonic()
-    run = replay.replay_rows(workload, structure, GPUS, options, tell)
-    return results.figures(run), run.estimate_errors_s, time.monotonic() - began
+    run = replay.replay_rows(workload, structure, GPUS, options, tell, look=told.look)
+    own_s = time.monotonic() - began - told.spent_s
+    return results.figures(run), run.estimate_errors_s, own_s
 
 
 def _row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
@@ -122,13 +186,21 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     parser.add_argument(
         "--cycle-every", type=float, default=0.0, help="seconds between cycles of Muster at least"
     )
+    parser.add_argument(
+        "--reasons-every",
+        type=int,
+        default=200,
+        metavar="CYCLES",
+        help="try out whether all reasons are true after each so-many-th cycle; 0: never",
+    )
     options = parser.parse_args(arguments)
     workload = _load(options)
     if not workload.rows:
         raise RuntimeError(f"{options.jobs} holds no job that could be read")
     with concurrent.futures.ProcessPoolExecutor(1) as pool:
         waiting = {name: pool.submit(_peer, name, workload) for name in peers.POLICIES}
-        own, errors_s, own_s = _muster(workload, options.cycle_every)
+        told = Reasons(options.reasons_every)
+        own, errors_s, own_s = _muster(workload, options.cycle_every, told)
         others = {name: future.result() for name, future in waiting.items()}
     rows = compare(own, {name: found for name, (found, _) in others.items()})
     goal = f"value < {_LIMIT_S:g}"
@@ -149,13 +221,14 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
             value = ordered[round(place * (len(ordered) - 1))]
             rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
     else:
-        told = "error of estimated starts: nobody who waited had an estimate"
-        rows.append({"not_measured": told})
+        said = "error of estimated starts: nobody who waited had an estimate"
+        rows.append({"not_measured": said})
+    rows += told.rows()
     if options.first is not None:
-        told = f"the trace beyond its first {options.first} jobs"
-        rows.append({"not_measured": told})
+        said = f"the trace beyond its first {options.first} jobs"
+        rows.append({"not_measured": said})
     if options.cycle_every:
-        told = f"cycles at every event: they were {options.cycle_every:g} s apart at the least"
-        rows.append({"not_measured": told})
+        said = f"cycles at every event: they were {options.cycle_every:g} s apart at the least"
+        rows.append({"not_measured": said})
     print(msgspec.json.encode(results.as_mapping(own)).decode(), file=sys.stderr)
     return rows

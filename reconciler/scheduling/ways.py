@@ -245,6 +245,5 @@ class Ways:
         reservation = self.calendar.reserve(ask)
         if reservation is None:
             return None
-        return explain.Cause(
-            "reserved", subject=ask.job, at=reservation.starts_at, ahead=bool(self.takers)
-        )
+        ahead = bool(self.takers) and not ask.progress.started
+        return explain.Cause("reserved", subject=ask.job, at=reservation.starts_at, ahead=ahead)

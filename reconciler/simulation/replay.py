@@ -29,6 +29,8 @@ START_REPORT_WITHIN_S = 3600.0
 IDLE_STEPS_MAX = 100
 
 Progress = Callable[[int], None]
+#: Looks at the cluster after a cycle.
+Look = Callable[[clusters.Cluster], None]
 Runs = Callable[[str, int], float]
 
 
@@ -99,6 +101,7 @@ class _Ledger:
 
     def __init__(self, unit: workloads.Unit, checkpoint_every_s: float | None) -> None:
         self.unit = unit
+        self.look: Callable[[], None] | None = None
         self.checkpoint_every_s = checkpoint_every_s
         self.elements: dict[tuple[str, int], results.JobResult] = {}
         self.stretches: list[results.Stretch] = []
@@ -179,6 +182,8 @@ class _Ledger:
         self.finished_now += [record.name for record in result.jobs if record.finished]
         for job, one in (result.expected or {}).items():
             self._expected.setdefault(job, one.at)
+        if self.look is not None:
+            self.look()
 
 
 def replay(
@@ -190,6 +195,7 @@ def replay(
     unit: workloads.Unit,
     options: Options | None = None,
     progress: Progress | None = None,
+    look: Look | None = None,
 ) -> results.Run:
     """Jobs that arrive at their seconds, on a structure, under the real controller.
 
@@ -198,6 +204,7 @@ def replay(
         runs_s: (name of a job, element) to the seconds that its work takes.
         unit: what is counted in the results.
         progress: is told how many jobs have ended so far.
+        look: is called after each cycle.
     """
     chosen = options or Options()
     settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
@@ -212,6 +219,8 @@ def replay(
             start_report_within_s=START_REPORT_WITHIN_S, cycle_every_s=chosen.cycle_every_s
         ),
     )
+    if look is not None:
+        ledger.look = partial(look, cluster)
     for submit_s, job in arrivals:
         ledger.add(job, submit_s, runs_s)
         cluster.at(BEGIN + submit_s, partial(cluster.commit, (job,)))
@@ -295,6 +304,8 @@ def replay_rows(
     per_node: int,
     options: Options | None = None,
     progress: Progress | None = None,
+    *,
+    look: Look | None = None,
 ) -> results.Run:
     """A workload's rows on a cluster of nodes with ``per_node`` units each."""
     lengths = {row.name: row.runs_s for row in workload.rows}
@@ -307,6 +318,7 @@ def replay_rows(
         unit=workload.unit,
         options=options,
         progress=progress,
+        look=look,
     )
 
 

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from bench import moment, truth
 from reconciler.core import recall as recalls
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records, states
@@ -24,6 +25,8 @@ from tests.simulation import invariants, stories
 
 #: Each so-many-th cycle is decided again from bytes.
 REPLAYED_EVERY = 9
+#: In each so-many-th cycle all reasons are tried out, which takes longer than the cycle.
+TRIED_EVERY = 5
 HEARTBEAT_S = 10.0
 START_S = 0.5
 #: What messages, heartbeats that are lost, and starts may take on top of leases and graces.
@@ -60,6 +63,7 @@ class Told(msgspec.Struct):
     crashes: int = 0
     cuts: int = 0
     replays: int = 0
+    tried: int = 0
 
     def add(self, other: "Told") -> None:
         """Count another story too."""
@@ -298,9 +302,32 @@ class Teller:
             invariants.true_reasons,
         ):
             self._hold(getattr(checker, "__qualname__", ""), checker(view))
+        if self.told.cycles % TRIED_EVERY == 0:
+            self._try_out(view)
         if "crash-after-commit" in self.armed:
             self.armed.remove("crash-after-commit")
             raise CrashError
+
+    def _try_out(self, view: invariants.View) -> None:
+        """No reason is false as far as trying it out tells."""
+        seen = moment.Seen(
+            now=view.now,
+            structure=view.structure,
+            job_records=view.job_records,
+            attempts=view.attempts,
+            nodes=view.nodes,
+            why=view.why,
+            promised=dict(self.cluster.memory.promised),
+        )
+        found = []
+        for finding in truth.Checker(seen).findings():
+            self.told.tried += 1
+            if finding.verdict is truth.Verdict.FALSE:
+                reason = finding.reason
+                found.append(
+                    f"{finding.job} waits for {reason.code}: {reason.message}; {finding.because}"
+                )
+        self._hold("tried_reasons", found)
 
     def _hold(self, checker: str, found: list[str]) -> None:
         if found:

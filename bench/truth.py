@@ -1,0 +1,336 @@
+"""Whether the reasons that waiting jobs are given are true, found out by slow and obvious means.
+
+Records as a cycle left them come in, with the reasons by key; a finding for each job and reason
+goes out: true, false, or open where this module can't tell. Nothing but ``reconciler.model`` is
+imported, so that a mistake of the scheduler can't be in its checker too. What a reason says of room
+is tried out task by task on the nodes. Two sets of nodes keep that honest where eligibility is in
+doubt: on the *sure* ones a job could start beyond any doubt, the *possible* ones are all that it
+might use. A reason that denies room is false when the sure ones have it; one that says there is
+room is false when not even the possible ones do.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from bench import moment
+from bench.tryout import WHOLE
+from reconciler.model import desired, reasons, records, times
+from reconciler.model.reasons import ReasonCode
+from reconciler.model.states import ELEMENT_CODE, JobState
+
+_PENDING = ELEMENT_CODE[JobState.PENDING]
+_LIVE = (ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING])
+_FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT})
+_DUE = re.compile(r"room is due to (?P<job>\S+) at (?P<at>\S+)$")
+_FIRST = re.compile(r"others go first: (?P<jobs>[^;]+)")
+
+
+class Verdict(StrEnum):
+    """What was found of one reason."""
+
+    TRUE = "true"
+    FALSE = "false"
+    OPEN = "open"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One reason of one job, and whether it is true; ``because`` says what was found instead."""
+
+    job: str
+    reason: reasons.Reason
+    verdict: Verdict
+    because: str = ""
+
+
+class Checker(moment.Moment):
+    """The reasons of one moment."""
+
+    def __init__(self, seen: moment.Seen) -> None:
+        super().__init__(seen)
+        self._of_code: dict[ReasonCode, Callable[[records.JobRecord, reasons.Reason], str | None]]
+        self._of_code = {
+            ReasonCode.HELD: self._held,
+            ReasonCode.INVALID: self._invalid,
+            ReasonCode.NO_UNIX_USER: self._no_unix_user,
+            ReasonCode.DEPENDENCY_NEVER_MET: self._dependency_never_met,
+            ReasonCode.DEPENDENCY: self._dependency,
+            ReasonCode.BACKING_OFF: self._backing_off,
+            ReasonCode.ARRAY_LIMIT: self._array_limit,
+            ReasonCode.OVER_LIMIT: self._over_limit,
+            ReasonCode.OVER_BUDGET: self._over_budget,
+            ReasonCode.NEVER_FITS: self._never_fits,
+            ReasonCode.NO_TOPOLOGY_DOMAIN: self._no_topology_domain,
+            ReasonCode.WAITING_FOR_QUOTA: self._waiting_for_quota,
+            ReasonCode.FRAGMENTED: self._fragmented,
+            ReasonCode.INSUFFICIENT_RESOURCES: self._insufficient,
+            ReasonCode.WAITING_FOR_EVICTIONS: self._waiting_for_evictions,
+            ReasonCode.RESERVED: self._reserved,
+            ReasonCode.BEHIND: self._behind,
+        }
+
+    def findings(self) -> Iterator[Finding]:
+        """One for each reason of each job that waits."""
+        for name, record in self.seen.job_records.items():
+            if record.finished or not record.reason_key:
+                continue
+            for reason in self.seen.why.get(record.reason_key, ()):
+                yield self._judge(name, record, reason)
+
+    def _judge(self, name: str, record: records.JobRecord, reason: reasons.Reason) -> Finding:
+        check = self._of_code.get(reason.code)
+        try:
+            because = "" if check is None else check(record, reason)
+        except _OpenError as told:
+            return Finding(name, reason, Verdict.OPEN, str(told))
+        if check is None:
+            return Finding(name, reason, Verdict.OPEN, "nothing here checks this code")
+        return Finding(name, reason, Verdict.FALSE if because else Verdict.TRUE, because or "")
+
+    # -- room
+
+    def _fit_now(self, record: records.JobRecord) -> str | None:
+        """What a reason that denies room is false for."""
+        fits = self.holds(record.spec, "now", sure=True)
+        if fits is None:
+            raise _OpenError("whether it fits was not found out")
+        if not fits:
+            return None
+        others = sorted(set(self.seen.promised) - {record.name})
+        if others:
+            raise _OpenError(f"what fits may be kept for {', '.join(others[:3])}")
+        return "it fits as things stand"
+
+    # -- what a job waits for before it asks for room
+
+    def _held(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        spec = record.spec
+        above = any(queue.suspend for queue in self.path(spec.queue))
+        held = spec.suspend or record.state is JobState.HELD or above
+        return None if held or self.structure.settings.suspend else "nothing holds it"
+
+    def _invalid(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        return "its queue exists" if record.spec.queue in self.structure.queues else None
+
+    def _no_unix_user(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        if record.spec.owner in self.structure.unix_users:
+            return "its owner has a Unix user"
+        asks = [h for h in self.all_hosts("empty") if not h.pool.allow_root]
+        asks = [h for h in asks if self.seen.nodes[h.name].inventory.runs_as_root]
+        return None if asks else "no node asks for one"
+
+    def _state_of(self, job: str) -> JobState | None:
+        record = self.seen.job_records.get(job)
+        return None if record is None else record.state
+
+    def _dependency_never_met(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        for one in record.spec.depends_on:
+            state = self._state_of(one.job)
+            if state not in _FINISHED or one.per_element or one.condition == "afterAny":
+                continue
+            if (state is JobState.SUCCEEDED) != (one.condition == "afterOk"):
+                return None
+        return "nothing that it depends on has ended in another way"
+
+    def _dependency(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        for one in record.spec.depends_on:
+            if one.per_element or self._state_of(one.job) not in _FINISHED:
+                return None
+        return "all that it depends on has ended"
+
+    def _backing_off(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        waits = [n for n, code in enumerate(record.elements) if code == _PENDING]
+        if any(one.per_element for one in record.spec.depends_on):
+            waits = [n for n in waits if n in record.notes]
+        until = [record.notes[n].not_before if n in record.notes else 0.0 for n in waits]
+        ready = sum(at <= self.seen.now for at in until)
+        return f"{ready} elements need not wait" if ready or not until else None
+
+    def _array_limit(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        most = record.spec.parallelism
+        if most is None:
+            return "nothing limits its elements"
+        live = sum(code in _LIVE for code in record.elements)
+        count = live + self.seen.promised.get(record.name, 0)
+        return f"{count} of {most} run or have room kept" if count < most else None
+
+    # -- amounts
+
+    def _over_limit(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+        spec, asked, used = record.spec, moment.asked(record.spec), self.used()
+        for queue in self.path(spec.queue):
+            bounds = queue.limit.as_vector()
+            after = zip(used[queue.name], asked, bounds, strict=True)
+            if any(b is not None and more and has + more > b for has, more, b in after):
+                return None
+        quotas = [quota for quota in self._quotas(spec) if f"Quota {quota.name} " in reason.message]
+        if any(self._over_quota(quota, record) for quota in quotas):
+            return None
+        return "it stays within every limit"
+
+    def _quotas(self, spec: desired.Job) -> list[desired.Quota]:
+        above = {queue.name for queue in self.path(spec.queue)}
+        return [
+            quota
+            for quota in self.structure.quotas.values()
+            if (quota.user == spec.owner if quota.user else quota.queue in above)
+        ]
+
+    def _over_quota(self, quota: desired.Quota, record: records.JobRecord) -> bool:
+        """Whether what runs, and what goes before it, leaves a job too little of a quota.
+
+        What goes before it counts whether it starts or not: else it would overtake.
+        """
+        holders = [a for a in self.live if self._counts_for(quota, a)]
+        used = [sum(a.resources.as_vector()[r] for a in holders) for r in range(3)]
+        jobs = {a.job for a in holders}
+        ahead = [r for r in self.seen.job_records.values() if self._goes_before(r, record, quota)]
+        began = {a.job for a in holders if a.assigned_at >= self.seen.now}
+        jobs_ahead = jobs | {one.name for one in ahead}
+        whole = moment.whole(record.spec)
+        for other in ahead:
+            waiting = sum(code == _PENDING for code in other.elements)
+            for resource in range(3):
+                used[resource] += waiting * moment.whole(other.spec)[resource]
+        if quota.running is not None and len(jobs_ahead - {record.name}) >= quota.running:
+            return True
+        considered = began | {one.name for one in ahead}
+        if quota.pending is not None and len(considered - {record.name}) >= quota.pending:
+            return True
+        bounds = quota.resources.as_vector()
+        return any(
+            bound is not None and asked and taken + asked > bound
+            for bound, asked, taken in zip(bounds, whole, used, strict=True)
+        )
+
+    def _counts_for(self, quota: desired.Quota, attempt: records.AttemptRecord) -> bool:
+        spec = self.spec_of(attempt)
+        return spec is not None and quota in self._quotas(spec)
+
+    def _goes_before(
+        self, one: records.JobRecord, other: records.JobRecord, quota: desired.Quota
+    ) -> bool:
+        if one.finished or one.name == other.name or _PENDING not in one.elements:
+            return False
+        first = (-one.spec.priority, one.order) < (-other.spec.priority, other.order)
+        kept = one.name in self.seen.promised
+        return (first or kept) and quota in self._quotas(one.spec)
+
+    def _over_budget(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+        for quota in self._quotas(record.spec):
+            if quota.budget_gpu_s is not None and f"Quota {quota.name} " in reason.message:
+                gpus = moment.whole(record.spec)[2] / WHOLE
+                limit_s = min(record.spec.time_limit_s or quota.window_s, quota.window_s)
+                if gpus * limit_s > quota.budget_gpu_s:
+                    return None
+                raise _OpenError("what was spent is not known here")
+        return "no budget holds for it"
+
+    def _too_much_alone(self, spec: desired.Job) -> bool:
+        """Whether work that is not preemptible asks for more than is guaranteed."""
+        asked = moment.asked(spec)
+        return not spec.preemptible and any(
+            more and most is not None and more > most
+            for queue in self.path(spec.queue)
+            for more, most in zip(asked, self.bounds_of_firm(queue), strict=True)
+        )
+
+    def _waiting_for_quota(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        spec = record.spec
+        if not spec.preemptible:
+            used, asked = self.used(firm=True), moment.asked(spec)
+            for queue in self.path(spec.queue):
+                bounds = self.bounds_of_firm(queue)
+                after = zip(used[queue.name], asked, bounds, strict=True)
+                if any(b is not None and more and has + more > b for has, more, b in after):
+                    return None
+        if any(self._kept_back(queue, moment.asked(spec)) for queue in self.path(spec.queue)):
+            return None
+        return "its queue's guarantee covers it" if not spec.preemptible else "nobody keeps back"
+
+    def _kept_back(self, queue: desired.Queue, asked: tuple[int, int, int]) -> bool:
+        """Whether a queue's siblings use, or don't lend, what it would need."""
+        used, above = self.used(), self.structure.queues.get(queue.parent or "")
+        ready = [h for h in self.all_hosts("empty") if self.is_ready(h.name)]
+        whole = moment.total(host.pool.promised() for host in ready)
+        owed = list(whole) if above is None else self.guaranteed(above)
+        for resource, more in enumerate(asked):
+            taken = used[queue.name][resource] + more
+            for other in self.structure.queues.values():
+                if other.parent == queue.parent and other.name != queue.name:
+                    lent = other.lending_limit.as_vector()[resource]
+                    least = 0 if lent is None else self.guaranteed(other)[resource] - lent
+                    taken += max(used[other.name][resource], least)
+            if more and taken > owed[resource]:
+                return True
+        return False
+
+    # -- room
+
+    def _never_fits(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        if self._too_much_alone(record.spec):
+            return None
+        fits = self.holds(record.spec, "empty", sure=True)
+        if fits is None:
+            raise _OpenError("whether it fits was not found out")
+        return "it fits where nothing runs" if fits else None
+
+    def _no_topology_domain(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        spec = record.spec
+        levels = [spec.topology, *(group.topology for group in spec.groups)]
+        if not any(one.required or one.slice_size for one in levels):
+            return "it asks for no domain"
+        return self._fit_now(record)
+
+    def _fragmented(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        free = sum(sum(h.devices) for h in self.usable(record.spec, "now", sure=False))
+        asked = moment.asked(record.spec)[2]
+        if free < asked:
+            return f"{free} thousandths of GPUs are free, {asked} asked"
+        return self._fit_now(record)
+
+    def _insufficient(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        return self._fit_now(record)
+
+    def _waiting_for_evictions(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+        if not self.seen.promised.get(record.name):
+            return "no room is kept for it"
+        if not self.stopping:
+            return "nothing is stopping"
+        fits = self.holds(record.spec, "later", sure=False)
+        if fits is None:
+            raise _OpenError("whether it fits was not found out")
+        return None if fits else "it would not fit when all that stops has stopped"
+
+    def _reserved(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+        due = _DUE.search(reason.message)
+        spec = record.spec
+        if due is None:
+            return None if self.structure.reservations else "there are no reservations"
+        if self.holds(spec, "now", sure=False) is False:
+            return "it does not fit now"
+        other = self.seen.job_records.get(due["job"])
+        if other is None or _PENDING not in other.elements:
+            return f"{due['job']} does not wait for room"
+        at = times.parse_time(due["at"])
+        if spec.time_limit_s is not None and self.seen.now + spec.time_limit_s < at:
+            return "it would have ended by then"
+        return None
+
+    def _behind(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+        named = _FIRST.search(reason.message)
+        if named is None:
+            return "it does not say who goes first"
+        if self.holds(record.spec, "begin", sure=False) is False:
+            return "it did not fit before either"
+        began = {a.job for a in self.live if a.assigned_at >= self.seen.now}
+        for job in named["jobs"].removesuffix(" and others").split(", "):
+            if job not in began and job not in self.seen.promised:
+                return f"{job} did not get room"
+        return self._fit_now(record)
+
+
+class _OpenError(Exception):
+    """This module can't tell."""
