@@ -568,10 +568,13 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Scheduling(msgspec.Struct, frozen=True):
-    """``Cluster.spec.scheduling`` as normalised. ``learned_quantile`` None: limits alone."""
+    """``Cluster.spec.scheduling`` as normalised.
+
+    ``depth`` None: as ``backfill`` has it. ``learned_quantile`` None: limits alone.
+    """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
-    depth: int = 8
+    depth: int | None = None
     consolidation: bool = True
     usage_half_life_s: int = 7 * 86_400
     usage_strength: float = 0.0

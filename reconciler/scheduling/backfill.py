@@ -21,8 +21,10 @@ from reconciler.scheduling.room import Room
 
 #: Moments tried for one reservation; a claim that fits at none of them gets none.
 MOMENTS_MAX = 2_000
-#: Reservations of conservative backfill in one cycle.
+#: Reservations in one cycle, which is what conservative backfill has where nothing else is said.
 RESERVATIONS_MAX = 200
+#: Reservations of easy backfill where nothing else is said: the first of so many queues.
+EASY_MAX = 8
 
 Taken = Iterable[snapshots.HeldTask | TaskPlacement]
 
@@ -40,6 +42,13 @@ class Reservation:
     ends_at: float
     tasks: tuple[TaskPlacement, ...]
     room: Room
+
+
+def most(policy: snapshots.Policy) -> int:
+    """How many claims may have a reservation at once."""
+    if policy.depth is not None:
+        return min(policy.depth, RESERVATIONS_MAX)
+    return EASY_MAX if policy.backfill == "easy" else RESERVATIONS_MAX
 
 
 class Calendar:

@@ -441,9 +441,9 @@ class Policy:
 
     Attributes:
         backfill: ``none``: nothing is started past a blocked head that could delay it by time;
-            everything that fits may start. ``easy``, ``conservative`` reserve for ``depth``
-            heads, or all tested jobs, of each queue.
-        depth: how many blocked claims get a reservation (easy: the first of each queue counts).
+            everything that fits may start. ``easy`` reserves for the first that is blocked in each
+            queue, ``conservative`` for all.
+        depth: how many get a reservation at the most; None: what ``backfill`` has by itself.
         consolidate: whether movable work may be moved to let another start.
         moves_max: how many elements one consolidation may move.
         usage_strength: k of the time-based fair share (KAI): 0 leaves usage out.
@@ -456,7 +456,7 @@ class Policy:
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
-    depth: int = 8
+    depth: int | None = None
     consolidate: bool = True
     moves_max: int = 64
     usage_strength: float = 0.0

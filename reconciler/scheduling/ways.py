@@ -237,8 +237,8 @@ class Ways:
             return None
         done = self.reserved_in.get(ask.queue, 0)
         self.reserved_in[ask.queue] = done + 1
-        many = len(self.calendar.reservations) >= policy.depth
-        if policy.backfill == "easy" and not again and (done or many):
+        many = len(self.calendar.reservations) >= backfill.most(policy)
+        if not again and (many or (policy.backfill == "easy" and done)):
             return None
         if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
             return None

@@ -44,14 +44,19 @@ class SchedulingSpec(Part, frozen=True):
     backfill: Annotated[
         Literal["none", "easy", "conservative"],
         doc(
-            "Who gets a reservation while it waits: nobody, the first of each queue, or all up "
-            "to `depth`. Others start before it only if they do not delay it.",
+            "Who gets a reservation while it waits: nobody, the first of each queue, or all. "
+            "Others start before it only if they do not delay it.",
             example="conservative",
         ),
     ] = "easy"
     depth: Annotated[
-        int, doc("How many that wait get a reservation at the most.", example=32, ge=0, le=1000)
-    ] = 8
+        Annotated[int, msgspec.Meta(ge=0, le=200)] | None,
+        doc(
+            "How many that wait get a reservation at the most. Without it 8 with `easy`, and 200 "
+            "with `conservative`, which is as many as there are at all.",
+            example=32,
+        ),
+    ] = None
     consolidation: Annotated[
         bool,
         doc("Whether work that checkpoints may be moved to let another start.", example=False),
