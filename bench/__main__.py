@@ -32,6 +32,7 @@ NAMES = (
     "scale",
     "plan",
     "scraping",
+    "reports",
 )
 
 
