@@ -128,7 +128,7 @@ def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Pat
 
     figure = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(f"Job {name}")
+    figure.suptitle(f"Job {name}", x=0.01, ha="left")
     for axes, curve in zip(figure.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
         axis = _axis(curve, over)
         points = curve.along(axis)
@@ -139,6 +139,7 @@ def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Pat
         axes.grid(color="#DDDDDD", linewidth=0.6)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
+    figure.align_ylabels()
     try:
         figure.savefig(path, format="png")
     except OSError as error:

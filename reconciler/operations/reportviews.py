@@ -52,6 +52,8 @@ def cell(value: reports.Value, unit: str) -> str:
         return _span(value)
     if unit in {"jobs", "attempts"}:
         return f"{value:,.0f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
 
 
@@ -146,9 +148,9 @@ def page(report: reports.Report) -> str:
         for row in cells(report)
     )
     return pictures.frame(
-        title=title(report),
-        table=f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>",
-        drawing=drawing[drawing.index("<svg") :],
+        title(report),
+        drawing[drawing.index("<svg") :],
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>",
     )
 
 
@@ -156,20 +158,40 @@ def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
     pictures.require()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
-    rows = report.rows[:BARS_MAX]
+    positions = {column.name: place for place, column in enumerate(report.columns)}
+    behind, before = (positions[name] for name in _DRAWN[report.what])
+    rows = _largest(report.rows, behind, before)
     names = [
         " / ".join(cell(value, "") for value in row[: len(report.by)]) or "all" for row in rows
     ]
     figure = Figure(figsize=(9, 1.5 + 0.42 * max(3, len(rows))), layout="constrained")
     axes = figure.subplots()
-    positions = {column.name: place for place, column in enumerate(report.columns)}
-    behind, before = (positions[name] for name in _DRAWN[report.what])
     _bars(axes, names, report, rows, (behind, before))
     left_out = len(report.rows) - len(rows)
-    note = f" (the first {BARS_MAX} of {len(report.rows)})" if left_out else ""
-    figure.suptitle(title(report) + note, x=0.01, ha="left", fontsize=12, color=_INK)
+    note = f"the {BARS_MAX} largest of {len(report.rows)}" if left_out else ""
+    whole = f"{title(report)} ({note})" if note else title(report)
+    head = whole if form == "png" else note  # a page has a title of its own
+    if head:
+        figure.suptitle(head, x=0.01, ha="left", fontsize=12, color=_INK)
     hidden = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     figure.savefig(to, format=form, dpi=150, metadata=hidden)
+
+
+def _largest(
+    rows: Sequence[tuple[reports.Value, ...]], *columns: int
+) -> list[tuple[reports.Value, ...]]:
+    """The rows that a picture has room for, those with the longest bars, in the report's order."""
+    ranked = sorted(rows, key=lambda row: max(float(row[one] or 0) for one in columns))
+    chosen = {id(row) for row in ranked[-BARS_MAX:]}
+    return [row for row in rows if id(row) in chosen]
+
+
+def _scale(unit: str, most: float) -> tuple[float, str]:
+    """By what bars are divided that are at most so long, and the unit of what comes out."""
+    if unit != "s":
+        return 1.0, unit
+    spans = ((2 * 86_400, 86_400, "days"), (7200, 3600, "hours"), (120, 60, "minutes"))
+    return next(((size, name) for least, size, name in spans if most >= least), (1.0, "seconds"))
 
 
 def _bars(
@@ -182,19 +204,22 @@ def _bars(
     """Two bars a group, one behind the other, the first group on top."""
     places = list(range(len(names)))[::-1]
     unit = report.columns[columns[0]].unit
-    scale = reports.HOUR_S if unit == "s" else 1.0
+    longest = max((float(row[one] or 0) for row in rows for one in columns), default=0.0)
+    scale, shown = _scale(unit, longest)
     for column, colour, height in zip(columns, (_FIRST, _SECOND), (0.75, 0.4), strict=True):
         values: list[Any] = [float(row[column] or 0) / scale for row in rows]
         axes.barh(places, values, height, color=colour, label=report.columns[column].name)
     ends = [max(float(row[column] or 0) for column in columns) / scale for row in rows]
-    most = max(ends, default=0.0)
+    most = longest / scale
     for place, row, end in zip(places, rows, ends, strict=True):
         text = " / ".join(cell(row[column], unit) for column in columns)
-        axes.text(end + 0.01 * most, place, text, va="center", fontsize=9, color=_INK)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines end before it
+        axes.text(end + 0.01 * most, place, text, va="center", fontsize=9, color=_INK, bbox=behind)
     axes.set_yticks(places, names, fontsize=9)
     axes.set_xlim(0, 1.25 * most or 1)  # with room for the figures behind the longest bar
     axes.set_ylim(-0.6, max(0.6, len(names) - 0.4))
-    axes.set_xlabel("hours" if unit == "s" else unit)
+    axes.set_xlabel(shown)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(axis="x", color=_GRID)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):

@@ -76,16 +76,17 @@ def page(runs: Sequence[results.Run], title: str) -> str:
         PicturesMissingError: there is no matplotlib.
     """
     buffer = io.StringIO()
-    with _drawn(runs, title) as figure:
+    with _drawn(runs, "") as figure:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg") :]
-    return frame(title=title, table=_table(runs), drawing=drawing)
+    return frame(title, _table(runs), drawing)
 
 
-def frame(*, title: str, table: str, drawing: str) -> str:
-    """A page of a title, a table and a drawing, both as HTML."""
-    return _PAGE.format(title=html.escape(title), table=table, drawing=drawing)
+def frame(title: str, *parts: str) -> str:
+    """A page of a title and, in this order, tables and drawings as HTML."""
+    body = "\n".join(f'<div class="wide">{part}</div>' for part in parts)
+    return _PAGE.format(title=html.escape(title), body=body)
 
 
 _PAGE = """\
@@ -108,8 +109,7 @@ svg {{ max-width: 100%; height: auto; }}
 </head>
 <body>
 <h1>{title}</h1>
-<div class="wide">{table}</div>
-{drawing}
+{body}
 </body>
 </html>
 """
@@ -172,7 +172,8 @@ def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
     rows = 4 if placed else 3
     heights = [1.0, 1.0, 1.0, 1.6][:rows]
     figure.set_size_inches(11, 3.1 * sum(heights))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+    if title:  # a page has one of its own
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     grid = figure.add_gridspec(rows, 2, height_ratios=heights)
     _distribution(
         figure.add_subplot(grid[0, 0]),
