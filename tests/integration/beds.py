@@ -1,5 +1,6 @@
 """Whole clusters for tests: a bare repository, a clone, controller, server and virtual nodes."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -135,6 +136,17 @@ class Bed:
             return job if job["state"] in states else None
 
         return self.until(look, timeout_s)
+
+    def process(self, name: str) -> int:
+        """The main process of the only task of a job that runs."""
+        (attempt,) = self.until_state(name, "Running")["attempts"]
+        mark = f"MUSTER_ATTEMPT={attempt['id']}".encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        return int(entry.name)
+        raise AssertionError(f"no process of {attempt['id']}")
 
     def output(self, name: str, **query: str) -> str:
         """What a task has written."""

@@ -4,7 +4,6 @@ Devices of the nodes, and who is on them, are what a file says that the tests wr
 is real: repository, controller, agents, processes, signals.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -132,18 +130,6 @@ class Site(beds.Bed):
             check=False, cwd=self.folder, env=clean, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
-    def task(self, name: str) -> int:
-        """The main process of a job's first task."""
-        self.until_state(name, "Running")
-        (attempt,) = self.job(name)["attempts"]
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    environment = (entry / "environ").read_bytes().split(b"\0")
-                    if f"MUSTER_ATTEMPT={attempt['id']}".encode() in environment:
-                        return int(entry.name)
-        raise AssertionError(f"no process of {attempt['id']}")
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -244,7 +230,7 @@ def test_a_process_that_can_not_be_ended_is_given_up(site: Site) -> None:
 
 def test_a_killed_task(site: Site) -> None:
     site.commit({"jobs/prey.yaml": beds.job("prey", "  queue: work\n  command: [sleep, '600']")})
-    os.kill(site.task("prey"), signal.SIGKILL)
+    os.kill(site.process("prey"), signal.SIGKILL)
     row = site.row("task-killed")
     assert (row["subject"], row["found"]) == ("prey/main-0", "ended by signal 9")
     assert site.job("prey")["state"] == "Failed"
@@ -252,7 +238,7 @@ def test_a_killed_task(site: Site) -> None:
     site.declare("{task-killed: remediate}")
     site.commit({"jobs/prey.yaml": beds.job("prey", spec)})
     site.clean()
-    os.kill(site.task("prey"), signal.SIGKILL)
+    os.kill(site.process("prey"), signal.SIGKILL)
     tries = site.until(lambda: [a for a in site.job("prey")["attempts"] if a["id"].endswith(".2")])
     assert tries
     site.until_state("prey", "Running")

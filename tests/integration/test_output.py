@@ -1,5 +1,6 @@
 """What jobs print, as the command line shows it: arrays, failures, evictions, and after Ctrl-C."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -152,21 +153,23 @@ def test_what_was_evicted_says_by_whom_and_keeps_what_it_has_told(bed: beds.Bed)
     bed.until_state("urgent", "Cancelled", timeout_s=120)
 
 
-def test_what_a_command_prints_in_its_grace_is_shown(bed: beds.Bed) -> None:
-    script = 'trap "sleep 0.5; echo saved; exit 7" TERM; echo up; while :; do sleep 0.1; done'
-    words, environment = command(
-        bed, "run", "--name", "polite", "--cpus", "1", "--memory", "16Mi", "--", "sh", "-c", script
-    )
+@contextlib.contextmanager
+def up(bed: beds.Bed, name: str, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A script under ``muster run`` that has said that it is up."""
+    options = ("--name", name, "--cpus", "1", "--memory", "16Mi")
+    words, environment = command(bed, "run", *options, "--", "sh", "-c", script)
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        words,
-        cwd=bed.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        words, cwd=bed.folder, env=environment, stdout=pipe, stderr=pipe, text=True
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "up\n"
+        yield running
+
+
+def test_what_a_command_prints_in_its_grace_is_shown(bed: beds.Bed) -> None:
+    script = 'trap "sleep 0.5; echo saved; exit 7" TERM; echo up; while :; do sleep 0.1; done'
+    with up(bed, "polite", script) as running:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=120)
     assert out == "saved\n", err
@@ -177,30 +180,7 @@ def test_what_a_command_prints_in_its_grace_is_shown(bed: beds.Bed) -> None:
 
 def test_a_second_ctrl_c_leaves_at_once(bed: beds.Bed) -> None:
     script = 'trap "" TERM; echo up; while :; do sleep 0.1; done'
-    words, environment = command(
-        bed,
-        "run",
-        "--name",
-        "stubborn",
-        "--cpus",
-        "1",
-        "--memory",
-        "16Mi",
-        "--",
-        "sh",
-        "-c",
-        script,
-    )
-    with subprocess.Popen(
-        words,
-        cwd=bed.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "up\n"
+    with up(bed, "stubborn", script) as running:
         running.send_signal(signal.SIGINT)
         # before that a second one would leave the job as it is, which is said
         bed.until(lambda: bed.job("stubborn")["attempts"][0]["state"] == "Stopping", 120)

@@ -1143,20 +1143,24 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 }
 
 
-# --- tests ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("field", TABLE)
-@pytest.mark.parametrize("which", [0, 1])
-def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    case = TABLE[field]
+def check_difference(field: str, case: Case, which: int, folder: Path) -> None:
+    """One of two values of a field leads to what it should, and the other to something else."""
     assert case.values[0] != case.values[1]
     assert case.seen[0] != case.seen[1]
     target, *others = case.documents
     assert target["kind"] == field.split(".", maxsplit=1)[0]
     chosen = put(target, field.split(".", 1)[1], case.values[which])
     run = Run((chosen, *others), as_root=case.as_root)
-    assert case.look(run, tmp_path) == case.seen[which]
+    assert case.look(run, folder) == case.seen[which]
+
+
+# --- tests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", TABLE)
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
+    check_difference(field, TABLE[field], which, tmp_path)
 
 
 @pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)

@@ -286,13 +286,7 @@ def test_two_values_are_judged_differently(field: str) -> None:
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    case = TABLE[field]
-    assert case.values[0] != case.values[1]
-    assert case.seen[0] != case.seen[1]
-    target, *others = case.documents
-    chosen = base.put(target, field.split(".", 1)[1], case.values[which])
-    run = Run((chosen, *others))
-    assert case.look(run, tmp_path) == case.seen[which]
+    base.check_difference(field, TABLE[field], which, tmp_path)
 
 
 def test_a_window_that_is_no_schedule_is_a_mistake() -> None:

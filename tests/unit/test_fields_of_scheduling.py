@@ -738,14 +738,7 @@ def test_every_field_has_an_entry() -> None:
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    case = TABLE[field]
-    assert case.values[0] != case.values[1]
-    assert case.seen[0] != case.seen[1]
-    target, *others = case.documents
-    assert target["kind"] == field.split(".", maxsplit=1)[0]
-    chosen = base.put(target, field.split(".", 1)[1], case.values[which])
-    run = Run((chosen, *others))
-    assert case.look(run, tmp_path) == case.seen[which]
+    base.check_difference(field, TABLE[field], which, tmp_path)
 
 
 @pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)

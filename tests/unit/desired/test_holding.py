@@ -1,40 +1,21 @@
 """What is held over revisions and restarts, on real repositories, behind the real judgement."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterator
 
 import pytest
 
 from reconciler.core import safety
-from reconciler.desired import incumbents, loader, source
+from reconciler.desired import loader, source
 from reconciler.model import desired, records
+from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, job, queue
-
-Make = Callable[..., loader.Loader]
 
 
 @pytest.fixture
 def make(repository: Repository) -> Iterator[Make]:
-    made: list[loader.Loader] = []
-
-    def _make(
-        known: incumbents.Incumbents | None = None, clock: Callable[[], float] = lambda: 5.0
-    ) -> loader.Loader:
-        one = loader.Loader(
-            source.Source(str(repository.path)),
-            known or incumbents.Incumbents(),
-            gate=safety.Safety(records.Observed, clock),
-            clock=clock,
-        )
-        made.append(one)
-        return one
-
-    yield _make
-    for one in made:
-        one.close()
-
-
-def restarted(make: Make, before: loader.Loader) -> loader.Loader:
-    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+    with contextlib.closing(Loaders(repository, lambda: 5.0)) as made:
+        yield made.make
 
 
 def pool(count: int, name: str = "a") -> str:

@@ -1,46 +1,26 @@
 """Who may: signed commits of real keys on real repositories, judged by the loader."""
 
+import contextlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reconciler.core import safety
-from reconciler.desired import incumbents, loader, source
-from reconciler.model import desired, records
+from reconciler.desired import loader, source
+from reconciler.model import desired
 from tests.unit.desired import signing
+from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 NOW = 1_800_000_000.0  # January 2027
 
-Make = Callable[..., loader.Loader]
-
 
 @pytest.fixture
 def make(repository: Repository) -> Iterator[Make]:
-    made: list[loader.Loader] = []
-
-    def _make(
-        known: incumbents.Incumbents | None = None, clock: Callable[[], float] = lambda: NOW
-    ) -> loader.Loader:
-        one = loader.Loader(
-            source.Source(str(repository.path)),
-            known or incumbents.Incumbents(),
-            gate=safety.Safety(records.Observed, clock),
-            clock=clock,
-        )
-        made.append(one)
-        return one
-
-    yield _make
-    for one in made:
-        one.close()
-
-
-def restarted(make: Make, before: loader.Loader) -> loader.Loader:
-    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+    with contextlib.closing(Loaders(repository, lambda: NOW)) as made:
+        yield made.make
 
 
 @pytest.fixture(scope="module")

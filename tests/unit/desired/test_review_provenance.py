@@ -4,17 +4,16 @@ import pytest
 
 from reconciler.desired import loader
 from tests.unit.desired import test_provenance
+from tests.unit.desired.loaders import Make, restarted
 from tests.unit.desired.repositories import Repository, job
 from tests.unit.desired.test_provenance import (
     Keys,
-    Make,
     Steps,
     access,
     base,
     cluster,
     play,
     pool,
-    restarted,
     rules,
 )
 

@@ -1,0 +1,45 @@
+"""Loaders over a repository behind the real judgement of safety, closed when the test is over."""
+
+from collections.abc import Callable
+
+from reconciler.core import safety
+from reconciler.desired import incumbents, loader, source
+from reconciler.model import records
+from tests.unit.desired.repositories import Repository
+
+Make = Callable[..., loader.Loader]
+
+
+class Loaders:
+    """Makes loaders; ``clock`` is what they go by where nothing else is said."""
+
+    def __init__(self, repository: Repository, clock: Callable[[], float]) -> None:
+        self._repository = repository
+        self._clock = clock
+        self._made: list[loader.Loader] = []
+
+    def make(
+        self,
+        known: incumbents.Incumbents | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> loader.Loader:
+        """One that knows ``known`` of before."""
+        chosen = clock or self._clock
+        one = loader.Loader(
+            source.Source(str(self._repository.path)),
+            known or incumbents.Incumbents(),
+            gate=safety.Safety(records.Observed, chosen),
+            clock=chosen,
+        )
+        self._made.append(one)
+        return one
+
+    def close(self) -> None:
+        """Close all of them."""
+        for one in self._made:
+            one.close()
+
+
+def restarted(make: Make, before: loader.Loader) -> loader.Loader:
+    """A loader that has read what one before it has left."""
+    return make(incumbents.decode(incumbents.encode(before.incumbents())))
