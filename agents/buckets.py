@@ -49,6 +49,7 @@ class Bucket:
         signed: dict[str, Any] = {"skip_signature": True}
         if keys[0]:
             signed = {"access_key_id": keys[0], "secret_access_key": keys[1]}
+        trusted = store.get("ca_certificate", "")
         try:
             self._store = stores.S3Store(
                 store["bucket"],
@@ -61,6 +62,7 @@ class Bucket:
                     "read_timeout": f"{READ_S}s",
                     # of a whole object: the copy has a time limit of its own
                     "timeout": "365d",
+                    **({"root_certificate": trusted} if trusted else {}),
                 },
                 retry_config={
                     "max_retries": RETRIES_MAX,

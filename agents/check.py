@@ -306,10 +306,20 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
 
 def data() -> Finding:
     """Whether jobs can copy data from and to buckets here."""
+    barred = _out_of_reach(Path(sys.executable).resolve()) if os.geteuid() == 0 else None
+    if barred is not None:
+        return Finding("data", NOTE, f"only root gets at {sys.executable}: {barred} is its own",
+                       "install the agent where every user can reach it: data is copied by it as "
+                       "the job's user")  # fmt: skip
     if importlib.util.find_spec("obstore") is None:
         return Finding("data", NOTE, "folders only: no library for buckets",
                        "install muster-cluster[agent,data] for volumes of type s3")  # fmt: skip
     return Finding("data", OK, "jobs can copy from and to folders and buckets")
+
+
+def _out_of_reach(program: Path) -> Path | None:
+    """The folder on the way to a program that others than its owner may not pass."""
+    return next((path for path in program.parents if not path.stat().st_mode & 0o001), None)
 
 
 def sharing() -> Iterator[Finding]:

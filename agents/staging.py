@@ -368,10 +368,17 @@ class Stager:
                 return f"{HUNG_MAX} copies before it hang and can't be killed", {}
             copy.timeout_s = wanted.plan.timeout_s
             copy.late_at = time.monotonic() + copy.timeout_s
-            copy.child = child = dialogue.Child(
-                [sys.executable, "-I", stagehand.__file__],
-                functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
-            )  # fmt: skip
+            try:
+                child = dialogue.Child(
+                    [sys.executable, "-I", stagehand.__file__],
+                    functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
+                )  # fmt: skip
+            except PermissionError:
+                return (
+                    f"{wanted.name} may not run {sys.executable}, which copies data as its user: "
+                    "install the agent where every user can reach it"
+                ), {}
+            copy.child = child
         try:
             problem, done = self._converse(child, order, listed, moved)
         except dialogue.OverError:

@@ -59,6 +59,7 @@ def volume(name: str, spec: volumes.VolumeSpec, faults: Faults) -> desired.Volum
         region=spec.s3.region or "",
         access_key=spec.s3.access_key_secret or "",
         secret_key=spec.s3.secret_key_secret or "",
+        ca_certificate=spec.s3.ca_certificate or "",
     )
     return desired.Volume(name, pools=tuple(spec.pools), read_only=spec.read_only, objects=objects)
 

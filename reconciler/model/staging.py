@@ -17,7 +17,8 @@ When = Literal["success", "always"]
 
 class ObjectStore(msgspec.Struct, frozen=True, omit_defaults=True):
     """A bucket behind the S3 protocol. ``access_key`` and ``secret_key`` are names of secrets of
-    the task's user, empty for access without credentials."""
+    the task's user, empty for access without credentials. ``ca_certificate`` is what the service's
+    own certificate is signed by, in PEM, where no public authority has signed it."""
 
     endpoint: str
     bucket: str
@@ -25,6 +26,7 @@ class ObjectStore(msgspec.Struct, frozen=True, omit_defaults=True):
     region: str = ""
     access_key: str = ""
     secret_key: str = ""
+    ca_certificate: str = ""
 
 
 class Store(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -154,6 +154,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Volume, "objects"): ("s3", None),
     (staging.ObjectStore, "access_key"): ("accessKeySecret", None),
     (staging.ObjectStore, "secret_key"): ("secretKeySecret", None),
+    (staging.ObjectStore, "ca_certificate"): ("caCertificate", None),
     (desired.Stage, "ins"): ("inputs", None),
     (desired.Stage, "outs"): ("outputs", None),
     (desired.Job, "array_count"): ("array.count", None),

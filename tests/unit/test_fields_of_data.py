@@ -14,6 +14,7 @@ from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool
 
 S3: Json = {"endpoint": "https://s3.example.org", "bucket": "data"}
+PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 KEYS: Json = {"accessKeySecret": "a", "secretKeySecret": "b"}
 
 
@@ -98,6 +99,9 @@ TABLE: dict[str, Case] = {
     ),
     "Volume.spec.s3.secretKeySecret": Case(
         ("x", "y"), objects("secret_key"), ("x", "y"), (bucket(**KEYS), pool(), copying("b"))
+    ),
+    "Volume.spec.s3.caCertificate": Case(
+        (PEM, PEM * 2), objects("ca_certificate"), (PEM, PEM * 2), (bucket(), pool(), copying("b"))
     ),
     "Job.spec.stage.inputs[].volume": Case(
         ("v", "w"), copied_from, ("v", "w"), (copying(), *TWO)

@@ -39,6 +39,15 @@ class ObjectStoreSpec(Part, frozen=True):
     secret_key_secret: Annotated[
         Name | None, doc("Name of the secret with the secret key.", example="s3-secret")
     ] = None
+    ca_certificate: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^-----BEGIN CERTIFICATE-----\n", max_length=65_536)]
+        | None,
+        doc(
+            "Certificates in PEM by which that of an `https` service may be signed, beside those "
+            "that nodes trust anyway: for an authority of your own.",
+            example="-----BEGIN CERTIFICATE-----\n...\n-----END CERTIFICATE-----\n",
+        ),
+    ] = None
 
 
 class VolumeSpec(Part, frozen=True):

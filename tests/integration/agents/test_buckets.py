@@ -1,5 +1,6 @@
 """Data of tasks in buckets: a real S3-compatible server on loopback, with credentials."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents import buckets
@@ -38,20 +40,15 @@ class Server:
         return Store("v", objects=ObjectStore(self.url, "data", **(keys | more)))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server, which takes nothing that is not signed."""
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "data" / "sets" / "a" / "deep").mkdir(parents=True)
-    (folder / "data" / "sets" / "a" / "large.bin").write_bytes(LARGE)
-    (folder / "data" / "sets" / "a" / "deep" / "small.txt").write_text("small\n")
-    (folder / "data" / "sets" / "ab.txt").write_text("other\n")
+@contextlib.contextmanager
+def serving(folder: Path, *options: str) -> Iterator[int]:
+    """A server of the folder that takes nothing that is not signed; its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or "rclone"
     command = [
         program, "serve", "s3", str(folder), f"--addr=127.0.0.1:{port}",
-        f"--auth-key={ACCESS},{SECRET}", "--config=", "--dir-cache-time=0s",
+        f"--auth-key={ACCESS},{SECRET}", "--config=", "--dir-cache-time=0s", *options,
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -64,9 +61,53 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                     assert process.poll() is None
                     assert time.monotonic() < until
                     time.sleep(0.05)
-            yield Server(f"http://127.0.0.1:{port}", folder)
+            yield port
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server."""
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "data" / "sets" / "a" / "deep").mkdir(parents=True)
+    (folder / "data" / "sets" / "a" / "large.bin").write_bytes(LARGE)
+    (folder / "data" / "sets" / "a" / "deep" / "small.txt").write_text("small\n")
+    (folder / "data" / "sets" / "ab.txt").write_text("other\n")
+    with serving(folder) as port:
+        yield Server(f"http://127.0.0.1:{port}", folder)
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority that nobody trusts, and a server's certificate by it."""
+    folder = tmp_path_factory.mktemp("tls")
+    openssl(
+        folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+        "/CN=authority of the tests", "-keyout", "ca.key", "-out", "ca.pem",
+    )  # fmt: skip
+    openssl(
+        folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1",
+        "-keyout", "server.key", "-out", "server.csr",
+    )  # fmt: skip
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl(
+        folder, "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days",
+        "2", "-CAcreateserial", "-extfile", "names", "-out", "server.pem",
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def safe(server: Server, authority: Path) -> Iterator[Server]:
+    """The same folder by TLS."""
+    options = (f"--cert={authority}/server.pem", f"--key={authority}/server.key")
+    with serving(server.bucket.parent, *options) as port:
+        yield Server(f"https://127.0.0.1:{port}", server.bucket.parent)
 
 
 @pytest.fixture
@@ -160,3 +201,82 @@ def test_an_object_that_changes_meanwhile_is_not_taken(server: Server) -> None:
         list(bucket.read("sets/ab.txt", name, "0" * 32, single=True))
     with pytest.raises(buckets.BucketError, match="more than 1 objects"):
         bucket.list("sets", 1)
+
+
+def test_an_authority_of_ones_own_is_trusted_where_the_volume_says_so(
+    clerk: Node, controller: Controller, safe: Server, authority: Path
+) -> None:
+    trusted = safe.store(ca_certificate=(authority / "ca.pem").read_text())
+    out = Out(
+        "out", safe.store(ca_certificate=(authority / "ca.pem").read_text(), prefix="tls"), "x"
+    )
+    plan = Plan(ins=(In("a", trusted, "sets/a"),), outs=(out,))
+    controller.assign("a.1", template=template(plan, "cp $MUSTER_STAGED_A/large.bin out"))
+    end = controller.ended("a.1")
+    assert (end.end_reason, end.exit_code, end.message) == (EndReason.EXITED, 0, "")
+    assert (safe.bucket / "tls" / "x" / "out").read_bytes() == LARGE
+    controller.assign(
+        "a.2", template=template(Plan(ins=(In("a", safe.store(), "sets/a"),)), "true")
+    )
+    end = controller.ended("a.2")
+    assert end.end_reason is EndReason.STAGE_FAILED, "nobody else trusts it"
+    assert safe.url in end.message
+
+
+def test_a_certificate_that_is_none_is_said(
+    clerk: Node, controller: Controller, safe: Server
+) -> None:
+    broken = "-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
+    plan = Plan(ins=(In("a", safe.store(ca_certificate=broken), "sets/a"),))
+    controller.assign("a.1", template=template(plan, "true"))
+    end = controller.ended("a.1")
+    assert end.end_reason is EndReason.STAGE_FAILED
+    assert safe.url in end.message
+
+
+@pytest.mark.parametrize("how", ["the job's user", "an agent that is not root"])
+def test_data_is_copied_as_somebody_who_is_not_root(
+    everybodys: Node, controller: Controller, server: Server, tmp_path: Path, how: str
+) -> None:
+    node, nobody = everybodys, pwd.getpwnam("nobody")
+    keys = tmp_path / "secrets" / "nobody"
+    keys.mkdir(parents=True)
+    for name, value in {"s3-access": ACCESS, "s3-secret": SECRET}.items():
+        (keys / name).write_text(value)
+        (keys / name).chmod(0o600)
+        os.chown(keys / name, nobody.pw_uid, nobody.pw_gid)
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o700)
+    (locked / "file").write_text("root's\n")
+    to = tmp_path / "results"
+    to.mkdir()
+    os.chown(to, nobody.pw_uid, nobody.pw_gid)
+    made = template(
+        Plan(
+            ins=(In("a", server.store(), "sets/a"),),
+            outs=(Out("out", Store("w", str(to)), "x"), Out("out", server.store(prefix="as"), "x")),
+        ),
+        "mkdir out; cp $MUSTER_STAGED_A/deep/small.txt out/; id -un > out/who",
+    )
+    if how == "the job's user":
+        node.start("--secrets", str(tmp_path / "secrets"))
+        made = msgspec.structs.replace(made, user="nobody")
+    else:
+        for path in (node.root, node.root / "crash"):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        node.start_as("nobody", "--secrets", str(tmp_path / "secrets"))
+    controller.boot_id()
+    node.root.chmod(0o755)
+    controller.assign("a.1", template=made, allow_root=False)
+    end = controller.ended("a.1")
+    assert (end.end_reason, end.exit_code, end.message) == (EndReason.EXITED, 0, "")
+    assert (to / "x" / "out" / "who").read_text() == "nobody\n"
+    assert (to / "x" / "out" / "small.txt").stat().st_uid == nobody.pw_uid
+    assert (server.bucket / "as" / "x" / "out" / "small.txt").read_text() == "small\n"
+    # what the user can't read is not read for them
+    plan = Plan(ins=(In("b", Store("l", str(locked)), "file"),))
+    barred = msgspec.structs.replace(made, stage=plan, command=("true",))
+    controller.assign("a.2", template=barred, allow_root=False)
+    end = controller.ended("a.2")
+    assert end.end_reason is EndReason.STAGE_FAILED
+    assert "Permission denied" in end.message

@@ -178,3 +178,14 @@ def test_every_finding_that_failed_says_what_to_do(tmp_path: Path) -> None:
     for sample in (HUNG, replaced(state="lost"), ABSENT):
         for one in check.findings(given, sample, tree(tmp_path / os.urandom(4).hex(), BUS)):
             assert one.do or one.level != "failed", one
+
+
+def test_a_python_that_only_root_gets_at_is_told(tmp_path: Path) -> None:
+    (tmp_path / "home" / "bin").mkdir(parents=True)
+    program = tmp_path / "home" / "bin" / "python"
+    tmp_path.chmod(0o755)
+    before = check._out_of_reach(program)
+    (tmp_path / "home").chmod(0o700)
+    found = check._out_of_reach(program)
+    assert found == tmp_path / "home"
+    assert before != found
