@@ -2,7 +2,7 @@
 
 ``MUSTER_CRASH_POINTS`` names a folder; a file in it with a point's name makes the process that
 reaches the point first kill itself there, once. Without the variable nothing is looked at.
-The supervisor holds its own few lines of this, since it imports nothing that can change.
+It is the supervisor's as well: it imports nothing but the standard library.
 """
 
 import os

@@ -28,7 +28,16 @@ if __package__ in {None, ""}:
     # Run as a script in isolated mode: its own package is the one thing to be found besides.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from agents import clients, confinement, guardian, journal, processes, spawning, sweeping
+from agents import (
+    clients,
+    confinement,
+    crashpoints,
+    guardian,
+    journal,
+    processes,
+    spawning,
+    sweeping,
+)
 
 Record = dict[str, Any]
 
@@ -45,17 +54,6 @@ KILL_AGAIN_S = 2.0
 TIDY_S = 1.0
 LOG_BYTES_MAX = 2**20
 PR_SET_CHILD_SUBREAPER = 36
-
-
-def reach(point: str) -> None:
-    """Die here when a test asks for it (see ``agents.crashpoints``)."""
-    folder = os.environ.get("MUSTER_CRASH_POINTS")
-    if folder:
-        try:
-            os.unlink(f"{folder}/{point}")
-        except OSError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def complain(text: str) -> None:
@@ -258,7 +256,7 @@ class Supervisor:
         finally:
             for handle in standard[1:]:
                 os.close(handle)
-        reach("spawned-not-recorded")
+        crashpoints.reach("spawned-not-recorded")
         facts = processes.process_facts(pid)
         record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
         if order.get("limits", {}).get("cpus"):
@@ -328,7 +326,7 @@ class Supervisor:
                 continue
             del self.live[name]
             self.sweeper.forget(name)
-            reach("exited-not-recorded")
+            crashpoints.reach("exited-not-recorded")
             message = "some of its processes could not be killed" if stays else ""
             reason = attempt.why or "Exited"
             try:

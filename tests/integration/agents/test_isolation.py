@@ -323,6 +323,22 @@ def test_devices_that_are_denied(bed: Bed) -> None:
     assert report.exit_code == 0, bed.output(report.id)
 
 
+@groups
+@needs_root
+def test_a_user_lifts_no_limit_and_leaves_no_group(bed: Bed) -> None:
+    script = """
+        find /sys/fs/cgroup -type f -writable 2>/dev/null | head
+        for group in $(find /sys/fs/cgroup -name cgroup.procs 2>/dev/null | head -n 500); do
+            (echo $$ > $group) 2>/dev/null && echo "left for $group"
+        done
+        before=$(cat /proc/self/cgroup); unshare -C true 2>/dev/null && echo "a namespace"
+        test "$before" = "$(cat /proc/self/cgroup)"; echo $?"""
+    bed.start("a.1", script, user="nobody", limits={"memory_bytes": 2**27})
+    report = bed.until("a.1", AttemptState.ENDED)
+    assert report.exit_code == 0
+    assert bed.output("a.1") == "0\n"
+
+
 @needs_root
 def test_devices_that_are_masked(bed: Bed) -> None:
     report = bed.run("test $(head -c 4 /dev/zero | wc -c) = 0", private={"masks": ["/dev/zero"]})

@@ -51,8 +51,8 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     own = {name for name in loaded if name.split(".")[0] == "agents"}
     assert own == {
-        "agents", "agents.cgroups", "agents.clients", "agents.confinement", "agents.groups",
-        "agents.guardian",
+        "agents", "agents.cgroups", "agents.clients", "agents.confinement", "agents.crashpoints",
+        "agents.groups", "agents.guardian",
         "agents.journal", "agents.processes", "agents.sandbox", "agents.spawning",
         "agents.supervisor", "agents.sweeping",
     }  # fmt: skip

@@ -4,6 +4,7 @@ import os
 import pwd
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agents import tasks
@@ -61,3 +62,16 @@ def test_a_token_that_is_none(tmp_path: Path, text: str) -> None:
     path.chmod(0o600)
     with pytest.raises(tasks.UnfitError, match="one token"):
         tasks.read_token(path)
+
+
+@pytest.mark.parametrize("user", ["root", None])
+def test_nobody_becomes_root_unless_the_pool_allows_it(
+    monkeypatch: pytest.MonkeyPatch, user: str | None
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    place = msgspec.structs.replace(PLACE, as_root=True)
+    template = TaskTemplate("j", 1, "g", command=("true",), user=user)
+    with pytest.raises(tasks.UnfitError, match="would run as root"):
+        tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+    allowed = msgspec.structs.replace(template, allow_root=True)
+    assert tasks.find_user(allowed, place).uid == 0
