@@ -178,6 +178,8 @@ def gpus(sample: samples.Sample | None, top: Path) -> Iterator[Finding]:
     if not any((top / place).is_dir() and any((top / place).iterdir()) for place in CDI_FOLDERS):
         do = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes one"
         yield Finding("cdi", NOTE, "no description of GPUs for containers", do)
+    else:
+        yield Finding("cdi", OK, f"containers find GPUs; {NOT_EXERCISED}")
 
 
 def _mig(sample: samples.Sample) -> Finding:
@@ -246,6 +248,9 @@ def runtimes(path: str) -> Iterator[Finding]:
     if not there:
         yield Finding("containers", NOTE, f"none of {', '.join(RUNTIMES)} is installed",
                       "install one to have jobs with images run here later")  # fmt: skip
+    if any(found[name] for name in RUNTIMES if name != "podman"):
+        do = "try a job with an image, and `--nv` with GPUs"
+        yield Finding("apptainer", NOTE, NOT_EXERCISED, do)
 
 
 def machine(host: Host) -> Iterator[Finding]:
@@ -262,7 +267,8 @@ def machine(host: Host) -> Iterator[Finding]:
     if host.rdma:
         count = f"{len(active)} of {len(host.rdma)} ports are active"
         level = OK if len(active) == len(host.rdma) else NOTE
-        yield Finding("rdma", level, count, "" if level == OK else "look at cables and switches")
+        do = "" if level == OK else "look at cables and switches"
+        yield Finding("rdma", level, f"{count}; {NOT_EXERCISED}", do)
     else:
         yield Finding("rdma", NOTE, "none")
 

@@ -70,7 +70,8 @@ def test_gpus(
 
 def test_a_description_for_containers_is_found(tmp_path: Path) -> None:
     top = tree(tmp_path, {"etc/cdi/nvidia.yaml": "cdiVersion: 0.6.0"})
-    assert "cdi" not in levels(check.gpus(OK_SAMPLE, top))
+    level, found = levels(check.gpus(OK_SAMPLE, top))["cdi"]
+    assert (level, check.NOT_EXERCISED in found) == ("ok", True)
 
 
 V2 = {
@@ -118,6 +119,10 @@ def test_runtimes_are_found_in_the_path(tmp_path: Path) -> None:
     program.touch(0o755)
     found = levels(check.runtimes(str(tmp_path)))
     assert found == {"runtimes": ("ok", f"process, podman ({program})")}
+    other = tmp_path / "apptainer"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    assert levels(check.runtimes(str(tmp_path)))["apptainer"] == ("note", check.NOT_EXERCISED)
 
 
 def test_networks() -> None:
@@ -127,7 +132,7 @@ def test_networks() -> None:
     )
     found = levels(check.machine(host))
     assert found["network"] == ("ok", "eth0 200 Gb/s")
-    assert found["rdma"] == ("note", "1 of 2 ports are active")
+    assert found["rdma"] == ("note", f"1 of 2 ports are active; {check.NOT_EXERCISED}")
 
 
 def test_users() -> None:
