@@ -188,7 +188,7 @@ def _show(made: planviews.Plan, output: PlanForm, name: str) -> None:
     if output is PlanForm.MARKDOWN:
         sys.stdout.write(plancomment.render(made, name))
     elif output is PlanForm.TEXT:
-        for line in plantext.lines(made):
+        for line in plantext.lines(made, terminal.clocks):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
         terminal.document(made, terminal.Output(output.value))

@@ -5,7 +5,7 @@ wider than ``WIDTH`` but names and values that are, and nothing is cut: a plan i
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -37,12 +37,12 @@ class Line(msgspec.Struct, frozen=True):
     style: str = ""
 
 
-def lines(plan: Plan) -> Iterator[Line]:
-    """The whole plan."""
+def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """The whole plan; ``moments`` writes the times in a sentence as their reader wants them."""
     yield from head(plan)
     if plan.held:
         yield Line("")
-        yield from held_lines(plan)
+        yield from held_lines(plan, moments)
     if plan.changes:
         yield Line("")
         for change in plan.changes:
@@ -134,10 +134,10 @@ def old_refused(plan: Plan) -> str:
     return f"{len(labels)} objects go on as they are, and would be refused if written now."
 
 
-def held_lines(plan: Plan) -> Iterator[Line]:
+def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
     """What will wait after the merge, by which limit, and what approves it."""
     for one in plan.held:
-        reason, _, _ = one.message.partition("; `muster approve ")
+        reason, _, _ = moments(one.message).partition("; `muster approve ")
         yield from (
             Line(part, _COLOURS["held"])
             for part in paragraphs.wrapped(
@@ -145,7 +145,7 @@ def held_lines(plan: Plan) -> Iterator[Line]:
             )
         )
         if one.until:
-            yield Line(f"  it is looked at again at {one.until}")
+            yield Line(f"  it is looked at again at {moments(one.until)}")
         if one.command:
             yield Line("  exactly this change is approved, once it is merged, by")
             yield Line(f"      {one.command}")

@@ -348,3 +348,14 @@ def test_limits_of_safety_have_the_names_of_the_document(
 @pytest.mark.parametrize(("count", "told"), [(1, "1 GPU"), (2, "2 GPUs"), (0.5, "0.5 GPUs")])
 def test_gpus_are_counted_as_people_do(count: float, told: str) -> None:
     assert plantext.gpus(count) == told
+
+
+def test_times_of_what_is_held_are_as_their_reader_writes_them(repository: Repository) -> None:
+    plan = plan_of(repository, FOUR, {"c.yaml": POOL % 2})
+    at = "2026-01-31T06:00:00.000Z"
+    held = msgspec.structs.replace(plan.held[0], message=f"the next time is {at}", until=at)
+    plan = msgspec.structs.replace(plan, held=[held])
+    assert f"looked at again at {at}" in text(plan)
+    told = "\n".join(one.text for one in plantext.lines(plan, lambda t: t.replace(at, "06:00:00")))
+    assert "the next time is 06:00:00" in told
+    assert "looked at again at 06:00:00" in told
