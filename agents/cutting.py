@@ -10,6 +10,7 @@ is tried again later and later, and at last left alone, with the reason told.
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -191,7 +192,7 @@ class Cutter:
             one
             for gpu in self._gpus
             if gpu.state == devices.OK and gpu.uuid != self._claimed
-            and gpu.index in wanted and miglayout.fits(gpu, wanted[gpu.index])
+            and gpu.index in wanted and fits(gpu, wanted[gpu.index])
             for one in sorted(gpu.mig, key=lambda one: (one.gpu_instance, one.compute_instance))
             if one.profile == profile
         ]  # fmt: skip
@@ -264,7 +265,7 @@ class Cutter:
         pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
         if gpu.simulated or gpu.state != devices.OK:
             return None, False
-        if miglayout.fits(gpu, wanted) and not pending:
+        if fits(gpu, wanted) and not pending:
             self._tries.pop(gpu.uuid, None)
             return (devices.MigCut(devices.FITS) if wanted else None), False
         busy = self._busy(gpu, pids)
@@ -336,6 +337,13 @@ class Cutter:
         with contextlib.suppress(OSError):
             fresh.write_bytes(msgspec.json.encode(kept))
             fresh.replace(self._path)
+
+
+def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
+    """Whether a device has just these instances, as tasks see them."""
+    if not wanted:
+        return not gpu.mig_enabled
+    return gpu.mig_enabled and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:

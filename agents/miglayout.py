@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.model import records
-
 Wanted = Sequence[tuple[str, int]]
 #: Places that are tried before a layout is given up: a device has at most eight memory slices.
 _TRIES_MAX = 100_000
@@ -150,13 +148,6 @@ def place(
 
     found = search(0, frozenset(taken))
     return None if found is None else tuple(found)
-
-
-def fits(gpu: records.Gpu, wanted: Wanted) -> bool:
-    """Whether a device has just these instances, as tasks see them."""
-    if not wanted:
-        return not gpu.mig_enabled
-    return gpu.mig_enabled and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
 
 
 def told(instances: Iterable[tuple[str, int]]) -> str:

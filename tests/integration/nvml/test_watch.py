@@ -39,8 +39,10 @@ def test_its_devices_take_no_work_until_it_answers_again(scene: Scene) -> None:
 def test_no_second_process_is_started_beside_one_that_can_not_be_ended(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scene.say(machine(2))
+    source = scene.probe(answer_s=0.5)
+    assert source.sample(usage=True).driver == devices.OK
     scene.say(HANGS)
-    source = scene.probe(start_s=0.5)
     with monkeypatch.context() as patched:
         # a process in the kernel does not end by being killed: this one does not hear of it
         patched.setattr("subprocess.Popen.kill", lambda _process: None)
