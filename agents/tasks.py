@@ -332,14 +332,7 @@ def environment_of(
             [*(uuids.get(i, str(i)) for i in assignment.devices), *(one.uuid for one in instances)]
         ),
     }
-    if assignment.array_count is not None:
-        reserved["MUSTER_ARRAY_INDEX"] = str(assignment.element)
-        reserved["MUSTER_ARRAY_COUNT"] = str(assignment.array_count)
-    if assignment.share_milli < 1000:
-        reserved["MUSTER_GPU_SHARE"] = f"{assignment.share_milli / 1000:g}"
-    if assignment.instances:
-        reserved["MUSTER_MIG_PROFILE"] = assignment.mig_profile
-        reserved["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
+    reserved |= _shares_of(assignment)
     reserved |= kept
     # the paths are filled in where they are known
     reserved |= {staged_variable(one.name): "" for one in template.stage.ins}
@@ -357,6 +350,20 @@ def environment_of(
     paths = [chosen["PYTHONPATH"]] if chosen.get("PYTHONPATH") else []
     reserved["PYTHONPATH"] = ":".join([*paths, f"{place.root}/lib"])
     return base | chosen | template.told | reserved
+
+
+def _shares_of(assignment: Assignment) -> dict[str, str]:
+    """What an attempt learns of its place in an array and its parts of devices."""
+    told: dict[str, str] = {}
+    if assignment.array_count is not None:
+        told["MUSTER_ARRAY_INDEX"] = str(assignment.element)
+        told["MUSTER_ARRAY_COUNT"] = str(assignment.array_count)
+    if assignment.share_milli < 1000:
+        told["MUSTER_GPU_SHARE"] = f"{assignment.share_milli / 1000:g}"
+    if assignment.instances:
+        told["MUSTER_MIG_PROFILE"] = assignment.mig_profile
+        told["MUSTER_MIG_INSTANCES"] = ",".join(map(str, assignment.instances))
+    return told
 
 
 def checkpoints_of(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, str]:

@@ -89,20 +89,14 @@ def logs(
     """
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
-    query = {"stream": "stderr" if stderr else "stdout", "follow": "true" if follow else "false"}
-    for option, value in (("task", task), ("element", element), ("attempt", attempt), ("run", run)):
-        if value is not None:
-            query[option] = str(value)
-    if every:
-        query["every"] = "true"
-    if timestamps:
-        query["timestamps"] = "true"
     widely = bool(every or since or until) and not (follow or all_tasks)
-    if widely:
-        query["widely"] = "true"
-    for option, text in (("since", since), ("until", until)):
-        if text is not None:
-            query[option] = times.format_time(context.moment(f"--{option}", text, time.time()))
+    query = {
+        "stream": "stderr" if stderr else "stdout",
+        "follow": "true" if follow else "false",
+        **_named({"task": task, "element": element, "attempt": attempt, "run": run}),
+        **_switched({"every": every, "timestamps": timestamps, "widely": widely}),
+        **_timed({"since": since, "until": until}),
+    }
     with context.controller(server, token_file) as api:
         try:
             if all_tasks:
@@ -113,6 +107,26 @@ def logs(
                     logwords.hint(api, name, query, silent=silent)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def _named(options: dict[str, str | int | None]) -> dict[str, str]:
+    """Options of a query that have a value."""
+    return {option: str(value) for option, value in options.items() if value is not None}
+
+
+def _switched(options: dict[str, bool]) -> dict[str, str]:
+    """Options of a query that are on."""
+    return dict.fromkeys([option for option, on in options.items() if on], "true")
+
+
+def _timed(options: dict[str, str | None]) -> dict[str, str]:
+    """Options of a query that are times, as people write them."""
+    now = time.time()
+    return {
+        option: times.format_time(context.moment(f"--{option}", text, now))
+        for option, text in options.items()
+        if text is not None
+    }
 
 
 def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
