@@ -100,7 +100,7 @@ _PAGE = """\
 body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 80rem;
   padding: 0 1rem; }}
 h1 {{ font-size: 1.4rem; }}
-.wide {{ overflow-x: auto; }}
+.wide {{ overflow-x: auto; margin-bottom: 1.5rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
 th:first-child, td:first-child {{ text-align: left; }}
