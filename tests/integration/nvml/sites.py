@@ -30,8 +30,8 @@ def cut(layout: str) -> str:
 class Site:
     """A cluster with one node that has GPUs."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
-        self.bed = beds.Bed(folder, nodes=1)
+    def __init__(self, folder: Path, library: Path, *, gpus: int = 0) -> None:
+        self.bed = beds.Bed(folder, nodes=1, gpus=gpus)
         self.situation = folder / "situation"
         self.root = folder / "node"
         self.environment = {**os.environ, **standin.environment(library, self.situation)}
