@@ -2,8 +2,9 @@
 
 Reservations tell for the heads. For claims behind them the GPUs (CPUs where a claim wants no GPU)
 are taken as one pool: running work gives them back when it ends at the latest, and claims take them
-in turn and give them back after their own time. That leaves out gaps between nodes and the shares
-of queues, so it is an estimate; what nothing bounds gets none.
+in turn and give them back after their own time: always one of the queue that has least of its
+share by then, in a queue by priority and arrival. That leaves out gaps between nodes and what is
+taken back by force, so it is an estimate; what nothing bounds gets none.
 """
 
 import heapq
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import backfill, order
 from reconciler.scheduling import ledger as ledgers
@@ -20,6 +22,9 @@ from reconciler.scheduling.decisions import Estimate
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
+
+#: A claim of a line with the elements of it that are left.
+Waiting = tuple[snapshots.Line, snapshots.Claim, int]
 
 
 def estimates(
@@ -49,24 +54,34 @@ def estimates(
         return found
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
-        waiting = _waiting(situation, columns, queues, mask, could_start)
+        streams = {
+            int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, could_start)
+            for ranked in _by_queue(columns, mask)
+        }
+        waiting = _in_turn(situation, ledger, streams)
         _pour(situation, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
     return found
 
 
+def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[NDArray[np.intp]]:
+    """Lines of ``mask`` with claims, by queue; in it by priority and the arrival of the first."""
+    chosen = np.flatnonzero(mask & (columns.claims > 0))
+    queue = columns.queue[chosen]
+    ranked = np.lexsort((columns.order[chosen], -columns.priority[chosen], queue))
+    begins = np.flatnonzero(np.diff(queue[ranked])) + 1
+    return np.split(chosen[ranked], begins) if chosen.size else ()
+
+
 def _waiting(
     situation: snapshots.Snapshot,
-    columns: snapshots.LineColumns,
     queues: list[order.Line],
-    mask: snapshots.Mask,
+    ranked: NDArray[np.intp],
     could_start: Callable[[snapshots.Line], bool],
-) -> Iterator[tuple[snapshots.Line, snapshots.Claim, int]]:
-    """Claims that wait, in the order of priority and arrival, with the elements left.
+) -> Iterator[Waiting]:
+    """Claims of one queue that wait, by priority and arrival, with the elements left.
 
-    Lines come in as their first claims do; no more of them are looked at than claims are taken.
+    ``ranked``: its lines in order; no more of them are looked at than claims are taken.
     """
-    chosen = np.flatnonzero(mask & (columns.claims > 0))
-    ranked = chosen[np.lexsort((columns.order[chosen], -columns.priority[chosen]))]
     heap: list[tuple[int, int, str, int, int]] = []
     startable: dict[int, bool] = {}
     at = 0
@@ -101,10 +116,38 @@ def _waiting(
             yield line, claim, left
 
 
+def _in_turn(
+    situation: snapshots.Snapshot, ledger: ledgers.Ledger, streams: dict[int, Iterator[Waiting]]
+) -> Iterator[Waiting]:
+    """Claims of several queues, always of the one that has least of its share by then.
+
+    Args:
+        streams: of each queue what waits in it.
+    """
+    heap: list[tuple[float, int, Waiting]] = []
+    poured: dict[int, snapshots.Vector] = dict.fromkeys(streams, ledgers.NOTHING)
+
+    def push(queue: int) -> None:
+        following = next(streams[queue], None)
+        if following is not None:
+            share = ledger.dominant_share(queue, poured[queue])
+            heapq.heappush(heap, (share, queue, following))
+
+    for queue in sorted(streams):
+        push(queue)
+    while heap:
+        _, queue, (line, claim, left) = heapq.heappop(heap)
+        yield line, claim, left
+        least = situation.shapes[line.shape].least
+        cpu, memory, gpu = (amount * left for amount in least)
+        poured[queue] = ledgers.plus(poured[queue], (cpu, memory, gpu))
+        push(queue)
+
+
 def _pour(
     situation: snapshots.Snapshot,
     calendar: backfill.Calendar,
-    waiting: Iterable[tuple[snapshots.Line, snapshots.Claim, int]],
+    waiting: Iterable[Waiting],
     resource: int,
     found: dict[str, Estimate],
 ) -> None:
