@@ -335,7 +335,7 @@ class Supervisor:
                 complain(f"defect in the end of {name}: {traceback.format_exc()}")
                 kernel = {}
             if kernel:
-                attempt.record |= used(attempt.record, kernel)
+                attempt.record |= sweeping.used(attempt.record, kernel)
             if kernel.get("oom_kills"):
                 limit = attempt.order.get("limits", {}).get("memory_bytes", 0) / 2**20
                 killed = kernel["oom_kills"]
@@ -451,15 +451,6 @@ class Supervisor:
             self.alone_since = processes.boottime()
         elif processes.boottime() >= self.alone_since + ALONE_S:
             self.leaving = True
-
-
-def used(record: Record, kernel: Record) -> Record:
-    """What an attempt used, by its control groups where they know more than its main process."""
-    return {
-        key: max(record.get(key, 0), kernel[key])
-        for key in ("cpu_s", "max_memory_bytes")
-        if key in kernel
-    }
 
 
 def main() -> int:

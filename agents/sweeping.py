@@ -80,3 +80,12 @@ class Sweeper:
             if owner:
                 self._owners[pid] = owner
         return owner
+
+
+def used(record: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
+    """What an attempt used, by its control groups where they know more than its main process."""
+    return {
+        key: max(record.get(key, 0), kernel[key])
+        for key in ("cpu_s", "max_memory_bytes")
+        if key in kernel
+    }
