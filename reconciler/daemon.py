@@ -38,6 +38,8 @@ log = logging.getLogger("muster.controller")
 #: Waits between starts of a server that dies at once: doubled each time up to the last.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
+#: How long the end waits for a load or a note that is under way.
+STOP_S_MAX = 5.0
 #: How often the size of the server's log is looked at.
 LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -315,6 +317,7 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
         finally:
             server.stop()
             reading.stop()
+            reading.join(timeout=STOP_S_MAX)
             notifier.stop()
             running.stop()
             if watching is not None:

@@ -26,6 +26,8 @@ SLEEP_S_MAX = 600.0
 #: Notes wait so long for the work that the revision brought: writing them takes several git
 #: processes, just when the machine starts what was committed.
 NOTES_AFTER_S = 0.5
+#: The most notes that wait; of more the oldest are left out.
+NOTES_MAX = 1000
 
 
 class RepositoryThread(threading.Thread):
@@ -77,8 +79,10 @@ class RepositoryThread(threading.Thread):
 
     def run(self) -> None:
         """Load, hand over, wait; until ``stop``."""
-        while not self._stopping:
+        while True:
             self._look.clear()
+            if self._stopping:
+                break
             if self._due or self._polling.next_poll_s() <= 0:
                 self._due = False
                 try:
@@ -184,6 +188,10 @@ class RepositoryThread(threading.Thread):
         if not self._notes:
             self._notes_at = time.monotonic() + NOTES_AFTER_S
         self._notes[status.attempted_revision] = text
+        while len(self._notes) > NOTES_MAX:
+            left_out = next(iter(self._notes))
+            del self._notes[left_out]
+            log.warning("the outcome of %s is not noted in git: too many wait", left_out)
         self._told = told
 
     def _notes_left_s(self) -> float:

@@ -10,6 +10,8 @@ import msgspec
 
 from reconciler.desired.yamlreader import Path
 
+_DEFECT_CHARACTERS_MAX = 200
+
 
 class Fault(msgspec.Struct, frozen=True):
     """One thing that is wrong. ``at_key``: the key at ``path`` is meant, not its value."""
@@ -21,3 +23,13 @@ class Fault(msgspec.Struct, frozen=True):
     expected: str = ""
     at_key: bool = False
     severity: Literal["error", "warning"] = "error"
+
+
+def defect(error: Exception) -> Fault:
+    """That Muster failed over a document: it is refused, and nothing else suffers for it."""
+    said = repr(error)[:_DEFECT_CHARACTERS_MAX]
+    return Fault(
+        "defect",
+        f"Muster failed over it, which is a defect of Muster: {said}; please report it with the "
+        "document, and write it otherwise meanwhile",
+    )

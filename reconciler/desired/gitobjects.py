@@ -207,16 +207,16 @@ class Objects:
         if len(words) != 3 or not words[2].isdigit():
             raise GitError(f"unexpected answer {head[:80]!r}")
         size = int(words[2])
-        chunks, have = [self._buffer], len(self._buffer)
-        while have < size + 1:
+        kept = min(size, OBJECT_BYTES_MAX)
+        pieces, have, chunk = [], 0, self._buffer
+        while True:
+            piece, self._buffer = chunk[: size + 1 - have], chunk[size + 1 - have :]
+            if have < kept:
+                pieces.append(piece[: kept - have])
+            have += len(piece)
+            if have == size + 1:  # the object, and the line's end behind it
+                return words[0], words[1], b"".join(pieces)
             chunk = self._receive(file, deadline)
-            have += len(chunk)
-            if have <= OBJECT_BYTES_MAX or have >= size + 1:
-                chunks.append(chunk)
-        data = b"".join(chunks)
-        rest = have - size - 1
-        self._buffer = data[len(data) - rest :] if rest else b""
-        return words[0], words[1], data[: min(size, len(data) - rest - 1)]
 
     def _fill(self, file: int, deadline: float) -> None:
         self._buffer += self._receive(file, deadline)

@@ -72,6 +72,8 @@ class Loader:
         self._merges: dict[str, str] = {}
         self._suspended = incumbents.suspended
         self._generation = incumbents.generation
+        #: A revision was taken up in part only: which files it left is not known.
+        self._half_way = False
         self._desired = desired.Desired()
 
     def close(self) -> None:
@@ -250,7 +252,7 @@ class Loader:
     def _apply(self, head: str, trust: provenance.Trust | None = None) -> None:
         """Bring what is in force to ``head``; ``trust``: as the walk there has left it."""
         trust = trust or self._trust
-        if self._head is not None and self._source.has(self._head):
+        if self._head is not None and not self._half_way and self._source.has(self._head):
             changes = self._source.changes(self._head, head)
             gone: set[str] = set()
         else:
@@ -265,6 +267,7 @@ class Loader:
                 for change, data in zip(present, blobs, strict=True)
             ]
             files += [filed.FileChange(path, "", None) for path in sorted(gone)]
+            self._half_way = True
             taken = self._applied.apply(
                 head,
                 files,
@@ -272,6 +275,7 @@ class Loader:
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
             )
+        self._half_way = False
         if not taken:
             raise _HeldError(
                 "became-empty",

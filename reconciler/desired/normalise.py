@@ -6,14 +6,18 @@ structure in force, so a change of the structure means normalising again. What c
 normalised comes out as faults.
 """
 
+import logging
+
 import msgspec
 
 from reconciler.desired import asking, pruning, storage
 from reconciler.desired.collecting import Faults, duration_s
-from reconciler.desired.faults import Fault
+from reconciler.desired.faults import Fault, defect
 from reconciler.desired.yamlreader import Path
 from reconciler.model import desired, identifiers, times
 from reconciler.model.documents import job as documents
+
+log = logging.getLogger("muster.desired")
 
 #: The most tasks that start together, and the most tasks of all elements of an array.
 GANG_TASKS_MAX = 10_000
@@ -82,7 +86,17 @@ EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
 def job(
     document: documents.Job, digest: str, basis: Basis, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
-    """The job, or what is wrong with it."""
+    """The job, or what is wrong with it; never raises for what is written in it."""
+    try:
+        return _job(document, digest, basis, path)
+    except Exception as error:  # one job is refused, not the whole revision
+        log.exception("a defect kept %s in %s from being judged", document.metadata.name, path)
+        return None, [defect(error)]
+
+
+def _job(
+    document: documents.Job, digest: str, basis: Basis, path: str
+) -> tuple[desired.Job | None, list[Fault]]:
     name, spec = document.metadata.name, document.spec
     faults = Faults()
     priority, preemptible = _priority(spec, basis, faults)

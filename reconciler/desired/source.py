@@ -398,9 +398,7 @@ class Source:
         if before == after:
             return Changes((), {})
         return self._sorted_out(
-            (_text(one.path), one.after.mode, one.after.id)
-            if one.after
-            else (_text(one.path), "", None)
+            (one.path, one.after.mode, one.after.id) if one.after else (one.path, "", None)
             for one in self._differing(before, after)
         )
 
@@ -410,7 +408,7 @@ class Source:
         found = []
         for one in self._differing(before, after):
             path = _text(one.path)
-            if not _is_read(path[skipped:]):
+            if path is None or not _is_read(path[skipped:]):
                 continue
             pair = [
                 None if side is None or side.mode in {_SYMLINK, _SUBMODULE} else side.id
@@ -431,19 +429,25 @@ class Source:
         return list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
 
     @staticmethod
-    def _tree_entries(output: bytes) -> Iterator[tuple[str, str, str | None]]:
+    def _tree_entries(output: bytes) -> Iterator[tuple[bytes, str, str | None]]:
         for entry in output.split(b"\0")[:-1]:
             head, _, path = entry.partition(b"\t")
             mode, _, blob = head.decode("ascii").split(" ")
-            yield _text(path), mode, blob
+            yield path, mode, blob
 
-    def _sorted_out(self, entries: Iterable[tuple[str, str, str | None]]) -> Changes:
+    def _sorted_out(self, entries: Iterable[tuple[bytes, str, str | None]]) -> Changes:
         files: list[Change] = []
         ignored: dict[str, desired.Problem | None] = {}
         skipped = len(self.sub_path) + 1 if self.sub_path else 0
-        for count, (path, mode, blob) in enumerate(entries):
+        for count, (name, mode, blob) in enumerate(entries):
             if count >= FILES_MAX:
                 raise GitError(f"more than {FILES_MAX} files below {self.sub_path or 'the root'}")
+            path = _text(name)
+            if path is None:
+                shown = name.decode("utf-8", "backslashreplace")
+                if _is_read(shown[skipped:]):
+                    ignored[shown] = None if blob is None else _ignored(shown, "name")
+                continue
             below = path[skipped:]
             if _is_hidden(below):
                 continue
@@ -470,8 +474,12 @@ class Source:
         return [item[2] for item in found if item is not None]
 
 
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
+def _text(path: bytes) -> str | None:
+    """A path as text; None where it is none, so that two files could not be told apart."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_hidden(below: str) -> bool:
@@ -483,10 +491,12 @@ def _is_read(below: str) -> bool:
     return below.endswith(_SUFFIXES) and not _is_hidden(below)
 
 
-def _ignored(path: str, what: Literal["symlink", "submodule"]) -> desired.Problem:
-    return desired.Problem(
-        rule=f"ignored-{what}",
-        severity="warning",
-        path=path,
-        message=f"a {what} is never followed: put the files themselves here or remove it",
-    )
+_WHY_IGNORED = {
+    "symlink": "a symlink is never followed: put the files themselves here or remove it",
+    "submodule": "a submodule is never followed: put the files themselves here or remove it",
+    "name": "its name is not UTF-8, and it is not read: rename it",
+}
+
+
+def _ignored(path: str, what: Literal["symlink", "submodule", "name"]) -> desired.Problem:
+    return desired.Problem(f"ignored-{what}", "warning", path, _WHY_IGNORED[what])

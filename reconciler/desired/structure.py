@@ -5,6 +5,7 @@ agree with each other; out comes a ``normalise.Basis``, or the faults of each do
 or nothing: a structure with one error in it is refused as a whole.
 """
 
+import logging
 import urllib.parse
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +23,7 @@ from reconciler.desired import (
     storage,
 )
 from reconciler.desired.collecting import Faults
-from reconciler.desired.faults import Fault
+from reconciler.desired.faults import Fault, defect
 from reconciler.desired.normalise import Basis, PriorityClass
 from reconciler.model import access as access_model
 from reconciler.model import desired, hostlists
@@ -37,6 +38,8 @@ from reconciler.model.documents import (
     reservation,
     volume,
 )
+
+log = logging.getLogger("muster.desired")
 
 #: The most nodes of all pools together.
 NODES_MAX = hostlists.HOSTS_MAX
@@ -65,6 +68,7 @@ class Build:
         self.volumes: dict[str, desired.Volume] = {}
         self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
+        self.cluster: Placed | None = None
         self.prune: dict[str, desired.Prune] = {}
         self.access = access_model.Access()
 
@@ -76,36 +80,44 @@ class Build:
 def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
     """The structure that the documents make, None where it is refused, and what is wrong."""
     made = Build()
-    cluster_place: Placed | None = None
     for item in placed:
-        part = item.document.part
-        if part is None:
-            made.add(item, item.document.faults)
-            continue
-        if _is_duplicate(made, item):
-            continue
-        faults = Faults()
-        prune = pruning.policy(part, faults)
-        if prune is not None:
-            made.prune[item.document.label] = prune
-        if isinstance(part, cluster.Cluster):
-            if cluster_place is not None:
-                faults.add(
-                    "two-clusters",
-                    f"a repository has one Cluster, and one stands in {cluster_place.path}:"
-                    f"{cluster_place.document.line} already: remove one",
-                    "metadata",
-                    "name",
-                )
-            cluster_place = item
-            made.settings = _settings(item.document.name, part.spec, faults)
-        else:
-            _add_object(made, item, part, faults)
-        made.add(item, faults.found)
+        try:
+            _take(made, item)
+        except Exception as error:  # the structure is refused, and jobs go on
+            log.exception("a defect kept %s from being judged", item.document.label)
+            made.add(item, [defect(error)])
     _check_together(made)
     if any(fault.severity == "error" for _, fault in made.faults):
         return None, made.faults
     return _basis(made), made.faults
+
+
+def _take(made: Build, item: Placed) -> None:
+    """One document, and what is wrong with it by itself."""
+    part = item.document.part
+    if part is None:
+        made.add(item, item.document.faults)
+        return
+    if _is_duplicate(made, item):
+        return
+    faults = Faults()
+    prune = pruning.policy(part, faults)
+    if prune is not None:
+        made.prune[item.document.label] = prune
+    if isinstance(part, cluster.Cluster):
+        if made.cluster is not None:
+            faults.add(
+                "two-clusters",
+                f"a repository has one Cluster, and one stands in {made.cluster.path}:"
+                f"{made.cluster.document.line} already: remove one",
+                "metadata",
+                "name",
+            )
+        made.cluster = item
+        made.settings = _settings(item.document.name, part.spec, faults)
+    else:
+        _add_object(made, item, part, faults)
+    made.add(item, faults.found)
 
 
 def violations(

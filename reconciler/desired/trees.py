@@ -51,12 +51,11 @@ def differing(
         TooManyError: ask git.
         GitError: an object is missing, or git does not answer.
     """
-    size = (32 if len(after) == _ID_CHARACTERS_SHA256 else 20,)
-    entry = re.compile(rb"(\d+) ([^\0]+)\0(.{%d})" % size, re.DOTALL)
-    folder = below.encode()
-    names = [f"{commit}:{below}" if below else f"{commit}^{{tree}}" for commit in (before, after)]
-    roots = [found[0] if found and found[1] == "tree" else "" for found in objects.read_many(names)]
-    level = [(folder, roots[0], roots[1])] if roots[0] != roots[1] else []
+    size = 32 if len(after) == _ID_CHARACTERS_SHA256 else 20
+    # Old writers of git filled the modes of folders up with zeros.
+    entry = re.compile(rb"0*(\d+) ([^\0]+)\0(.{%d})" % (size,), re.DOTALL)
+    roots = [_folder(objects, commit, below, entry) for commit in (before, after)]
+    level = [(below.encode(), roots[0], roots[1])] if roots[0] != roots[1] else []
     found: list[Difference] = []
     while level:
         if len(level) > TREES_MAX:
@@ -70,6 +69,26 @@ def differing(
                 found += difference[1]
         level = deeper
     return sorted(found, key=lambda one: one.path)
+
+
+def _folder(objects: gitobjects.Objects, commit: str, below: str, entry: re.Pattern[bytes]) -> str:
+    """The tree of a folder of a commit; empty where the commit has no such folder.
+
+    Raises:
+        TooManyError, GitError: as :func:`differing`.
+    """
+    root = objects.read(f"{commit}^{{tree}}")
+    if root is None:
+        raise gitobjects.GitError(f"the tree of {commit} is missing")
+    found = root[0]
+    for part in below.encode().split(b"/") if below else []:
+        (data,) = _read(objects, [found])
+        inside = {name: (mode, identity) for mode, name, identity in entry.findall(data)}
+        mode, identity = inside.get(part, (b"", b""))
+        if mode != _TREE:
+            return ""
+        found = identity.hex()
+    return found
 
 
 _Pairs = tuple[list[tuple[bytes, str, str]], list[Difference]]

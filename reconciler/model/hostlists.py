@@ -9,6 +9,10 @@ from collections.abc import Iterable
 
 #: The most names that one host list may expand to.
 HOSTS_MAX = 100_000
+#: The longest name of a host (RFC 1123).
+NAME_CHARACTERS_MAX = 253
+#: The most digits of a number in brackets.
+DIGITS_MAX = 18
 
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
 _TRAILING_NUMBER = re.compile(r"^(.*?)(\d+)$")
@@ -48,6 +52,8 @@ def _expand_range(text: str, item: str) -> list[str]:
     low, separator, high = item.partition("-")
     if not _is_number(low) or (separator and not _is_number(high)):
         raise HostListError(f"{text!r}: {item!r} is not a number or a range such as 001-128")
+    if len(low) > DIGITS_MAX or len(high) > DIGITS_MAX:
+        raise HostListError(f"{text[:60]!r}: a number has more than {DIGITS_MAX} digits")
     if not separator:
         return [low]
     first, last = int(low), int(high)
@@ -90,6 +96,11 @@ def expand(text: str) -> list[str]:
         if not pattern:
             raise HostListError(f"{text!r}: an empty name")
         for name in _expand_one(text, pattern):
+            if len(name) > NAME_CHARACTERS_MAX:
+                raise HostListError(
+                    f"{name[:60]!r}… has {len(name)} characters; a host's name has at most "
+                    f"{NAME_CHARACTERS_MAX}"
+                )
             if not _NAME.match(name):
                 raise HostListError(f"{text!r}: {name!r} is not a host name")
             names[name] = None

@@ -36,31 +36,49 @@ DURATION_PATTERN = (
 
 _MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)$")
 _DURATION = re.compile(r"^(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$", re.ASCII)
-_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
+_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
+
+
+#: A number as people write it: no exponent, no sign, no digits of other scripts.
+_NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]+)?$")
+#: Longer numbers are nobody's; arithmetic would round them.
+_CHARACTERS_MAX = 26
+#: More of what was written is not repeated in a message.
+_SHOWN_CHARACTERS_MAX = 60
 
 
 class QuantityError(ValueError):
     """Text that is no amount of the kind asked for; the message says what was expected."""
 
 
+def _shown(written: object) -> str:
+    """What was written, or the beginning of it, for a message."""
+    text = repr(written)
+    cut = len(text) > _SHOWN_CHARACTERS_MAX
+    return f"{text[:_SHOWN_CHARACTERS_MAX]}…" if cut else text
+
+
 def _bounded(amount: Decimal, written: object, unit: str) -> int:
+    # Compared before it becomes an integer: Python makes none of thousands of digits.
+    if amount > LARGEST_AMOUNT:
+        raise QuantityError(
+            f"{_shown(written)} is larger than any machine; expected at most 2^62 {unit}s"
+        )
     whole = int(amount)
     if whole != amount:
-        raise QuantityError(f"{written!r} is finer than one {unit}")
-    if whole > LARGEST_AMOUNT:
-        raise QuantityError(
-            f"{written!r} is larger than any machine; expected at most 2^62 {unit}s"
-        )
+        raise QuantityError(f"{_shown(written)} is finer than one {unit}")
     return whole
 
 
 def _decimal(text: str, written: object, expected: str) -> Decimal:
+    if isinstance(written, str) and (len(text) > _CHARACTERS_MAX or not _NUMBER.match(text)):
+        raise QuantityError(f"{_shown(written)} is not {expected}")
     try:
         number = Decimal(text)
     except InvalidOperation:
-        raise QuantityError(f"{written!r} is not {expected}") from None
+        raise QuantityError(f"{_shown(written)} is not {expected}") from None
     if not number.is_finite() or number < 0:
-        raise QuantityError(f"{written!r} is not {expected}")
+        raise QuantityError(f"{_shown(written)} is not {expected}")
     return number
 
 
@@ -84,12 +102,9 @@ def parse_memory(written: str | float) -> int:
     expected = "an amount of memory such as 16Gi, 512Mi or 1G"
     match = _MEMORY.match(text)
     if not match or match[2] not in MEMORY_SUFFIXES:
-        raise QuantityError(f"{written!r} is not {expected}")
-    return _bounded(
-        (_decimal(match[1], written, expected) * MEMORY_SUFFIXES[match[2]]).to_integral_value(),
-        written,
-        "byte",
-    )
+        raise QuantityError(f"{_shown(written)} is not {expected}")
+    amount = _decimal(match[1], written, expected) * MEMORY_SUFFIXES[match[2]]
+    return _bounded(amount.to_integral_value(), written, "byte")
 
 
 def format_memory(amount_bytes: int) -> str:
@@ -127,20 +142,19 @@ def parse_duration(written: str | float) -> int:
     if match and text:
         parts = zip(match.groups(), DURATION_UNITS.values(), strict=True)
         return _bounded(
-            Decimal(sum(int(part) * unit for part, unit in parts if part)), written, "second"
+            sum((Decimal(part) * unit for part, unit in parts if part), Decimal(0)),
+            written,
+            "second",
         )
     match = _CLOCK.match(text)
     if not match:
-        raise QuantityError(f"{written!r} is not {expected}")
-    days, first, second, third = match.groups()
-    if days is not None:
-        hours, minutes, seconds = int(first), int(second or 0), int(third or 0)
-    elif third is not None:
-        hours, minutes, seconds = int(first), int(second), int(third)
+        raise QuantityError(f"{_shown(written)} is not {expected}")
+    days, first, second, third = (Decimal(part or 0) for part in match.groups())
+    if match[1] is not None or match[4] is not None:
+        hours, minutes, seconds = first, second, third
     else:
-        hours, minutes, seconds = 0, int(first), int(second or 0)
-    total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
-    return _bounded(Decimal(total), written, "second")
+        hours, minutes, seconds = Decimal(0), first, second
+    return _bounded(((days * 24 + hours) * 60 + minutes) * 60 + seconds, written, "second")
 
 
 def format_duration(seconds: int) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired import incumbents, loader, source
-from reconciler.model import desired
+from reconciler.desired import incumbents, loader, normalise, source, structure
+from reconciler.model import desired, judgement
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 Make = Callable[..., loader.Loader]
@@ -425,3 +425,74 @@ def test_repacked_below_the_reader(repository: Repository, make: Make) -> None:
         repository.commit({f"{number}.yaml": job(f"n{number}")})
         git(repository.path, "gc", "--quiet", "--prune=now")
         assert f"n{number}" in one.load().jobs
+
+
+class _Gate:
+    """Lets everything pass, while it can be asked."""
+
+    broken = False
+
+    def judge(self, *_: Any, **__: Any) -> judgement.Judgement:
+        if self.broken:
+            raise OSError("the records can't be read")
+        return judgement.Judgement()
+
+
+def test_what_a_revision_left_that_failed_half_way_is_not_in_force(
+    repository: Repository, make: Make
+) -> None:
+    """The next revision takes away what the one that failed has brought."""
+    repository.commit(BASE | {"jobs/x.yaml": job("x"), "jobs/y.yaml": job("y")})
+    gate = _Gate()
+    one = make(gate=gate)
+    assert set(one.load().jobs) == {"a", "x", "y"}
+    gate.broken = True
+    repository.commit({"jobs/b.yaml": job("b"), "jobs/x.yaml": None})
+    assert one.load().status.sync == "Unknown"
+    gate.broken = False
+    repository.commit({"jobs/b.yaml": None, "jobs/x.yaml": job("x"), "jobs/y.yaml": None})
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"a", "x"}
+
+
+def test_a_job_that_nobody_foresaw_is_refused_alone(
+    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of ours costs the job that shows it, and neither the revision nor the next."""
+
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("nobody foresaw that")
+
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    with monkeypatch.context() as patched:
+        patched.setattr(normalise, "_check_dependencies", fails)
+        repository.commit(
+            {"jobs/b.yaml": job("b", dependsOn="[{job: a}]"), "jobs/c.yaml": job("c")}
+        )
+        value = one.load()
+    assert set(value.jobs) == {"a", "c"}
+    assert rules(value) == ["defect"]
+    (problem,) = value.status.problems
+    assert (problem.path, problem.object) == ("jobs/b.yaml", "Job/b")
+    assert "nobody foresaw that" in problem.message
+
+
+def test_a_structure_that_nobody_foresaw_is_refused_and_jobs_go_on(
+    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("nobody foresaw that")
+
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    with monkeypatch.context() as patched:
+        patched.setattr(structure, "_is_duplicate", fails)
+        repository.commit({"more.yaml": queue("more"), "jobs/c.yaml": job("c")})
+        value = one.load()
+    assert set(value.jobs) == {"a", "c"}
+    assert set(value.structure.queues) == {"default", "research"}
+    assert set(rules(value)) == {"defect"}

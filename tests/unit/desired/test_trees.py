@@ -140,3 +140,66 @@ def test_idents_are_what_git_says(repository: repositories.Repository, author: s
     found = place._plain(head)
     assert found is None or found == place.commit(head)
     place.close()
+
+
+def _committed(repository: repositories.Repository, tree: str, parent: str) -> str:
+    text = f"tree {tree}\nparent {parent}\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n\nx\n"
+    wanted = ("hash-object", "-t", "commit", "-w", "--literally", "--stdin")
+    return repositories.git(repository.path, *wanted, data=text.encode())
+
+
+def test_modes_filled_up_with_zeros_are_folders_all_the_same(
+    repository: repositories.Repository,
+) -> None:
+    base = repository.commit({"jobs/a.yaml": "1"})
+    after = repository.commit({"jobs/a.yaml": "2"})
+    inner = repositories.git(repository.path, "rev-parse", f"{after}:jobs")
+    wanted = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+    old_style = b"040000 jobs\0" + bytes.fromhex(inner)
+    tree = repositories.git(repository.path, *wanted, data=old_style)
+    head = _committed(repository, tree, base)
+    place = source.Source(str(repository.path))
+    assert [one.path for one in place.changes(base, head).files] == ["jobs/a.yaml"]
+    place.close()
+
+
+@pytest.mark.parametrize("below", ["", "jobs"])
+def test_a_missing_tree_is_no_empty_one(repository: repositories.Repository, below: str) -> None:
+    base = repository.commit({"jobs/a.yaml": "1"})
+    head = _committed(repository, "12" * 20, base)
+    place = source.Source(str(repository.path), sub_path=below)
+    with pytest.raises(gitobjects.GitError, match="missing"):
+        place.changes(base, head)
+    place.close()
+
+
+def test_of_a_large_object_just_the_beginning_is_kept(
+    repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 100_000
+    monkeypatch.setattr(gitobjects, "OBJECT_BYTES_MAX", limit)
+    texts = [bytes([65 + number]) * size for number, size in enumerate((7, limit, 3 * limit, 0, 5))]
+    head = repository.commit({f"{number}.yaml": text for number, text in enumerate(texts)})
+    objects = gitobjects.Objects(repository.path)
+    found = objects.read_many([f"{head}:{number}.yaml" for number in range(len(texts))])
+    objects.close()
+    assert [one and one[2] for one in found] == [text[:limit] for text in texts]
+
+
+def test_names_that_are_no_text_are_told_apart_and_not_read(
+    repository: repositories.Repository,
+) -> None:
+    blob = repositories.git(repository.path, "hash-object", "-w", "--stdin", data=b"kind: Job\n")
+    names = (b"caf\xe8.yaml", b"caf\xe9.yaml", b"good.yaml", b"note\xe9.txt")
+    listed = b"".join(b"100644 blob %s\t%s\0" % (blob.encode(), name) for name in names)
+    base = repository.commit({"keep.yaml": "1"})
+    tree = repositories.git(repository.path, "mktree", "-z", data=listed)
+    head = _committed(repository, tree, base)
+    place = source.Source(str(repository.path))
+    for changes in (place.changes(base, head), place.files(head)):
+        assert "good.yaml" in [one.path for one in changes.files if one.blob]
+        ignored = {path: one.rule for path, one in changes.ignored.items() if one is not None}
+        assert ignored == dict.fromkeys((r"caf\xe8.yaml", r"caf\xe9.yaml"), "ignored-name")
+    gone = place.changes(head, base)
+    assert gone.ignored[r"caf\xe9.yaml"] is None
+    place.close()

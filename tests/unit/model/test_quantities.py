@@ -1,5 +1,7 @@
 """Amounts, durations, host lists and times: what is written, what it means, and back."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,22 +56,45 @@ def test_duration(written: str | int, seconds: int) -> None:
     assert quantities.parse_duration(written) == seconds
 
 
-@pytest.mark.parametrize("written", ["", "x", "-1", "1e999", "nan", "0.0001", "5mm", "99" * 20])
+#: More digits than Python makes an integer of.
+ENDLESS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "x", "-1", "1e999", "nan", "0.0001", "5mm", "99" * 20),
+        *("1_0", "+1", "1E999999999", "\u0663", ENDLESS, f"{ENDLESS}m", f"0.{ENDLESS}"),
+    ],
+)
 def test_no_cpu(written: str) -> None:
     with pytest.raises(QuantityError):
         quantities.parse_cpu(written)
 
 
-@pytest.mark.parametrize("written", ["", "x", "-1", "1Xi", "1 Gi", "9" * 30, "1e3"])
+@pytest.mark.parametrize("written", ["", "x", "-1", "1Xi", "1 Gi", "9" * 30, "1e3", f"{ENDLESS}Gi"])
 def test_no_memory(written: str) -> None:
     with pytest.raises(QuantityError):
         quantities.parse_memory(written)
 
 
-@pytest.mark.parametrize("written", ["", "x", "-1", "5x", "1h2h", "1.5h", ":30", "1-", "9" * 30])
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "x", "-1", "5x", "1h2h", "1.5h", ":30", "1-", "9" * 30, "\u0663:30"),
+        *(ENDLESS, f"{ENDLESS}s", f"{ENDLESS}-1", f"1-{ENDLESS}", f"{ENDLESS}:00", f"1h{ENDLESS}s"),
+    ],
+)
 def test_no_duration(written: str) -> None:
     with pytest.raises(QuantityError):
         quantities.parse_duration(written)
+
+
+@pytest.mark.parametrize("parse", [quantities.parse_cpu, quantities.parse_duration])
+def test_a_message_repeats_no_more_than_a_line(parse: Callable[[str], int]) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse(ENDLESS)
+    assert len(str(caught.value)) < 200
 
 
 AMOUNTS = st.integers(0, quantities.LARGEST_AMOUNT)
