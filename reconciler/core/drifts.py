@@ -13,7 +13,13 @@ from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, devices, outcome, quantities, records, resources, times
 from reconciler.model.drift import KINDS, Drift
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.states import (
+    ELEMENT_CODE,
+    AttemptState,
+    EndReason,
+    JobState,
+    NodeState,
+)
 
 #: The most processes that are listed of one node.
 FOREIGN_MAX = 64
@@ -21,6 +27,9 @@ FOREIGN_MAX = 64
 START_WITHIN_S = 60.0
 #: Signals by which people and other programs end a process; its own faults have others.
 OUTSIDE_SIGNALS = frozenset({1, 2, 9, 15})
+#: How long a killed task is listed of which nothing is wanted any more: as often as it is scraped.
+KILLED_TOLD_S = 30.0
+_FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
 _MESSAGE_CHARACTERS_MAX = 500
 #: A node may say any number; this one is in the year 2100.
 _TIME_MAX = 4.1e9
@@ -300,20 +309,27 @@ def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
 
 
 def _still_missing(work: desk.Work, row: Drift) -> bool:
-    """Whether a task that was ended does not run again though git wants its job."""
+    """Whether a task that was ended does not run again though its job wants it to.
+
+    Where the job has ended by it, or its element has, nothing is left to want: the difference is
+    listed for ``KILLED_TOLD_S`` more, so that it is seen at all.
+    """
     draft = work.drafts.get(row.job)
     record = work.observed.jobs.get(row.job)
     spec = draft.spec if draft else record.spec if record else None
     state = work.job_state(row.job)
     if spec is None or not row.attempt.startswith(f"{spec.key}."):
         return False
-    unreadable = work.desired.status.sync == "Unknown"
-    if state in (JobState.FAILED, JobState.HELD):
-        asked = work.desired.jobs.get(row.job)
-        return unreadable or (asked is not None and asked.run == spec.run)
     if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
         return False
     element, group, index, _ = row.attempt.removeprefix(f"{spec.key}.").rsplit(".", 3)
+    elements = bytes(draft.elements) if draft else record.elements if record else b""
+    ended = elements[int(element) : int(element) + 1] >= _FIRST_ENDED
+    if ended or state in (JobState.FAILED, JobState.HELD):
+        until = row.first_seen + KILLED_TOLD_S
+        if work.now < until:
+            work.wake(until)
+        return work.now < until
     return not any(
         one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
         for one in work.attempts_of_element(row.job, int(element))

@@ -351,7 +351,8 @@ def not_started(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def killed(scene: Scene) -> Iterator[None]:
-    with scene.job("prey", "  command: [sleep, '600']", "Running"):
+    spec = "  command: [sleep, '600']\n  retries: {limit: 1, backoff: 10m}"  # it is wanted again
+    with scene.job("prey", spec, "Running"):
         os.kill(scene.bed.process("prey"), signal.SIGKILL)
         yield
 

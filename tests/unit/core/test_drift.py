@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.core import limits, memory, remedies
+from reconciler.core import drifts, limits, memory, remedies
 from reconciler.model import checks, desired, devices, records, wire
 from reconciler.model.documents.drift import DriftKind
 from reconciler.model.drift import KINDS, Drift
@@ -583,6 +583,38 @@ def test_a_killed_task_starts_again_without_a_retry_where_policy_says_so() -> No
     _killed(site, "a", 9)
     site.settle()
     assert site.state("a") is JobState.FAILED, "three times a day, and no more"
+
+
+def test_a_killed_task_of_which_nothing_is_wanted_any_more_is_listed_for_a_while_only() -> None:
+    """A job that kills itself would otherwise leave the cluster out of sync for good."""
+    site = Site()
+    site.commit(job("a"), job("b", retries=desired.Retries(limit=1, backoff_s=3600)))
+    site.settle()
+    _killed(site, "a", 9)
+    _killed(site, "b", 9)
+    site.round()
+    both = [("task-killed", "a/main-0"), ("task-killed", "b/main-0")]
+    assert (site.state("a"), sorted(site.found())) == (JobState.FAILED, both)
+    decided = site.cycle()
+    assert sorted(site.found()) == both
+    assert decided.wake_at is not None
+    assert decided.wake_at <= site.now + drifts.KILLED_TOLD_S, "nothing else would come"
+    site.now += drifts.KILLED_TOLD_S
+    site.round()
+    assert site.found() == both[1:], "of this one the next try is wanted"
+
+
+def test_a_killed_element_that_is_over_does_not_last_as_long_as_its_array() -> None:
+    site = Site()
+    site.commit(job("a", array_count=2))
+    site.settle()
+    (first,) = [one for one in site.attempts("a") if one.element == 0]
+    site.nodes[first.node].end(first.id, site.now, signal=9)
+    site.round()
+    assert site.found() == [("task-killed", "a/0/main-0")]
+    site.now += drifts.KILLED_TOLD_S
+    site.round()
+    assert (site.state("a"), site.found()) == (JobState.RUNNING, [])
 
 
 def test_a_task_that_fails_by_itself_or_is_told_to_leave_was_not_killed() -> None:
