@@ -116,7 +116,9 @@ class Clone:
 
     # --- changing ---------------------------------------------------------------------------
 
-    def add_job(self, text: str, name: str, *, message: str = "", push: bool = True) -> Outcome:
+    def add_job(
+        self, text: str, name: str, *, message: str = "", push: bool = True, dry_run: bool = False
+    ) -> Outcome:
         """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
         present = self.find("Job", name)
         if present is not None:
@@ -132,7 +134,8 @@ class Clone:
         def added(before: str | None) -> str:
             return text if before is None else edit.append_document(before, text)
 
-        return self.change(str(target), added, message or f"Submit Job/{name}", push=push)
+        subject = message or f"Submit Job/{name}"
+        return self.change(str(target), added, subject, push=push, dry_run=dry_run)
 
     def set_fields(
         self,

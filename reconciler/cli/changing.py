@@ -146,17 +146,22 @@ def submit(
         )
         texts = [authoring.job_text(options)]
     owner = context.identity()
+    to = target(clone, server, token_file)
+    _submit(texts, owner, to, dry_run=dry_run)
+
+
+def _submit(texts: list[str], owner: str | None, to: operations.Target, *, dry_run: bool) -> None:
+    changes: list[operations.Change] = [operations.Submit(text, owner) for text in texts]
+    made = carry_out(changes, to, dry_run=dry_run)
     if dry_run:
         sys.stdout.write("---\n".join(authoring.owned(t, owner) if owner else t for t in texts))
-        return
-    _submit(texts, owner, target(clone, server, token_file))
-
-
-def _submit(texts: list[str], owner: str | None, to: operations.Target) -> None:
-    changes: list[operations.Change] = [operations.Submit(text, owner) for text in texts]
-    for done in carry_out(changes, to):
-        terminal.out.print(done.name, markup=False)
-        terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
+        sys.stdout.flush()
+    for done in made:
+        if dry_run:
+            terminal.note(f"{done.name}: {done.message}")
+        else:
+            terminal.out.print(done.name, markup=False)
+            terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
 

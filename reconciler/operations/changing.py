@@ -6,7 +6,7 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -170,22 +170,67 @@ def _has_identity(here: Path) -> bool:
 def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
     """Make changes, in order; all of them are pushed when this returns.
 
+    Of several all are looked up and checked before the first is made, so that a wrong name among
+    them changes nothing; what comes in between can still keep a later one out.
+
     ``dry_run``: everything is looked up and checked, and nothing is made.
 
     Raises:
-        ChangeError: one was refused; those before it may have been made.
+        ChangeError: one was refused. Those before it may have been made where others changed the
+            repository meanwhile.
     """
     if to.clone is not None:
-        made = [_in_clone(change, to.clone, to.endpoint, dry_run=dry_run) for change in changes]
-        return [done for several in made for done in several]
+        clone, endpoint = to.clone, to.endpoint
+        return _all(changes, lambda one, dry: _in_clone(one, clone, endpoint, dry_run=dry), dry_run)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
         with clients.Client(to.endpoint) as api:
-            made = [_at_controller(change, api, dry_run=dry_run) for change in changes]
-            return [done for several in made for done in several]
+            return _all(changes, lambda one, dry: _at_controller(one, api, dry_run=dry), dry_run)
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
+
+
+def _all(
+    changes: list[Change],
+    carry: Callable[[Change, bool], list[Done]],
+    dry_run: bool,  # noqa: FBT001 - handed on as it came
+) -> list[Done]:
+    """Rehearse several changes, or those that are only to be tried; then make them."""
+    if dry_run or len(changes) > 1:
+        rehearsed, errors = [], []
+        for change in changes:
+            try:
+                rehearsed += carry(change, True)
+            except ChangeError as error:
+                errors.append(error)
+                if error.unreachable:
+                    break
+        if errors:
+            raise _of_several(errors, len(changes))
+        if dry_run:
+            return rehearsed
+    return [done for change in changes for done in carry(change, False)]
+
+
+def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
+    """One error of those of several changes, of which none was made."""
+    first = errors[0]
+    if count == 1:
+        return first
+    others = [text for one in errors[1:] for text in (str(one), *one.problems)]
+    told = "" if "nothing was " in str(first) else "nothing was changed: "
+    return ChangeError(
+        f"{told}{first}",
+        refused=any(one.refused for one in errors),
+        problems=(*first.problems, *others),
+        unreachable=first.unreachable,
+    )
+
+
+def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
+    try:
+        return _sent(change, api, dry_run=dry_run)
     except clients.ApiError as error:
         raise ChangeError(
             str(error),
@@ -195,11 +240,15 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
         ) from error
 
 
-def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
+def _sent(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
+    """What the controller answers."""
     if isinstance(change, Submit):
         text = authoring.owned(change.text, change.owner) if change.owner else change.text
-        answer = api.post("/v1/jobs", content=text.encode(), kind="application/yaml")
-        return [_done(item, "submitted") for item in answer["items"]]
+        # a path of its own: a controller that can't rehearse must not take it for a submission
+        path = "/v1/dry-runs" if dry_run else "/v1/jobs"
+        answer = api.post(path, content=text.encode(), kind="application/yaml")
+        told = "would be submitted" if dry_run else "submitted"
+        return [_done(item, told) for item in answer["items"]]
     names = list(change.nodes) if isinstance(change, Drain) else [change.name]
     body: dict[str, Any] = {"verb": change.verb, "names": names, "reason": change.reason}
     if dry_run:
@@ -220,7 +269,7 @@ def _in_clone(
 ) -> list[Done]:
     try:
         if isinstance(change, Submit):
-            return _submit(change, clone)
+            return _submit(change, clone, dry_run=dry_run)
         if isinstance(change, Drain):
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
@@ -237,7 +286,7 @@ def _in_clone(
         raise ChangeError(str(error), unreachable=unreachable) from error
 
 
-def _submit(change: Submit, clone: clones.Clone) -> list[Done]:
+def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     """A commit for each job of a text that is not there as it is written in it."""
     text = authoring.owned(change.text, change.owner) if change.owner else change.text
     asked = submission.read(text, "", _structure_of(clone), time.time())
@@ -247,8 +296,9 @@ def _submit(change: Submit, clone: clones.Clone) -> list[Done]:
         if _stands(written[one.name], one.name, clone):
             said = Done(one.name, UNCHANGED)
         else:
-            outcome = clone.add_job(one.text, one.name, message=f"Submit Job/{one.name}")
-            said = _said(one.name, outcome, "submitted")
+            message = f"Submit Job/{one.name}"
+            outcome = clone.add_job(one.text, one.name, message=message, dry_run=dry_run)
+            said = _said(one.name, outcome, "would be submitted" if dry_run else "submitted")
         done.append(msgspec.structs.replace(said, warnings=one.warnings))
     return done
 

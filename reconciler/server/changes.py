@@ -132,15 +132,40 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
     """Answered when they are pushed; the same document again is no error."""
     _submitter(state)
     caller = access.identity_of(request)
+    return await _push(state, caller, await _documents(request, state, caller))
+
+
+@post(
+    "/v1/dry-runs",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 409, 413, 501, 503),
+    summary="Check jobs as POST /v1/jobs would, and submit none",
+)
+async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
+    """The answer is what that of `POST /v1/jobs` would be, without a commit."""
+    _submitter(state)
+    caller = access.identity_of(request)
+    documents = await _documents(request, state, caller)
+    rehearsed = [msgspec.structs.replace(one, dry_run=True) for one in documents]
+    return await _push(state, caller, rehearsed)
+
+
+async def _documents(
+    request: Request[Any, Any, State], state: State, caller: access.Identity
+) -> list[submission.SubmittedDocument]:
+    """The jobs of a body.
+
+    Raises:
+        Failure: anything is wrong with any of them.
+    """
     try:
         text = (await request.body()).decode()
-        documents = await asyncio.to_thread(_read, state.services, text, caller.name)
+        return await asyncio.to_thread(_read, state.services, text, caller.name)
     except UnicodeDecodeError as error:
         raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
     except submission.InvalidError as error:
         problems = [views.problem_view(problem) for problem in error.problems]
         raise failures.Failure(400, str(error), problems=problems) from None
-    return await _push(state, caller, documents)
 
 
 @post(
@@ -172,4 +197,4 @@ async def change(
     return results
 
 
-HANDLERS: list[Any] = [submit, change]
+HANDLERS: list[Any] = [submit, rehearse, change]

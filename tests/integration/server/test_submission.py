@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.model import desired, resources
 from reconciler.model.states import JobState
-from reconciler.operations import views
+from reconciler.operations import changing, endpoints, views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -239,6 +239,35 @@ def test_a_dry_run_checks_and_changes_nothing(served: parts.Served, repository: 
         assert response.status_code == status, response.text
         if status == 200:
             assert response.json()["items"][0]["commit"] is None
+    assert repository.log("%H") == head
+
+
+def test_jobs_are_rehearsed(served: parts.Served, repository: Repository) -> None:
+    served.client.post("/v1/jobs", content=job("a"))
+    head = repository.log("%H")
+    for text in (job("b"), job("a"), job("a", "other"), job("b", "[1, 2"), "kind: Queue"):
+        rehearsed = served.client.post("/v1/dry-runs", content=text)
+        assert repository.log("%H") == head
+        if text == job("b"):
+            assert rehearsed.status_code == 200, rehearsed.text
+            assert rehearsed.json()["items"][0]["commit"] is None
+            continue
+        submitted = served.client.post("/v1/jobs", content=text)
+        assert rehearsed.status_code == submitted.status_code
+        assert rehearsed.json().get("error") == submitted.json().get("error")
+
+
+def test_a_wrong_name_among_several_changes_nothing(
+    served: parts.Served, repository: Repository
+) -> None:
+    served.client.post("/v1/jobs", content=job("a"))
+    head = repository.log("%H")
+    to = changing.Target(endpoint=endpoints.Endpoint(str(served.client.base_url)))
+    with pytest.raises(changing.ChangeError, match=r"^nothing was changed: .*typo"):
+        changing.carry_out([changing.Act("cancel", "a"), changing.Act("cancel", "typo")], to)
+    assert repository.log("%H") == head
+    (done,) = changing.carry_out([changing.Submit(job("c"))], to, dry_run=True)
+    assert done == changing.Done("c", "would be submitted")
     assert repository.log("%H") == head
 
 

@@ -135,3 +135,47 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
         changing.carry_out([changing.Drain("drain", ("a4", "c1"), "moved")], target)
     with pytest.raises(changing.ChangeError, match=r"draining a\[4-5\] needs a --reason"):
         changing.carry_out([changing.Drain("drain", ("a4", "a5"))], target)
+
+
+def head(work: Path) -> str:
+    return git(work, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "rerun"])
+def test_a_wrong_name_among_several_changes_nothing(work: Path, verb: changing.Verb) -> None:
+    before = head(work)
+    acts: list[changing.Change] = [changing.Act(verb, name) for name in ("train", "typo", "x")]
+    with pytest.raises(changing.ChangeError) as told:
+        changing.carry_out(acts, find(work))
+    assert str(told.value).startswith("nothing was changed: there is no Job/typo in ")
+    assert [text[:20] for text in told.value.problems] == ["there is no Job/x in"]
+    assert head(work) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (job("new").replace("command", "comand"), "problems?; nothing was submitted"),
+        (job("new", queue="nowhere"), "1 problem; nothing was submitted"),
+        (job("train", command="other"), "another job of the name train"),
+    ],
+)
+def test_a_rehearsed_job_is_refused_as_a_submitted_one(work: Path, text: str, message: str) -> None:
+    (work / "queues.yaml").write_text(
+        "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: default}\nspec: {}\n"
+    )
+    before, told = head(work), []
+    for dry_run in (True, False):
+        with pytest.raises(changing.ChangeError, match=message) as error:
+            changing.carry_out([changing.Submit(text)], find(work), dry_run=dry_run)
+        told.append((str(error.value), error.value.problems))
+    assert told[0] == told[1]
+    assert head(work) == before
+
+
+def test_a_rehearsed_job_is_not_submitted(work: Path) -> None:
+    before = head(work)
+    (done,) = changing.carry_out([changing.Submit(job("new"))], find(work), dry_run=True)
+    assert done == changing.Done("new", "would be submitted")
+    assert head(work) == before
+    assert not (work / "jobs" / "new.yaml").exists()
