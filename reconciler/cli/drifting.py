@@ -9,6 +9,8 @@ import msgspec
 import typer
 
 from reconciler.cli import context, terminal
+from reconciler.model import drift as model
+from reconciler.model import hostlists, nearest
 from reconciler.operations import adopting
 
 Json = Any
@@ -52,7 +54,9 @@ def drift(
     given = {name: value for name, value in query.items() if value is not None}
     with context.controller(server, token_file) as api:
         page = api.get("/v1/drift", **given)
-        _show(page, output, following=watch)
+        if not page["items"]:
+            _require_known(api, kind, node, pool)
+        _show(page, output, following=watch, filters=_filters(kind, node, pool))
         if watch:
             _follow(api, given, page["items"], output)
     raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
@@ -87,7 +91,32 @@ def export(
     terminal.note(f"{count} nodes in {len(found)} pools; check with `muster validate`, then commit")
 
 
-def _show(page: Json, output: terminal.Output, *, following: bool) -> None:
+def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:
+    """Leave the command where nothing can be found because there is no such thing."""
+    if kind is not None and kind not in model.KINDS:
+        hint = nearest.hint(kind, model.KINDS) or f"; there are {', '.join(model.KINDS)}"
+        terminal.fail(f"there is no kind of drift {kind}{hint}")
+    if node is None and pool is None:
+        return
+    pools = api.get("/v1/pools")["items"]
+    names = [one["name"] for one in pools]
+    if pool is not None and pool not in names:
+        terminal.fail(f"there is no pool {pool}{nearest.hint(pool, names)}")
+    if node is None:
+        return
+    known = {one["name"] for one in api.get("/v1/nodes")["items"]}
+    known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
+    if node not in known:
+        terminal.fail(f"there is no node {node}{nearest.hint(node, sorted(known))}")
+
+
+def _filters(kind: str | None, node: str | None, pool: str | None) -> str:
+    """``of kind gpu-failed at node gpu001``: what was asked for; empty where it was all."""
+    asked = (("of kind", kind), ("at node", node), ("in pool", pool))
+    return " ".join(f"{words} {value}" for words, value in asked if value is not None)
+
+
+def _show(page: Json, output: terminal.Output, *, following: bool, filters: str = "") -> None:
     items = page["items"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         if following:
@@ -97,6 +126,8 @@ def _show(page: Json, output: terminal.Output, *, following: bool) -> None:
             terminal.document(page, output)
     elif items:
         _table(items, wide=output is terminal.Output.WIDE)
+    elif filters:
+        terminal.note(f"no drift {filters}; `muster drift` lists all there is")
     else:
         terminal.note("no drift: what is observed is what git says")
 

@@ -126,7 +126,10 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
         last = _last(job["attempts"])
         if last.get("endReason") not in NEVER_RAN and last.get("started", True):
-            _say(f"\nWhat it wrote: muster logs {job['name']} --task {last['task']} --stderr")
+            which = f"--task {last['task']}"
+            if last.get("element") is not None:
+                which += f" --element {last['element']}"
+            _say(f"\nWhat it wrote: muster logs {job['name']} {which} --stderr")
 
 
 def _say(text: str) -> None:

@@ -60,7 +60,7 @@ def choose(jobs: Iterable[Seen], before: float) -> Chosen:
     for job in jobs:
         if job.ended_at is not None and not job.removed and job.ended_at < before:
             old[job.name] = job
-        else:
+        elif not job.removed:  # what is in the repository no more asks for nothing there
             staying.append(job)
     kept: dict[str, str] = {}
     while staying:

@@ -303,3 +303,29 @@ def test_a_reader_that_has_had_enough_is_no_error(
             )
         assert done.returncode == 0, (command, done.stderr)
         assert b"roken" not in done.stderr, (command, done.stderr)
+
+
+DRIFT_ASKED = [
+    ("--kind gpu-faild", 1, "there is no kind of drift gpu-faild; did you mean gpu-failed"),
+    ("--kind x", 1, "there is no kind of drift x; there are node-missing, "),
+    ("--node n11", 1, "there is no node n11; did you mean n1"),
+    ("--node nosuch -o json", 1, "there is no node nosuch"),
+    ("--pool cpuu", 1, "there is no pool cpuu; did you mean cpu?"),
+    ("--kind gpu-failed --node n1", 0, "no drift of kind gpu-failed at node n1; "),
+    ("--kind node-missing", 2, ""),
+    ("--pool cpu", 0, "no drift in pool cpu; "),
+]
+
+
+def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:
+    for arguments, code, told in DRIFT_ASKED:
+        command = [sys.executable, "-m", "reconciler.cli.main", "drift", *arguments.split()]
+        done = subprocess.run(
+            [*command, "--server", filled.address],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=parts.PATIENCE_S * 3,
+        )
+        assert done.returncode == code, done
+        assert told in done.stderr

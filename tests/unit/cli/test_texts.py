@@ -160,6 +160,24 @@ task main-1 ended with status 3 on n1
 What it wrote: muster logs j --task main-1 --stderr
 """,
     ),
+    "an element failed": (
+        {
+            "job": _job(
+                state="Failed",
+                message="",
+                attempts=[_attempt(element=0), _attempt(element=7, exitCode=3)],
+            ),
+            "queue": QUEUE,
+        },
+        """\
+j is Failed.
+
+  01-01 00:02  [0] main-0, try 1 on n1, after 1m00s: status 0
+  01-01 00:02  [7] main-0, try 1 on n1, after 1m00s: status 3
+
+What it wrote: muster logs j --task main-0 --element 7 --stderr
+""",
+    ),
     "has run, was evicted, and has run again": (
         {
             "job": _job(

@@ -43,6 +43,15 @@ def test_what_others_depend_on_stays() -> None:
     assert chosen.kept == {"first": "second", "second": "third"}
 
 
+def test_what_has_left_the_repository_asks_for_nothing_there() -> None:
+    items = [
+        item("sweep", "Succeeded", 2),
+        item("after", "Cancelled", 9, "sweep", removed=True),
+        item("later", "Pending", None, "sweep", removed=True),
+    ]
+    assert pruning.choose(items, 5 * DAY) == pruning.Chosen(["sweep"], {})
+
+
 def test_records_of_the_store_are_seen_as_the_api_shows_them() -> None:
     alive = samples.job("alive", state=JobState.RUNNING)
     done = msgspec.structs.replace(samples.job("done", state=JobState.SUCCEEDED), ended_at=DAY)
