@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import context, lazily, overriding, terminal
+from reconciler.cli import context, lazily, overriding, submitwords, terminal
 from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
@@ -43,7 +43,9 @@ Clone = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command(context_settings={"allow_interspersed_args": False})(submit)
+    app.command(cls=submitwords.Command, context_settings={"allow_interspersed_args": False})(
+        submit
+    )
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
     for command in (cancel, drain, undrain, approve):
@@ -95,6 +97,7 @@ _Framework = Annotated[str | None, typer.Option(help="torchrun, mpi, jax, …; s
 
 
 def submit(
+    at: typer.Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="YAML files (- for standard input), or a command behind --."),
@@ -108,7 +111,10 @@ def submit(
     nodes: _Tasks = None,
     least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
-    array: Annotated[int | None, typer.Option("--array", help="Elements of an array.")] = None,
+    array: Annotated[
+        str | None,
+        typer.Option("--array", help="Elements of an array: how many, or 0-9, or 0-9%4."),
+    ] = None,
     time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
@@ -119,15 +125,19 @@ def submit(
 ) -> None:
     """Submit jobs: YAML files, or one command.
 
+    A script is a command too, of the node: muster submit -- ./train.sh
+
     Example: muster submit jobs/train.yaml
 
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
     """
     if not arguments:
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
-    if all(_is_document(argument) for argument in arguments):
+    if all(submitwords.is_document(argument) for argument in arguments):
         texts = [_read(argument) for argument in arguments]
     else:
+        submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
+        count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(
             name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -139,7 +149,8 @@ def submit(
             count=nodes,
             least=least,
             most=most,
-            array=array,
+            array=count,
+            parallelism=at_once,
             time_limit=time_limit,
             priority_class=priority,
             framework=framework,
@@ -164,10 +175,6 @@ def _submit(texts: list[str], owner: str | None, to: operations.Target, *, dry_r
             terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
-
-
-def _is_document(argument: str) -> bool:
-    return argument == "-" or argument.endswith((".yaml", ".yml"))
 
 
 def _read(argument: str) -> str:

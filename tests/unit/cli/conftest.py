@@ -1,9 +1,14 @@
 """What tests of commands share."""
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from reconciler.cli import serving
+from tests.unit.desired import repositories
 
 
 @pytest.fixture
@@ -14,3 +19,14 @@ def in_utc() -> Iterator[None]:
         time.tzset()
         yield
     time.tzset()
+
+
+@pytest.fixture
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository as ``muster init`` writes it, with no controller anywhere."""
+    for name in [name for name in os.environ if name.startswith("MUSTER_")]:
+        monkeypatch.delenv(name)
+    for name, value in repositories.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    serving.init(tmp_path / "cluster")
+    return tmp_path / "cluster"
