@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, joblist, jobwords, looking, terminal
+from reconciler.cli import context, joblist, jobwords, looking, running, terminal
 from reconciler.model import times
 
 Json = Any
@@ -26,6 +26,8 @@ STORY = {
     "AttemptLost": "lost",
 }
 STORY_MAX = 12
+#: The reason of what failed and is tried again.
+BACKING_OFF = "BackingOff"
 #: Ends of tries of which nothing ever ran, so that nothing was written.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -116,11 +118,15 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
             terminal.line(f"  {step['count']:>5} {nodes} {terminal.clocks(step['why'])}", 15)
+        if reason["code"] == BACKING_OFF:
+            _tell_last_try(job["attempts"])
         if reason.get("unblocks"):
             _say(f"  It would end with: {reason['unblocks']}.")
     _explain_placement(item, past=past)
     if job["state"] not in joblist.FINISHED:
         _explain_queue(item["queue"], item.get("borrowers") or [])
+        if item.get("notReclaimed"):
+            _say(item["notReclaimed"])
     if job["state"] in joblist.WAITING:
         _explain_start(job, now)
     elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
@@ -198,6 +204,20 @@ def _end_of(attempt: Json) -> str:
     )
 
 
+def _tell_last_try(attempts: list[Json]) -> None:
+    """How the last try ended: the task of it that failed first, not those that were then told."""
+    ended = [one for one in attempts if one.get("ended") and one.get("exitCode") != 0]
+    if ended:
+        newest = max(ended, key=lambda one: str(one["ended"]))
+        same = [
+            one
+            for one in ended
+            if (one.get("element"), one["attempt"]) == (newest.get("element"), newest["attempt"])
+        ]
+        own = [one for one in same if one.get("endReason") in running.OWN_WILL] or same
+        _say(f"  The last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
+
+
 def _last(attempts: list[Json]) -> Json:
     """The attempt that ended last, of those that did not end well where there is one."""
     bad = [one for one in attempts if one.get("exitCode") != 0]
@@ -218,6 +238,8 @@ def _explain_start(job: Json, now: float) -> None:
     if job["place"]:
         _say(f"\nPlace in its queue: {job['place']}.")
     at = terminal.seconds(job["estimatedStart"])
+    if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
+        return  # when it may start was said
     if at is None:
         _say("No start can be estimated.")
         return

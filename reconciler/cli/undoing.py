@@ -71,8 +71,8 @@ def rollback(
         pushed = going_back.publish(root, made, branch)
     except going_back.RollbackError as error:
         terminal.fail(str(error))
-    where = "pushed" if pushed else "committed here; nothing to push to"
-    terminal.out.print(made.commit, markup=False)
+    where = "pushed" if pushed else "committed in this clone, which pushes nowhere"
+    terminal.out.print(made.commit[:12], markup=False)
     terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
 
 

@@ -6,6 +6,7 @@ newer one. Nothing is ever concluded from a report that an older state can't lea
 
 import math
 
+from reconciler.core import held
 from reconciler.core import work as desk
 from reconciler.model import outcome, records, taskwords
 from reconciler.model.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
@@ -115,11 +116,19 @@ def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.Atte
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
             work.event(
                 "AttemptRunning",
-                f"task {attempt.group}-{attempt.index} of element {attempt.element} runs",
+                f"{_task(work, attempt)} runs",
                 job=attempt.job,
                 node=attempt.node,
                 attempt=attempt.id,
             )
+
+
+def _task(work: desk.Work, attempt: records.AttemptRecord) -> str:
+    """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
+    spec = held.spec_of(work, attempt.job)
+    of_array = spec is not None and spec.array_count is not None
+    element = f" of element {attempt.element}" if of_array else ""
+    return f"task {attempt.group}-{attempt.index}{element}"
 
 
 def _moment(work: desk.Work, attempt: records.AttemptRecord, told: float) -> float:
@@ -175,7 +184,7 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
     detail = f": {message}" if message else ""
     work.event(
         "AttemptEnded",
-        f"{reason.value}{how}{detail}",
+        f"{_task(work, attempt)}: {reason.value}{how}{detail}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,
@@ -211,7 +220,7 @@ def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, mes
     work.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
     work.event(
         "AttemptLost",
-        message,
+        f"{_task(work, attempt)}: {message}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,

@@ -7,6 +7,7 @@ import msgspec
 from reconciler.core import lifecycle, pending, snapshots
 from reconciler.core import work as desk
 from reconciler.model import desired, hostlists, identifiers, records, times
+from reconciler.model.reasons import ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from reconciler.scheduling import decisions
@@ -161,6 +162,8 @@ def _waited_for(work: desk.Work, draft: desk.JobDraft) -> str:
     told = work.observed.reasons.get(draft.reason_key, ())
     if not told or draft.spec.array_count is not None:
         return ""
+    if told[0].code is ReasonCode.NEVER_FITS:  # it was so of the nodes that there were
+        return "; until now no node that had joined could hold it"
     return f"; until now it waited: {told[0].code}: {told[0].message}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, records, times
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
 
@@ -43,6 +43,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
         if not indexes:
             return _dependency_reason(spec, per_element[0], "the same element of it")
     if record.notes:
+        next_at = 0.0
         ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
         if len(ready) < len(indexes):
             next_at = min(
@@ -56,8 +57,9 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
                 reason_key=f"BackingOff/{spec.name}",
                 reason=Reason(
                     code=ReasonCode.BACKING_OFF,
-                    message="the last try failed or was lost; it waits before the next one",
-                    unblocks="the end of the wait",
+                    message="the last try failed or was lost; the next one starts at "
+                    f"{times.format_time(next_at)} at the earliest",
+                    unblocks="the end of that wait",
                 ),
             )
         indexes = ready

@@ -448,6 +448,6 @@ def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
         return Done(name, UNCHANGED, outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
-    local = "; committed here, where the branch follows no remote one"
+    local = "; committed in this clone, which pushes nowhere"
     told = message + (local if outcome.status == "local" else "")
     return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")

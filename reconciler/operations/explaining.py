@@ -15,7 +15,9 @@ import msgspec
 
 from reconciler.core import journal
 from reconciler.core import memory as memories
-from reconciler.model import outcome, records, times
+from reconciler.model import desired, outcome, quantities, records, times
+from reconciler.model.reasons import ReasonCode
+from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.operations import replaying, viewforms, views, viewtypes
 from reconciler.store import Reader, StoreError
@@ -23,6 +25,12 @@ from reconciler.store import Reader, StoreError
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
 DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
 
+
+#: Reasons for which other work could have been evicted.
+_OF_ROOM = frozenset({ReasonCode.INSUFFICIENT_RESOURCES.value, ReasonCode.FRAGMENTED.value})
+_NOUNS = ("CPUs", "of memory", "GPUs")
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+Usage = outcome.QueueUsage
 
 #: A look at the past does not take the processor from the present.
 NICENESS = 10
@@ -65,6 +73,30 @@ class Explained(viewforms.View, frozen=True):
     events: list[viewtypes.EventView]
     replayed: Replayed
     borrowers: list[Borrower] = []
+    not_reclaimed: str = ""
+
+
+def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[Usage]) -> str:
+    """Why no other queue gives back what it borrowed so that a job has room; empty: not for this.
+
+    A queue takes from others as far as its fair share goes, and with the job it would be above it.
+    """
+    own = next((one for one in queues if one.name == spec.queue), None)
+    if own is None or not view.reasons or view.reasons[0].code not in _OF_ROOM:
+        return ""
+    if not any(one.name != spec.queue for one in borrowers(queues)):
+        return ""
+    least = (one.resources.times(one.least) for one in spec.groups)
+    asked = sum(least, start=Resources()).as_vector()
+    for resource in (2, 0, 1):  # GPUs first
+        due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
+        if due is not None and more and has + more > due:
+            noun, text = _NOUNS[resource], _FORMATS[resource]
+            return (
+                f"No queue gives work back for it: with {text(more)} {noun} more queue {own.name} "
+                f"would have {text(has + more)}, over its fair share of {text(due)}."
+            )
+    return ""
 
 
 def borrowers(queues: Sequence[outcome.QueueUsage], most: int = 5) -> list[Borrower]:
@@ -103,12 +135,13 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
     after = memories.Memory.as_of(call.observed)
     after.absorb(call.result)
     status = call.wanted.status
-    shown = _job(reader, name, after, call)
-    if shown is None:
+    found_job = _job(reader, name, after, call)
+    if found_job is None:
         raise UnknownJobError(
             f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
+    shown, spec = found_job
     queues = {usage.name: usage for usage in call.told.queues}
     queue = queues.get(shown.queue)
     happened = reader.events(job=name, until=call.now, limit=limit)
@@ -117,6 +150,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         queue=None if queue is None else views.queue_view(queue),
         events=[views.event_view(event) for event in happened],
         borrowers=borrowers(call.told.queues) if shown.reasons else [],
+        not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
         replayed=Replayed(
             asked=times.format_time(at),
             decided=times.format_time(call.now),
@@ -132,24 +166,25 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 
 def _job(
     reader: Reader, name: str, then: memories.Memory, call: journal.Cycle
-) -> viewtypes.JobView | None:
+) -> tuple[viewtypes.JobView, desired.Job | None] | None:
     """The job as the records have it, as git had it where it could never run, or as it ended."""
     wanted, now = call.wanted, call.now
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
-        return views.refused_view(name, wanted.refused[name], checked_at)
+        return views.refused_view(name, wanted.refused[name], checked_at), None
     if record is None:
         record = reader.job(name)  # it may have left the memory before; its end is its end
         if record is None or record.ended_at is None or record.ended_at > now:
             return None
-    return views.job_view(
+    view = views.job_view(
         record,
         attempts=_attempts(reader, record, then, now),
         reasons=then.reasons.get(record.reason_key, ()),
         place=_place(record, then),
         expected=call.told.expected.get(name),
     )
+    return view, record.spec
 
 
 def _attempts(

@@ -137,6 +137,13 @@ def _above(
     return ""
 
 
+def _together(group: snapshots.GroupShape) -> str:
+    """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
+    cpu, memory, gpu = (amount * group.least for amount in group.amounts)
+    tasks = f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
+    return f"{vector_text((cpu, memory, gpu))} are free for {tasks}"
+
+
 class Explainer:
     """Turns causes into reasons, once for all claims of one queue, shape and cause."""
 
@@ -360,7 +367,9 @@ class Explainer:
         code = reasons.ReasonCode.NEVER_FITS
         unblocks = "nodes that can hold it are added, or less is asked for"
         if short is not None and short[1] == 0:
-            message = f"no node could ever hold a task of {vector_text(short[0].amounts)}"
+            message = (
+                f"no node that has joined could ever hold a task of {vector_text(short[0].amounts)}"
+            )
         elif short is not None:
             message = (
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
@@ -484,16 +493,17 @@ class Explainer:
         if self._is_fragmented(shape):
             code = reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
-        where = "on one node" if one else f"so that {group.least} tasks have room, not {held}"
+        free = f"{vector_text(group.amounts)} come free on one node"
         if not one and held >= group.least:
-            where = "so that all tasks have room together"
-        return reasons.Reason(code, message, funnel, self._unblocks(shape, group, where))
+            free = f"{asked} have room together"
+        elif not one:
+            free = f"{_together(group)} at once; {held} of them have room now"
+        return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
-    def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, where: str) -> str:
+    def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
         """What would make room: work that ends, or nodes that take work again."""
         nodes = self.situation.nodes
         shut = shape.eligible & ~nodes.accepts & (nodes.capacity >= group.amounts).all(axis=1)
-        free = f"{vector_text(group.amounts)} come free {where}"
         if not shut.any():
             return free
         words = [words for words, rows in funnels.closed(nodes) if shut[rows].any()]

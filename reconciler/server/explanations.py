@@ -86,6 +86,7 @@ async def explain(
         queue=told.queue,
         events=told.events,
         borrowers=told.borrowers,
+        not_reclaimed=told.not_reclaimed,
         replayed=told.replayed,
         as_of=told.replayed.decided,
         revision=told.replayed.revision,
@@ -108,6 +109,7 @@ def _now(service: services.Services, name: str, limit: int) -> lists.Explanation
         queue=queue,
         events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
         borrowers=explaining.borrowers(usages) if shown.reasons else [],
+        not_reclaimed=explaining.not_reclaimed(found.spec, shown, usages),
         **lists.head(service),
     )
 

@@ -76,8 +76,9 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     """Why a job is as it is: its reasons in order, its queue's arithmetic, and its story so far.
 
     ``borrowers`` are the queues that hold the most over what is guaranteed to them, where the job
-    waits. ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and
-    ``revision`` are that cycle's then. It is null in an answer about now.
+    waits; ``notReclaimed`` says why they give nothing back for it, where that is known.
+    ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and ``revision``
+    are that cycle's then. It is null in an answer about now.
     """
 
     job: viewtypes.JobView
@@ -85,6 +86,7 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     queue: viewtypes.QueueView | None
     events: list[viewtypes.EventView]
     borrowers: list[explaining.Borrower] = []
+    not_reclaimed: str = ""
     replayed: explaining.Replayed | None = None
 
 

@@ -98,6 +98,34 @@ Place in its queue: 2.
 Estimated start: 01-01 02:00 (in 1h00m).
 """,
     ),
+    "backs off": (
+        {
+            "job": _job(
+                reasons=[{"code": "BackingOff"}],
+                attempts=[
+                    _attempt(exitCode=1, attempt=1),
+                    _attempt(exitCode=3, attempt=2, ended="1970-01-01T00:02:30Z"),
+                    _attempt(
+                        exitCode=None,
+                        signal=15,
+                        endReason="Cancelled",
+                        attempt=2,
+                        task="main-1",
+                        ended="1970-01-01T00:02:31Z",
+                    ),
+                ],
+            ),
+            "reasons": [{"code": "BackingOff", "message": "m", "unblocks": "that"}],
+            "queue": None,
+        },
+        """\
+j is Pending.
+
+BackingOff: m
+  The last try: main-0, try 2 on n1, after 1m30s: status 3.
+  It would end with: that.
+""",
+    ),
     "nothing of it ever ran": (
         {
             "job": _job(

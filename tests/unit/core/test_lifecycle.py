@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from reconciler.model import desired, hostlists, records, states
+from reconciler.model import desired, hostlists, records, states, times
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit.core.world import World, job
 
@@ -50,6 +50,8 @@ def test_backing_off_says_so_and_wakes_at_its_end() -> None:
     world.end("a", exit_code=1)
     assert world.state("a") is JobState.PENDING
     assert world.reason("a") == "BackingOff"
+    (why,) = world.memory.reasons[world.memory.jobs["a"].reason_key]
+    assert times.format_time(world.now + 10) in why.message
     assert world.outcomes[-1].wake_at == world.now + 10
     world.advance(9.5)
     assert world.state("a") is JobState.PENDING

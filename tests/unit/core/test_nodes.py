@@ -116,6 +116,33 @@ def test_an_end_that_is_told_twice_is_acknowledged_twice_and_counted_once() -> N
     assert len(world.events("AttemptEnded")) == 1
 
 
+def test_events_of_an_array_say_which_task_of_which_element() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("one"), job("many", array_count=3))
+    world.settle()
+    for name in ("one", "many"):
+        for attempt in world.attempts(name):
+            world.nodes["n0"].end(attempt.id, world.now, exit_code=1)
+    world.settle()
+    told = sorted(
+        f"{event.kind} {event.job}: {event.message}"
+        for result in world.outcomes
+        for event in result.events
+        if event.kind in ("AttemptEnded", "AttemptRunning")
+    )
+    assert told == sorted(
+        f"{kind} {which}{words}"
+        for which in (
+            "one: task main-0",
+            *(f"many: task main-0 of element {number}" for number in range(3)),
+        )
+        for kind, words in (
+            ("AttemptEnded", ": Exited with status 1"),
+            ("AttemptRunning", " runs"),
+        )
+    )
+
+
 def test_a_drained_node_finishes_what_it_has_and_takes_nothing_new() -> None:
     world = World(nodes=1, cpu=2)
     world.commit(job("a"))

@@ -3,10 +3,13 @@
 import contextlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reconciler.core import journal
-from reconciler.model import desired
+from reconciler.model import desired, outcome
+from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.resources import Resources
 from reconciler.operations import explaining, replaying, views, viewtypes
 from reconciler.store import Reader
 from tests.unit.core.world import World, job
@@ -118,3 +121,39 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
     assert explaining.explain(leader.store, "gone", ended_at).job == told.job
     assert explaining.explain(leader.store, "gone", world.now).job.state != "Succeeded"
     leader.close()
+
+
+OVER_SHARE = (
+    "No queue gives work back for it: with 5 GPUs more queue a would have 7, over its fair share "
+    "of 4."
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "minimum", "fair", "lends", "expected"),
+    [
+        (5, None, 4000, True, OVER_SHARE),
+        (5, 2, 4000, True, ""),
+        (2, None, 4000, True, ""),
+        (5, None, None, True, ""),
+        (5, None, 4000, False, ""),
+    ],
+    ids=["over its share", "less is enough", "within it", "no share", "nobody borrows"],
+)  # fmt: skip
+def test_it_is_said_why_no_other_queue_gives_work_back(
+    count: int, minimum: int | None, fair: int | None, lends: bool, expected: str
+) -> None:
+    group = desired.TaskGroup("main", count, Resources(1000, 0, 1000), minimum=minimum)
+    spec = msgspec.structs.replace(job("wide", queue="a"), groups=(group,))
+    world = World(nodes=0)
+    world.commit(spec)
+    world.cycle()
+    record = world.memory.jobs["wide"]
+    why = Reason(ReasonCode.INSUFFICIENT_RESOURCES, "no room")
+    view = views.job_view(record, reasons=[why])
+    none, share = (None, None, None), (None, None, fair)
+    queues = [
+        outcome.QueueUsage("a", None, (2000, 0, 2000), (None, None, 4000), none, fair_share=share),
+        outcome.QueueUsage("b", None, (0, 0, 6000 if lends else 4000), (None, None, 4000), none),
+    ]
+    assert explaining.not_reclaimed(spec, view, queues) == expected

@@ -76,3 +76,13 @@ def test_no_nodes_at_all() -> None:
     s = Situation().queue("main").job("j", gpu=1)
     decisions = s.decide()
     assert code(s, decisions, "j") == "NeverFits"
+
+
+def test_a_gang_is_told_what_it_needs_in_all() -> None:
+    s = Situation().node("n", gpu=4).node("m", gpu=4).queue("main")
+    s.job("runs", gpu=2, on=("n",)).job("rest", gpu=4, on=("m",)).job("gang", gpu=1, tasks=5)
+    (reason,) = situations.reasons_of(s, s.decide(), "gang")
+    assert reason.unblocks == (
+        "5 GPUs, 5 CPUs, 5Gi memory are free for 5 tasks of 1 GPU, 1 CPU, 1Gi memory at once; "
+        "2 of them have room now"
+    )
