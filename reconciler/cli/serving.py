@@ -92,9 +92,13 @@ def up(
         isolate=isolate,
     )
     stop = _Stop()
+    try:
+        cluster.claim()
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error))
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
     try:
-        cluster.start()
+        cluster.start(stop)
         names = cluster.nodes.names() if cluster.nodes else []
         terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
         if cluster.not_isolated:
@@ -104,6 +108,8 @@ def up(
         terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
         terminal.note("Ctrl-C ends everything.")
         cluster.keep(stop, terminal.note)
+    except localcluster.StoppedError:
+        pass  # as asked
     except localcluster.ClusterError as error:
         terminal.fail(str(error))
     finally:

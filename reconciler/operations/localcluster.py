@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from agents import networks, virtual
+from reconciler.desired import gitobjects
 from reconciler.model import hostlists
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, logfiles
@@ -39,12 +40,79 @@ class ClusterError(Exception):
     """The cluster could not be started; says what to look at."""
 
 
+class StoppedError(Exception):
+    """Somebody had it stopped before it was up."""
+
+
+def never() -> bool:
+    """Nobody stops it."""
+    return False
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def parse_address(listen: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    Raises:
+        ClusterError: it is no such address.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+        raise ClusterError(
+            f"--listen: found {listen!r}, expected HOST:PORT with a port from 1 to 65535, such as "
+            "127.0.0.1:7420"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _require_free(place: tuple[str, int], listen: str) -> None:
+    """Raise ClusterError where nobody could listen there now."""
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+    except OSError as error:
+        raise ClusterError(
+            f"nothing can listen on {listen}: {error.strerror or error}; end what is there, or "
+            "choose another address with --listen"
+        ) from None
+
+
+def require_repository(address: str) -> None:
+    """Raise ClusterError where a path of this machine is no repository; of others git will say."""
+    if not Path(address).exists():
+        if ":" in address:
+            return
+        raise ClusterError(f"there is no folder {address}: name your repository with --repo")
+    if Path(address).is_file():
+        return  # a bundle
+    try:
+        gitobjects.git_folder(Path(address))
+    except gitobjects.GitError as error:
+        try:
+            found = gitobjects.run(Path(address), "rev-parse", "--show-toplevel").stdout
+        except gitobjects.GitError:
+            found = b""
+        top = found.decode(errors="replace").strip()
+        if top and Path(top) != Path(address).resolve():
+            raise ClusterError(
+                f"{address} is a folder inside the repository {top}: run it there, or name it "
+                f"with --repo {top}; --path names a folder of it"
+            ) from None
+        why = "" if "not a git repository" in str(error) else f" ({error})"
+        raise ClusterError(
+            f"{address} is no git repository{why}: `muster init FOLDER` makes one to begin with, "
+            "and --repo names one that is elsewhere"
+        ) from None
 
 
 class LocalCluster:
@@ -107,19 +175,39 @@ class LocalCluster:
         """How a user reaches it."""
         return endpoints.Endpoint(url=self.url, token_file=str(self.state / "token"))
 
-    def start(self) -> None:
+    def claim(self) -> None:
+        """Take the folder, where repository and address are such that a cluster can be started.
+
+        Raises:
+            ClusterError: they are not, or the folder has a cluster that is up; nothing is left.
+        """
+        require_repository(self.repository)
+        place = parse_address(self.listen)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._take_folder()
+        try:
+            _require_free(place, self.listen)
+        except ClusterError:
+            self.stop()
+            raise
+
+    def start(self, stopped: Callable[[], bool] = never) -> None:
         """Start the controller, wait until it answers, start the nodes.
+
+        Args:
+            stopped: whether to give up; asked while it waits.
 
         Raises:
             ClusterError: it does not come up, or the folder has a cluster that is up.
+            StoppedError: it was stopped before.
         """
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
-        self._take_folder()
+        if self._lock is None:
+            self.claim()
         self._write_tokens()
         self._begin_network()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
-        self.wait_ready()
+        self.wait_ready(stopped)
         self.nodes = virtual.VirtualNodes(
             self.url,
             self.state / "nodes",
@@ -209,14 +297,17 @@ class LocalCluster:
         """How the controller process ended; None while it runs or was never started."""
         return None if self._controller is None else self._controller.poll()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, stopped: Callable[[], bool] = never) -> None:
         """Wait until the controller has a revision and answers.
 
         Raises:
             ClusterError: it has ended, or does not answer in time.
+            StoppedError: it was stopped before.
         """
         ends_at = time.monotonic() + READY_S_MAX
         while time.monotonic() < ends_at:
+            if stopped():
+                raise StoppedError
             if not self.controller_alive:
                 raise ClusterError(f"the controller has ended: {self._last_words()}")
             with clients.Client(self.endpoint) as api:
@@ -268,14 +359,19 @@ class LocalCluster:
         return {item["name"] for item in items if item["attempts"]}
 
     def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
-        """Keep everything alive until ``stopped`` or the controller ends."""
+        """Keep everything alive until ``stopped``.
+
+        Raises:
+            ClusterError: the controller has ended, and does not come up again.
+            StoppedError: it was stopped while that was tried.
+        """
         follow_at = 0.0
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
                 say(f"the controller has ended, starting it again: {self._last_words()}")
                 self.start_controller()
-                self.wait_ready()
+                self.wait_ready(stopped)
             if self.nodes is not None:
                 for name in self.nodes.poll():
                     say(f"the agent of {name} had ended and was started again")
