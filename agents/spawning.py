@@ -71,7 +71,7 @@ def find_program(name: str, path: str) -> str:
         candidate = os.path.join(folder or ".", name)
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return candidate
-    raise SpawnError(127, f"command {name!r} was not found in PATH ({path})")
+    raise SpawnError(127, f"command {name!r} was not found in PATH; write its full path")
 
 
 def spawn(order: Record, standard: tuple[int, int, int]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import context, lazily, overriding, submitwords, terminal
+from reconciler.cli import completing, context, lazily, overriding, submitwords, terminal
 from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
@@ -25,7 +25,10 @@ else:
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 Nodes = Annotated[
-    list[str], typer.Argument(help="Names of nodes, or host lists such as gpu[001-004].")
+    list[str],
+    typer.Argument(
+        help="Names of nodes, or host lists such as gpu[001-004].", autocompletion=completing.nodes
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
@@ -104,7 +107,9 @@ def submit(
     ] = None,
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
+    ] = None,
     gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
@@ -203,7 +208,7 @@ def change_all(
         terminal.out.print(f"{done.name}: {done.message}", markup=False)
 
 
-Names = Annotated[list[str], typer.Argument(help="Names of jobs.")]
+Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]
 
 
 def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import completing, context, terminal
 from reconciler.model import drift as model
 from reconciler.model import hostlists, nearest
 from reconciler.operations import adopting
@@ -29,7 +29,10 @@ def register(app: typer.Typer) -> None:
 
 def drift(
     kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
-    node: Annotated[str | None, typer.Option("--node", help="Only of this node.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", help="Only of this node.", autocompletion=completing.nodes),
+    ] = None,
     pool: Annotated[str | None, typer.Option("--pool", help="Only of this pool.")] = None,
     *,
     everything: Annotated[

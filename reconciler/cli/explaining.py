@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, joblist, jobwords, looking, running, terminal
+from reconciler.cli import completing, context, joblist, jobwords, looking, running, terminal
 from reconciler.model import times
 
 Json = Any
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
     at: Annotated[
         str | None,
         typer.Option(

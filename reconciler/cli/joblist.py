@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import completing, context, terminal
 from reconciler.model import nearest, states
 
 if TYPE_CHECKING:
@@ -30,8 +30,13 @@ def register(app: typer.Typer) -> None:
 
 
 def jobs(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these jobs.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these jobs.", autocompletion=completing.jobs)
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", "-q", help="Only of this queue.", autocompletion=completing.queues),
+    ] = None,
     state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
     *,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, joblist, jobwords, lazily, nodeview, terminal
+from reconciler.cli import completing, context, joblist, jobwords, lazily, nodeview, terminal
 from reconciler.model import nearest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def job(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -159,7 +159,7 @@ def nodes(
 
 
 def node(
-    name: Annotated[str, typer.Argument(help="Name of the node.")],
+    name: Annotated[str, typer.Argument(help="Name of the node.", autocompletion=completing.nodes)],
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -250,8 +250,13 @@ def amount(item: Json, kind: str, resource: str) -> str:
 
 
 def events(
-    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
-    node: Annotated[str | None, typer.Option("--node", help="Only of this node.")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Only of this job.", autocompletion=completing.jobs)
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", help="Only of this node.", autocompletion=completing.nodes),
+    ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,
     output: context.Form = terminal.Output.TABLE,

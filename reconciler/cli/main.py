@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import terminal
+from reconciler.cli import interrupts, terminal
 
 #: The commands of each module of this package, in the order of help. A command that is named is
 #: looked up here, so that none but its own module has to be imported.
@@ -99,24 +99,46 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:
-    """Entry point of ``muster``."""
-    completing = any(name.endswith("_COMPLETE") for name in os.environ)
-    command = application("" if completing else "".join(sys.argv[1:2]))
+    """Run the command that was asked for, and leave with its status."""
+    command = application(_word())
+    interrupts.interrupt()
+    try:
+        code = _status(command)
+    except BaseException:
+        if not interrupts.came():
+            raise
+        code = interrupts.STATUS  # a module of which half is loaded fails in ways of its own
+    interrupts.leave_at_once()  # the interpreter's own end has no place for exceptions
+    sys.exit(code)
+
+
+def _word() -> str:
+    """The first word behind ``muster``, of a line that a shell wants to have completed as well."""
+    if not any(name.endswith("_COMPLETE") for name in os.environ):
+        return "".join(sys.argv[1:2])
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = line.split()
+    is_whole = len(words) > 2 or (len(words) == 2 and line[-1:].isspace())
+    return words[1] if is_whole else ""
+
+
+def _status(command: Any) -> int:
+    """Run a command; what it leaves with."""
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
-        sys.exit(_wrong_usage(error))
+        return _wrong_usage(error)
     except ParserError as error:
         sys.stderr.write(f"muster: {error}\n")
-        sys.exit(terminal.ERROR)
+        return terminal.ERROR
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        return interrupts.STATUS
     except (_ReaderLeftError, BrokenPipeError):
         # whoever read has had enough, as in `muster events | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(terminal.DONE)
-    sys.exit(code if isinstance(code, int) else terminal.DONE)
+        return terminal.DONE
+    return code if isinstance(code, int) else terminal.DONE
 
 
 def _wrong_usage(error: Exception) -> int:

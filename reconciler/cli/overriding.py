@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import completing, context, terminal
 
 Override = Annotated[
     bool,
@@ -122,7 +122,9 @@ def overrides(
 
 def clear(
     kind: Annotated[Verb, typer.Argument(help="What it does.")],
-    name: Annotated[str, typer.Argument(help="The job or node.")],
+    name: Annotated[
+        str, typer.Argument(help="The job or node.", autocompletion=completing.jobs_and_nodes)
+    ],
     *,
     server: context.Server = None,
     token_file: context.TokenFile = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import completing, context, terminal
 from reconciler.model import nearest
 from reconciler.operations import jobplots
 
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
     *,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")

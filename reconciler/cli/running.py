@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import secrets
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import changing, context, lazily, terminal
+from reconciler.cli import changing, completing, context, lazily, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import authoring
@@ -29,6 +30,8 @@ else:
 TIMED_OUT, MUSTER_FAILED = 124, 125
 #: How long one look for the end of a job waits for events.
 LOOK_S = 20.0
+#: Within what time the same signal is one request.
+ONCE_S = 0.2
 #: How long after its cancellation a job may take to end before nobody waits for it any more.
 END_S_MAX = 120.0
 #: How long a job that the controller does not know may take to appear: it reads commits at once.
@@ -56,7 +59,9 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, behind --.")],
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
+    ] = None,
     gpus: Annotated[
         float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
     ] = None,
@@ -107,25 +112,25 @@ def _carry_through(
     options: authoring.JobOptions, clone: Path | None, server: str | None, token_file: str | None
 ) -> int:
     """Submit, wait and show; the status to leave with."""
-    try:
-        to = operations.find_target(
-            clone=clone, server=server, token_file=token_file, here=Path.cwd()
-        )
-    except operations.ChangeError as error:
-        terminal.fail(str(error), MUSTER_FAILED, error.problems)
     leaving = _Leaving(lambda: _cancel(options.name, to, "interrupted", 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
     try:
+        to = operations.find_target(
+            clone=clone, server=server, token_file=token_file, here=Path.cwd()
+        )
+        leaving.about_to_submit()
         operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
         leaving.submitted()
         terminal.note(f"submitted {options.name}")
         with context.controller(server, token_file) as api:
             return leaving.status(_attend(api, options.name))
-    except operations.ChangeError as error:
-        terminal.fail(str(error), MUSTER_FAILED, error.problems)
-    except _Interrupted:
+    except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
+    except operations.ChangeError as error:
+        if leaving.is_before:  # Ctrl-C ends git as well
+            return leaving.at_once(options.name)
+        terminal.fail(str(error), MUSTER_FAILED, error.problems)
     except _ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
@@ -133,12 +138,20 @@ def _carry_through(
         return MUSTER_FAILED
 
 
-class _Interrupted(BaseException):
+class _Interrupted(KeyboardInterrupt):
     """This process is to end now."""
 
 
 class _ImpossibleError(Exception):
     """A job waits for what will not come."""
+
+
+class _Stage(enum.Enum):
+    """How far it is: whether there is a job."""
+
+    BEFORE = enum.auto()
+    SUBMITTING = enum.auto()
+    SUBMITTED = enum.auto()
 
 
 class _Leaving:
@@ -150,23 +163,46 @@ class _Leaving:
 
     def __init__(self, cancel: Callable[[], int]) -> None:
         self._cancel = cancel
-        self._is_submitted = False
+        self._stage = _Stage.BEFORE
         self._signal = 0
+        self._asked_at = 0.0
+        self._is_over = False
         self._failed = False
         self._cancelled = threading.Event()
 
+    @property
+    def is_before(self) -> bool:
+        """Whether a signal came before there could be a job."""
+        return bool(self._signal) and self._stage is _Stage.BEFORE
+
+    def about_to_submit(self) -> None:
+        """From here on there may be a job.
+
+        Raises:
+            _Interrupted: a signal came before, so that there need be none.
+        """
+        if self._signal:
+            raise _Interrupted
+        self._stage = _Stage.SUBMITTING
+
     def submitted(self) -> None:
         """From here on there is a job to cancel."""
-        self._is_submitted = True
+        self._stage = _Stage.SUBMITTED
         if self._signal:
             self._begin()
 
     def asked(self, number: int, _frame: FrameType | None) -> None:
         """A signal came."""
-        if self._signal:
+        now = time.monotonic()
+        if self._is_over:
             raise _Interrupted
-        self._signal = number
-        if self._is_submitted:
+        if self._signal:
+            # who signals a process and its group, as timeout(1) does, asks once and is heard twice
+            if number == self._signal and now - self._asked_at < ONCE_S:
+                return
+            raise _Interrupted
+        self._signal, self._asked_at = number, now
+        if self._stage is _Stage.SUBMITTED:
             self._begin()
 
     def status(self, code: int) -> int:
@@ -178,6 +214,8 @@ class _Leaving:
 
     def at_once(self, name: str) -> int:
         """What to leave with where nobody waits for the end of the job."""
+        if self._stage is _Stage.BEFORE:
+            return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
         elif not self._failed:
@@ -192,6 +230,7 @@ class _Leaving:
         self._cancelled.set()
         if not self._failed:
             time.sleep(END_S_MAX)  # a job that ends before ends this process
+        self._is_over = True
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, signal.SIGINT)
@@ -327,7 +366,9 @@ def _hopeless(job: Json) -> str:
 
 
 def wait(
-    names: Annotated[list[str], typer.Argument(help="Names of jobs.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)
+    ],
     *,
     timeout: Annotated[
         str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, lazily, logwords, terminal
+from reconciler.cli import completing, context, lazily, logwords, terminal
 from reconciler.model import states, times
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def logs(
-    name: Annotated[str, typer.Argument(help="Name of the job.")],
+    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import changing, context, terminal
+from reconciler.cli import changing, completing, context, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import changing as operations
@@ -76,7 +76,14 @@ def rollback(
     terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
 
 
-What = Annotated[str, typer.Argument(metavar="WHAT", help="cluster, queue/NAME or job/NAME.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="cluster, queue/NAME or job/NAME.",
+        autocompletion=completing.subjects,
+    ),
+]
 
 
 def suspend(

@@ -285,8 +285,22 @@ def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
         if mark is not None:
             return YamlError(rule, problem, line=mark.line + 1, column=mark.column + 1)
         return YamlError(rule, problem)
-    reason = str(getattr(error, "reason", "")) or str(error).splitlines()[0]
-    return YamlError("yaml-syntax", reason)
+    if isinstance(error, yaml.reader.ReaderError):
+        return _unreadable(error, data.removeprefix(_BYTE_ORDER_MARK))
+    return YamlError("yaml-syntax", str(error).splitlines()[0])
+
+
+def _unreadable(error: yaml.reader.ReaderError, data: bytes) -> YamlError:
+    """A character that YAML does not have; of it the parser says how many bytes stand before."""
+    before = data[: error.position]
+    begins = before.rfind(b"\n") + 1
+    return YamlError(
+        "yaml-syntax",
+        f"{error.reason}: remove it",
+        line=before.count(b"\n") + 1,
+        column=len(before[begins:].decode("utf-8", "replace")) + 1,
+        found=f"U+{error.character:04X}",
+    )
 
 
 def _is_tab(data: bytes, mark: Any) -> bool:

@@ -21,7 +21,8 @@ from reconciler.operations import endpoints
 
 Json = Any
 
-#: The least time that an answer may take: a request for news waits for them up to a minute.
+#: The least time that an answer may take, unless a caller has less: news are waited for up to a
+#: minute.
 ANSWER_S_MIN = 90.0
 #: How long a stream may take to begin.
 BEGIN_S = 30.0
@@ -55,11 +56,17 @@ class ApiError(Exception):
 class Client:
     """A connection to one controller; one of its own for each thread that asks."""
 
-    def __init__(self, endpoint: endpoints.Endpoint, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        endpoint: endpoints.Endpoint,
+        timeout_s: float = 30.0,
+        *,
+        answer_s: float = ANSWER_S_MIN,
+    ) -> None:
         token = endpoint.token()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = endpoint.url
-        self._connect_s, self._answer_s = timeout_s, max(ANSWER_S_MIN, timeout_s)
+        self._connect_s, self._answer_s = timeout_s, max(answer_s, timeout_s)
         self._kept = threading.local()
         self._all: list[http.client.HTTPConnection] = []
         try:

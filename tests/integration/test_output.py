@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from reconciler.cli import running as commands
 from reconciler.model import times
 from tests.integration import beds
 
@@ -182,8 +183,11 @@ def test_a_second_ctrl_c_leaves_at_once(bed: beds.Bed) -> None:
     script = 'trap "" TERM; echo up; while :; do sleep 0.1; done'
     with up(bed, "stubborn", script) as running:
         running.send_signal(signal.SIGINT)
+        sent = time.monotonic()
         # before that a second one would leave the job as it is, which is said
         bed.until(lambda: bed.job("stubborn")["attempts"][0]["state"] == "Stopping", 120)
+        # one that follows at once is taken for the same
+        bed.until(lambda: time.monotonic() - sent > 2 * commands.ONCE_S, 120)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=120)
     assert running.returncode == 130

@@ -114,3 +114,10 @@ def test_a_folder_that_a_user_put_there_is_left_alone(root: Path) -> None:
     os.chown(folder, UID, UID)
     spawning.remove_secrets(str(root), "a.1")
     assert (folder / "own").exists()
+
+
+def test_a_command_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
+    folders = ":".join(str(tmp_path / f"folder-{number}") for number in range(50))
+    with pytest.raises(spawning.SpawnError, match="'nosuch' was not found in PATH") as told:
+        spawning.find_program("nosuch", folders)
+    assert (told.value.exit_code, len(str(told.value)) < 80) == (127, True)

@@ -79,7 +79,9 @@ REFUSED = [
     (b"a: b\n" * 900_000, "yaml-too-large", 0, 0),
     (b"[" + b"a," * 300_000 + b"]", "yaml-expands-too-far", 1, 1),
     (b"[" + b"a," * 600_000 + b"]", "yaml-too-large", 0, 0),
-    (b"a: \x01", "yaml-syntax", 0, 0),
+    (b"a: \x01", "yaml-syntax", 1, 4),
+    (b"a: 1\nb: x\x00\n", "yaml-syntax", 2, 5),
+    ("\ufeffa: 1\né: \x7f\n".encode(), "yaml-syntax", 2, 4),
 ]
 
 

@@ -1,0 +1,106 @@
+"""Ctrl-C at any moment of a command: the real program, its status, and what it leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import beds
+
+DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5)
+QUEUES = """\
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: default}
+spec: {}
+"""
+PROGRAM = str(Path(sys.executable).with_name("muster"))
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path_factory.mktemp("interrupts"), nodes=1)
+    try:
+        made.start()
+        made.commit({"queues.yaml": QUEUES})
+        yield made
+    finally:
+        made.stop()
+
+
+def environment(bed: beds.Bed) -> dict[str, str]:
+    endpoint = bed.cluster.endpoint
+    given = {"MUSTER_SERVER": endpoint.url}
+    if endpoint.token_file is not None:
+        given["MUSTER_TOKEN_FILE"] = str(endpoint.token_file)
+    return {**os.environ, **given}
+
+
+def interrupted(
+    bed: beds.Bed, words: list[str], delay_s: float, cwd: Path, signals: int = 1
+) -> tuple[int, str]:
+    """Status and stderr of a command that is interrupted so long after its first own line.
+
+    What the interpreter does before that is no part of the program. It is told apart by the
+    interpreter's list of what it has imported, which comes line by line.
+    """
+    process = subprocess.Popen(
+        [PROGRAM, *words],
+        cwd=cwd,
+        env={**environment(bed), "PYTHONPROFILEIMPORTTIME": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.rstrip().endswith(" reconciler.cli.entry"):
+            break
+    process.stderr.readline()  # what was imported next, with Ctrl-C looked after
+    # the moments are what is tried; whether any of them is late makes no difference
+    time.sleep(delay_s)
+    for _ in range(signals):
+        os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    lines = [line for line in told.splitlines() if not line.startswith("import time:")]
+    return process.returncode, "\n".join(lines)
+
+
+@pytest.mark.parametrize("by", ["controller", "clone"])
+def test_a_run_that_is_interrupted_leaves_no_job(bed: beds.Bed, by: str) -> None:
+    cwd = bed.clone if by == "clone" else bed.folder
+    names = []
+    for number, delay_s in enumerate(DELAYS_S):
+        name = f"{by}-{number:02}"
+        words = ["run", "--name", name, "--cpus", "1", "--memory", "16Mi", "--", "sleep", "3600"]
+        status, told = interrupted(bed, words, delay_s, cwd, signals=1 + number % 2)
+        assert (status in (130, 125), "Traceback" in told) == (True, False), (delay_s, told)
+        assert len(told.splitlines()) <= 6, told
+        names.append(name)
+    for name in names:
+        if bed.get("/v1/jobs", prefix=name)["items"]:
+            bed.until_state(name, "Cancelled", timeout_s=120)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["events", "--watch"],
+        ["top"],
+        ["wait", "nothing-of-this-name"],
+        ["run", "--help"],
+        ["validate", "."],
+    ],
+)
+def test_no_command_shows_its_inside(bed: beds.Bed, words: list[str]) -> None:
+    for delay_s in (0.0, 0.1, 0.3, 0.7):
+        status, told = interrupted(bed, words, delay_s, bed.clone)
+        assert "Traceback" not in told, (delay_s, told)
+        # it may have ended before, and at its very end the interpreter has no handlers any more
+        assert status in (130, -signal.SIGINT, 0, 1), (delay_s, status, told)

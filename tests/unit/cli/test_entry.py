@@ -1,0 +1,59 @@
+"""The command on a node, where the packages of the command line are not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+#: As the interpreter has it where a package is not there.
+LOOK = """
+import sys
+sys.modules["typer"] = None
+sys.argv = ["muster", *sys.argv[1:]]
+from reconciler.cli import entry
+entry.main()
+"""
+
+
+def muster(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LOOK, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["jobs"], ["version"], ["--help"]])
+def test_what_is_missing_is_named_with_what_has_it(words: list[str]) -> None:
+    done = muster(*words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("muster: no package 'typer' here")
+    assert "pip install 'muster-cluster[controller]'" in done.stderr
+    assert "muster-agent" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_agent_needs_no_command_line() -> None:
+    done = muster("agent", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--server" in done.stdout
+
+
+def test_what_handles_interrupts_loads_nothing_before_it_does() -> None:
+    """What the interpreter has loaded by then anyway, and ``signal``."""
+    look = """
+import sys
+import __future__, collections.abc, os, signal, types
+before = set(sys.modules)
+from reconciler.cli import entry
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == [
+        *("reconciler", "reconciler.cli", "reconciler.cli.entry", "reconciler.cli.interrupts")
+    ]
