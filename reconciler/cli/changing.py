@@ -353,12 +353,21 @@ def _figure_of(digest: str, server: str | None, token_file: str | None) -> str:
     Leaves the command where nothing that is held now has the digest: an approval of it would be a
     commit that lets nothing apply.
     """
-    if not operations.is_digest(digest):
+    of_plan = digest.startswith(PLAN)
+    if not of_plan and not operations.is_digest(digest):
         return ""  # who makes the change says what is wrong with it
     try:
         with clients.Client(endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0) as api:
             held = api.get("/v1/sync")["sync"]["held"]
     except (clients.ApiError, endpoints.EndpointError):
+        held = None
+    if of_plan:
+        terminal.fail(
+            f"{digest} is the digest of a plan as a whole; what is approved is a held change, by "
+            "the one that the plan names with it, as `muster status` does",
+            details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held or ()],
+        )
+    if held is None:
         return ""  # in a clone one can approve before the change is anywhere else
     figures = [
         str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
@@ -376,6 +385,10 @@ def _figure_of(digest: str, server: str | None, token_file: str | None) -> str:
             or [nothing],
         )
     return figures[0]
+
+
+#: How the digest of a plan begins.
+PLAN = "sha256:"
 
 
 def _change_of(digest: str) -> str:

@@ -157,6 +157,9 @@ def plan(
     """
     horizon_s = context.seconds(horizon)
     wanted = head or revision or "HEAD"
+    if wanted == "HEAD" and (left := revisions.uncommitted(repo, path)):
+        which = f"{left[0]} and {len(left) - 1} more" if len(left) > 1 else left[0]
+        terminal.note(f"not in this plan, as it is not committed: {which}")
     snapshot, why = _snapshot(against, server, token_file) if forecast else (None, "")
     # both revisions live until the command ends: the collector need never walk them
     gc.disable()

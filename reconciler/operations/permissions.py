@@ -3,6 +3,7 @@
 from typing import get_args
 
 from reconciler.model import access, desired, nearest
+from reconciler.model.documents import kinds
 
 
 class QuestionError(ValueError):
@@ -24,7 +25,9 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     verbs: dict[str, access.Verb] = {one: one for one in get_args(access.Verb)}
     known = verbs.get(verb)
     if known is None:
-        raise QuestionError(f"there is no verb {verb}{nearest.hint(verb, verbs)}")
+        raise QuestionError(
+            f"there is no verb {verb}{nearest.hint(verb, verbs)}; there are {', '.join(verbs)}"
+        )
     if known == "approve":
         return access.of_approval(structure.access, who)
     if known == "snapshot":
@@ -40,6 +43,12 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = access.ancestors(name, parents)
         return access.of_queue(structure.access, who, known, name, above)
+    if kind not in kinds.STRUCTURAL_KINDS:
+        hint = nearest.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
+        there = ", ".join(sorted(kinds.STRUCTURAL_KINDS))
+        raise QuestionError(
+            f"there is no kind {kind} that rules are about{hint}; there are {there}"
+        )
     if known == "drain" and kind != "NodePool":
         raise QuestionError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
     return access.of_object(structure.access, who, known, subject)

@@ -364,6 +364,33 @@ def has_commit(repository: Path, revision: str) -> bool:
     return _known_commit(Path(_git_folder(repository)), revision) is not None
 
 
+def uncommitted(repository: Path, sub_path: str) -> list[str]:
+    """Files of desired state in a clone with changes that no commit has; none of a bare repository.
+
+    Args:
+        repository: any folder of the clone.
+        sub_path: the folder of it that is read.
+    """
+    below = f"{sub_path.strip('/')}/" if sub_path.strip("/") else ""
+    places = [f":(top,glob){below}**/*.{ending}" for ending in ("yaml", "yml")]
+    try:
+        told = _git_in(
+            repository,
+            "status",
+            "--porcelain",
+            "-z",
+            "--no-renames",
+            "--untracked-files=all",
+            "--",
+            *places,
+        )
+    except RevisionError:
+        return []
+    # the first character may have been stripped with what surrounds the answer
+    paths = [one.lstrip()[2:].lstrip() for one in told.split("\0") if one]
+    return [one for one in paths if not any(part.startswith(".") for part in one.split("/"))]
+
+
 def default_base(repository: Path, head: str) -> str:
     """What a revision is compared with where nobody says: the branch that it is to go into.
 

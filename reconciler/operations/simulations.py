@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import desired
+from reconciler.model import desired, nearest
 from reconciler.operations import revisions
 from reconciler.simulation import forms, peers, replay, results, situations, workloads
 from reconciler.simulation.agenda import SimulationError
@@ -107,8 +107,16 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
     except forms.ScenarioError as error:
         raise SimulateError(f"--scheduling: {error}") from error
     if missing:
-        known = ", ".join(situations.SCHEDULING)
-        raise SimulateError(f"not built yet: {', '.join(missing)}; there are {known}")
+        names = [
+            name
+            for top, parts in situations.SCHEDULING.items()
+            for name in (top, *(f"{top}.{part}" for part in parts))
+        ]
+        wrong = next(iter(missing)).removeprefix("policy ")
+        raise SimulateError(
+            f"--scheduling: there is no setting {wrong}{nearest.hint(wrong, names)}; there are "
+            f"{', '.join(names)}"
+        )
     return settings
 
 
