@@ -17,6 +17,8 @@ Json = Any
 
 #: Of a commit's name in git.
 COMMIT_DIGITS = 40
+#: How narrow columns become where a line is short: of kinds the ends tell more than the beginnings.
+LEAST = {"KIND": 25, "SUBJECT": 14}
 #: How often --watch looks.
 LOOK_S = 2.0
 
@@ -152,7 +154,8 @@ def _table(items: list[Json], *, wide: bool) -> None:
             said = (item["wanted"], item["found"], item["remedy"])
             row += [terminal.clocks(one) or "-" for one in said]
         rows.append([*row, terminal.clocks(item["message"])])
-    terminal.table(headings, rows, cut=not wide)
+    below = {} if wide else terminal.moved_down(headings, rows)
+    terminal.table(headings, rows, cut=not wide, least=LEAST, middle="SUBJECT", below=below)
     for item in items:
         if item["givenUp"] and not wide:
             remedy = terminal.clocks(item["remedy"])

@@ -173,7 +173,7 @@ def _tell_story(item: Json) -> None:
     if told:
         _say("")
     if len(told) > STORY_MAX:
-        _say(f"  ({len(told) - STORY_MAX} events before)")
+        _say(f"  ({terminal.counted(len(told) - STORY_MAX, 'event')} before)")
     for one in told[-STORY_MAX:]:
         where = f" on {one['node']}" if one.get("node") else ""
         text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}: {one['message']}"

@@ -155,7 +155,9 @@ def nodes(
         for item in page["items"]
     ]
     cut = output is not terminal.Output.WIDE
-    terminal.table(["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"], rows, cut=cut)
+    headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"]
+    below = terminal.moved_down(headings, rows) if cut else {}
+    terminal.table(headings, rows, cut=cut, below=below)
 
 
 def node(

@@ -26,11 +26,14 @@ def show(item: Json) -> None:
         ("State", item["state"]),
         ("Why", terminal.clocks(item.get("message") or "")),
         ("Address", item["address"]),
+        ("CPUs", f"{item['capacity']['cpu']:g}"),
+        ("Memory", _gib(item["capacity"]["memory"])),
+        ("Heard", terminal.clock(item["lastReport"]) if item["lastReport"] else "never"),
         ("Driver", _driver(driver) if driver else ""),
     ]
     for title, text in facts:
         if text:
-            terminal.out.print(f"{title:<10}{text}", markup=False, soft_wrap=True)
+            terminal.line(f"{title:<10}{text}", 10)
     if item["gpus"]:
         terminal.out.print()
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
@@ -66,7 +69,8 @@ def show(item: Json) -> None:
 def _driver(driver: Json) -> str:
     if driver["state"] != "ok" or not driver["version"]:
         return f"{driver['state']}: {driver['message']}"
-    return f"{driver['version']}, CUDA {driver['cudaVersion']}"
+    cuda = f", CUDA {driver['cudaVersion']}" if driver["cudaVersion"] else ""
+    return f"{driver['version']}{cuda}"
 
 
 def _gib(amount: int | None) -> str:

@@ -14,7 +14,7 @@ from reconciler.operations import jobplots
 HEIGHT = 10
 #: What stands above each try, and says nothing where a try has written nothing.
 _HEADING = re.compile(
-    r"(\[\d+\] )?\S+, attempt \d+ on |no attempt at |node \S+ keeps no metrics of "
+    r"(\[\d+\] )?\S+, (try|attempt) \d+ on |no attempt at |node \S+ keeps no metrics of "
 )
 #: Curves that are drawn where none is named.
 CURVES_MAX = 4
@@ -59,7 +59,7 @@ def plot(
     if png is not None and importlib.util.find_spec("matplotlib") is None:
         terminal.fail(
             "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
-            "by `pip install 'muster-cluster[plots]'`, or `pip install matplotlib`"
+            "by `pip install '.[plots]'` in a checkout, or `pip install matplotlib`"
         )
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):

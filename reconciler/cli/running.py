@@ -312,6 +312,7 @@ def _until(
     ends_at: float | None = None,
     *,
     give_up: bool = False,
+    told_after_s: float = UNKNOWN_TOLD_S,
 ) -> Json:
     """The job as soon as ``condition`` holds of it; None when the time is up before.
 
@@ -336,10 +337,11 @@ def _until(
             if reason != told:
                 told = reason
                 terminal.note(f"{name} waits: {terminal.clocks(reason)}")
-        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
+        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + told_after_s
         if job is None and late and told != "unknown":
             told = "unknown"
-            terminal.note(f"{name} is not known to the controller yet")
+            left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
+            terminal.note(f"{name} is not known to the controller yet; {left}")
         hopeless = _hopeless(job) if give_up and job is not None else ""
         if not hopeless:
             impossible_until = None
@@ -386,7 +388,9 @@ def wait(
     failed = []
     with context.controller(server, token_file) as api:
         for name in names:
-            job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+            job = _until(
+                api, name, lambda item: item["state"] in FINISHED, ends_at, told_after_s=0.0
+            )
             if job is None:
                 terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
             terminal.out.print(f"{name}: {job['state']}", markup=False)

@@ -173,6 +173,20 @@ def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return width - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
 
 
+def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -> dict[int, str]:
+    """Last cells that have no room in their line, by row, for ``table(below=...)``.
+
+    Args:
+        headings: of all columns. rows: their cells; what moves down is taken out of them.
+        least: so much room the last column has in any case.
+    """
+    room = max(least, left_over(headings[:-1], [row[:-1] for row in rows]))
+    below = {place: row[-1] for place, row in enumerate(rows) if len(row[-1]) > room}
+    for place in below:
+        rows[place][-1] = ""
+    return below
+
+
 def counted(number: int, what: str) -> str:
     """``1 pool``, ``2 pools``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
@@ -219,15 +233,4 @@ def clocks(text: str) -> str:
 
 def duration(span_s: float | None) -> str:
     """A span for a narrow column: ``-``, ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
-    if span_s is None:
-        return "-"
-    if span_s < 10:
-        return f"{span_s:.1f}s"
-    whole = int(span_s)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+    return "-" if span_s is None else times.format_span(span_s)

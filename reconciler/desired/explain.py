@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from reconciler.desired import schema, yamlreader
 from reconciler.desired.faults import Fault
+from reconciler.model import quantities
+from reconciler.model.documents import fields
+
+#: What a pattern means, for those that people meet most.
+_PATTERN_WORDS = {
+    fields.NAME_PATTERN: "at most 63 of a-z, 0-9 and -, no - at either end",
+    quantities.MEMORY_PATTERN: "bytes, or a number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
+}
 
 if TYPE_CHECKING:
     import jsonschema
@@ -214,7 +222,9 @@ def _expected(inner: dict[str, Any]) -> str:
         text += f" such as {written(inner['examples'][0])}"
     elif "pattern" in inner:
         text += f" matching {inner['pattern']}"
-    return text
+    patterns = [branch.get("pattern") for branch in (inner, *branches)]
+    said = [_PATTERN_WORDS[one] for one in patterns if one in _PATTERN_WORDS]
+    return f"{text}: {said[0]}" if said else text
 
 
 def _what(value: float) -> str:  # a bool is an int is a float, as far as types go

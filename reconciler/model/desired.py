@@ -770,7 +770,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 #: The problem of jobs that wait until somebody says whether they are new to an empty store.
 AWAITS_ADOPTION = (
-    "held: the store is empty and this repository was run before; "
+    "the store is empty and this repository was run before; "
     "`muster adopt` says which of its jobs are new"
 )
 

@@ -99,7 +99,10 @@ def format_cpu(milli: int) -> str:
 def parse_memory(written: str | float) -> int:
     """Memory as ``16Gi``, ``512M`` or plain bytes to bytes."""
     text = str(written).strip()
-    expected = "an amount of memory such as 16Gi, 512Mi or 1G"
+    expected = (
+        "an amount of memory such as 16Gi, 512Mi or 1G: bytes, or a number with k, M, G, T, P, "
+        "Ki, Mi, Gi, Ti or Pi"
+    )
     match = _MEMORY.match(text)
     if not match or match[2] not in MEMORY_SUFFIXES:
         raise QuantityError(f"{_shown(written)} is not {expected}")

@@ -19,3 +19,17 @@ def parse_time(text: str) -> float:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no offset from UTC; write Z or +01:00 behind it")
     return moment.timestamp()
+
+
+def format_span(span_s: float) -> str:
+    """A span as people read it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    if span_s < 10:
+        return f"{span_s:.1f}s"
+    whole = int(span_s)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"

@@ -358,6 +358,15 @@ class LocalCluster:
         items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
         return {item["name"] for item in items if item["attempts"]}
 
+    def _all_ready(self) -> str:
+        """``4 nodes take work`` once all that were started do; empty before."""
+        wanted = set(self.nodes.names()) if self.nodes is not None else set()
+        items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
+        ready = wanted & {item["name"] for item in items if item["state"] == "Ready"}
+        if not ready or ready != wanted:
+            return ""
+        return "1 node takes work" if len(ready) == 1 else f"{len(ready)} nodes take work"
+
     def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Keep everything alive until ``stopped``.
 
@@ -365,7 +374,7 @@ class LocalCluster:
             ClusterError: the controller has ended, and does not come up again.
             StoppedError: it was stopped while that was tried.
         """
-        follow_at = 0.0
+        follow_at, told = 0.0, self.nodes is None
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
@@ -382,6 +391,9 @@ class LocalCluster:
             try:
                 for line in self.follow_pools():
                     say(line)
+                if not told and (ready := self._all_ready()):
+                    told = True
+                    say(f"ready: {ready}")
             except clients.ApiError as error:
                 say(str(error))
 

@@ -78,7 +78,10 @@ def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
         group, index = match["group"], int(match["index"])
         if index < groups.get(group, 0):
             return group, index
-    known = ", ".join(f"{name}-0 to {name}-{count - 1}" for name, count in groups.items())
+    known = ", ".join(
+        f"{name}-0 to {name}-{count - 1}" if count > 1 else f"{name}-0"
+        for name, count in groups.items()
+    )
     raise failures.Failure(404, f"job {job.name} has no task {task!r}; it has {known}")
 
 
@@ -122,11 +125,11 @@ def is_over(service: services.Services, wanted: Wanted) -> bool:
 def heading(attempt: records.AttemptRecord, *, array: bool) -> str:
     """What stands above the output of an attempt: which, where, when, and how it ended."""
     words = f"[{attempt.element}] " if array else ""
-    words += f"{attempt.group}-{attempt.index}, attempt {attempt.try_number} on {attempt.node}"
+    words += f"{attempt.group}-{attempt.index}, try {attempt.try_number} on {attempt.node}"
     if attempt.started_at is not None:
         words += f", {_second(attempt.started_at)}"
         if attempt.ended_at is not None:
-            words += f", {max(0.0, attempt.ended_at - attempt.started_at):.0f}s"
+            words += f", {times.format_span(max(0.0, attempt.ended_at - attempt.started_at))}"
     return f"{words}, {_end(attempt)}" if attempt.end_reason is not None else words
 
 
@@ -175,7 +178,7 @@ async def text(
         if attempt is not None and attempt.id not in seen:
             seen.add(attempt.id)
             if len(seen) > 1:
-                yield _line(f"attempt {attempt.try_number} on {attempt.node}")
+                yield _line(f"try {attempt.try_number} on {attempt.node}")
             async for data in one_attempt(service, wanted, attempt, tail):
                 yield data
             tail = None

@@ -43,7 +43,8 @@ class PicturesMissingError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "pictures need matplotlib, which is not installed: pip install 'muster-cluster[plots]'"
+            "pictures need matplotlib, which is not installed: pip install '.[plots]' in a "
+            "checkout, or pip install matplotlib"
         )
 
 

@@ -112,7 +112,7 @@ def test_all_of_an_array_is_shown_under_headings_that_name_the_task(bed: beds.Be
     ]
     headings = [line for line in lines if line.startswith("muster: ")]
     assert [line.partition(" on ")[0] for line in headings] == [
-        f"muster: [{element}] main-0, attempt 1" for element in range(3)
+        f"muster: [{element}] main-0, try 1" for element in range(3)
     ]
     assert [line.rpartition(", ")[2] for line in headings] == ["status 0", "status 1", "status 2"]
     one = muster(bed, "logs", "sweep", "--all", "--element", "2").stdout

@@ -72,7 +72,7 @@ def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
         done = msgspec.structs.replace(TRAIN, state=JobState.SUCCEEDED)
         served.commit(jobs=(done,))
         post(served, request, wire.LogChunk(b"second\n"), wire.LogChunk(end=True), node="n2")
-        assert text() == "first\nmuster: attempt 2 on n2\nsecond\n"
+        assert text() == "first\nmuster: try 2 on n2\nsecond\n"
 
 
 def test_what_the_node_can_not_give_is_said(served: parts.Served) -> None:
@@ -89,7 +89,7 @@ def test_what_is_not_there_is_refused(served: parts.Served) -> None:
     assert read(served) == "muster: no attempt at this task of job train was made yet\n"
     told = get("/v1/jobs/train/logs?task=worker-3")
     assert told.status_code == 404
-    assert "it has main-0 to main-0" in told.json()["error"]["message"]
+    assert "it has main-0" in told.json()["error"]["message"]
     assert get("/v1/jobs/train/logs?element=1").status_code == 404
     assert get("/v1/jobs/train/logs?attempt=7").status_code == 404
     bad = served.client.post("/v1/nodes/n1/logs/x", content=b"\xc1")
@@ -124,11 +124,11 @@ def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
 
     told = read_all({"every": "true"}, n1=b"one\n", n2=b"two\n")
     assert told == (
-        "muster: main-0, attempt 1 on n1, 1970-01-01T00:01:42Z, 1s, status 0\none\n"
-        "muster: main-0, attempt 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
+        "muster: main-0, try 1 on n1, 1970-01-01T00:01:42Z, 1.0s, status 0\none\n"
+        "muster: main-0, try 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
     )
     later = read_all({"since": "1970-01-01T01:00:00Z"}, n2=b"two\n")
-    assert later == "muster: main-0, attempt 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
+    assert later == "muster: main-0, try 2 on n2, 1970-01-01T01:23:20Z\ntwo\n"
     nothing = read_all({"until": "1970-01-01T00:00:10Z"})
     assert nothing == "muster: no attempt at this task of job train ran in that time\n"
     assert served.client.get("/v1/jobs/train/logs?since=noon").status_code == 400

@@ -46,3 +46,18 @@ def test_instances_stand_below_their_device_and_layouts_say_what_they_wait_for(
     assert part == ["0:7", "MIG", "1g.18gb", "ok", "-", "1Gi/16Gi", "-", "-", "a"]
     assert ["GPU", "0,", "MIG", "layout:", "waits"] in [line[:5] for line in lines]
     assert any("MIG" in line and "waiting;" in line for line in lines)
+
+
+def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    node = gpusamples.node()
+    lines = shown(msgspec.structs.replace(node, last_report_at=0.0), capsys)
+    capacity = node.inventory.capacity
+    assert ["CPUs", f"{capacity.cpu_milli / 1000:g}"] in lines
+    assert ["Memory", f"{capacity.memory_bytes / 2**30:.3g}Gi"] in lines
+    assert ["Heard", "never"] in lines
+
+
+def test_a_driver_without_a_version_of_cuda_says_none() -> None:
+    driver = {"state": "ok", "version": "simulated", "cudaVersion": ""}
+    assert nodeview._driver(driver) == "simulated"
+    assert nodeview._driver(driver | {"cudaVersion": "12.4"}) == "simulated, CUDA 12.4"

@@ -434,3 +434,26 @@ def test_times_in_what_people_read_are_as_in_tables(capsys: pytest.CaptureFixtur
     assert f"silent since {shown}" in told.out
     assert f"next at {shown}" in told.out
     assert at not in told.out + told.err
+
+
+def test_what_a_difference_is_about_stays_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = "the driver does not know GPU 0 (GPU-sim-virtual-0-0), which the pool declares there"
+    common: dict[str, object] = {
+        "severity": "critical",
+        "action": "report",
+        "firstSeen": None,
+        "givenUp": False,
+    }
+    kinds = ("job-cancelled-by-override", "repository-unreadable")
+    drifting._table(
+        [{"kind": kind, "subject": "virtual-0/gpu0", "message": message} | common for kind in kinds]
+        + [{"kind": "node-silent", "subject": "n1", "message": "short"} | common],
+        wide=False,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).count(message) == 2
+    for kind in kinds:
+        assert any(line.startswith(f"{kind:<25}  virtual-0/gpu0  critical") for line in lines)

@@ -1,6 +1,8 @@
 """What is said of files that are no revision yet."""
 
-from reconciler.desired import validate
+from reconciler.desired import explain, validate
+from reconciler.model import quantities
+from reconciler.model.documents import fields
 
 HEAD = "apiVersion: muster/v1\n"
 QUEUE = HEAD + "kind: Queue\nmetadata: {name: students}\nspec: {limit: {gpu: FOUR}}\n"
@@ -21,3 +23,10 @@ def test_jobs_are_not_told_that_a_queue_is_missing_which_is_there_and_wrong() ->
 
 def test_what_is_wrong_with_other_structure_is_told_all_the_same() -> None:
     assert "unknown-queue" in rules(QUEUE.replace("FOUR", "4"), JOB, QUOTA)
+
+
+def test_a_name_or_an_amount_that_does_not_fit_is_told_what_may_stand_there() -> None:
+    name = {"type": "string", "pattern": fields.NAME_PATTERN, "examples": ["team-a"]}
+    assert explain._expected(name).startswith('text such as "team-a": at most 63 of a-z, 0-9 and -')
+    memory = {"anyOf": [{"type": "string", "pattern": quantities.MEMORY_PATTERN}]}
+    assert explain._expected(memory | {"examples": ["4Gi"]}).endswith("Ki, Mi, Gi, Ti or Pi")

@@ -14,12 +14,12 @@ RISING = [(float(x), float(x)) for x in range(40)]
 
 def test_rows_become_curves_and_the_rest_remarks() -> None:
     lines = [
-        b"muster: attempt 1 on n1",
+        b"muster: try 1 on n1",
         b'{"time": 10, "step": 1, "loss": 3}',
         b'{"time": 12, "step": 2, "loss": NaN, "lr": 0.1}',
         b'{"time": 13, "st',
         b"[1]",
-        b"muster: attempt 2 on n2",
+        b"muster: try 2 on n2",
         b'{"time": 20, "step": 2, "loss": 2}',
     ]
     past = jobplots.read(lines)
@@ -27,7 +27,7 @@ def test_rows_become_curves_and_the_rest_remarks() -> None:
     loss = past.curves[0]
     assert loss.along("step") == [(1.0, 3.0), (2.0, 2.0)]
     assert loss.along("time") == [(0.0, 3.0), (10.0, 2.0)]
-    assert past.remarks == ("attempt 1 on n1", "attempt 2 on n2")
+    assert past.remarks == ("try 1 on n1", "try 2 on n2")
 
 
 def test_points_of_a_curve_are_bounded() -> None:
