@@ -135,6 +135,8 @@ def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Pat
         axes.plot([x for x, _ in points], [y for _, y in points], color="#0072B2", linewidth=1.2,
                   marker="." if len(points) < 50 else "")  # fmt: skip
         axes.set_ylabel(curve.name)
+        if axis == "step":
+            axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("step" if axis == "step" else "seconds since its start")
         axes.grid(color="#DDDDDD", linewidth=0.6)
         for side in ("top", "right"):

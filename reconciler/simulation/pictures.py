@@ -7,12 +7,13 @@ import html
 import importlib.util
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reconciler.model import times
 from reconciler.simulation import results
 
 if TYPE_CHECKING:
@@ -115,13 +116,13 @@ svg {{ max-width: 100%; height: auto; }}
 </html>
 """
 
-_COLUMNS = (
+_COLUMNS: tuple[tuple[str, str, str | Callable[[float], str]], ...] = (
     ("policy", "policy", "{}"),
     ("jobs", "jobs", "{:,}"),
     ("never_started", "never started", "{:,}"),
-    ("delay_mean_s", "delay, mean [s]", "{:,.0f}"),
-    ("delay_p50_s", "p50 [s]", "{:,.0f}"),
-    ("delay_p99_s", "p99 [s]", "{:,.0f}"),
+    ("delay_mean_s", "delay, mean", times.format_span),
+    ("delay_p50_s", "p50", times.format_span),
+    ("delay_p99_s", "p99", times.format_span),
     ("slowdown_mean", "bounded slowdown, mean", "{:,.2f}"),
     ("slowdown_p99", "p99", "{:,.1f}"),
     ("utilisation", "utilisation", "{:.1%}"),
@@ -131,12 +132,16 @@ _COLUMNS = (
 )
 
 
+def _told(form: str | Callable[[float], str], value: Any) -> str:
+    return form.format(value) if isinstance(form, str) else form(value)
+
+
 def _table(runs: Sequence[results.Run]) -> str:
     heads = "".join(f"<th>{head}</th>" for _, head, _ in _COLUMNS)
     lines = []
     for run in runs:
         found = results.figures(run)
-        cells = (html.escape(form.format(getattr(found, field))) for field, _, form in _COLUMNS)
+        cells = (html.escape(_told(form, getattr(found, field))) for field, _, form in _COLUMNS)
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 

@@ -55,3 +55,8 @@ def test_bars_of_one_moment_never_overlap() -> None:
         Stretch("e", "q", "m", 2, 0, 20),
     ]
     assert pictures.lanes_of(bars) == [0, 2, 2, 0, 0]
+
+
+def test_delays_are_told_as_the_terminal_tells_them() -> None:
+    form = next(form for field, _, form in pictures._COLUMNS if field == "delay_mean_s")
+    assert pictures._told(form, 78_247.0) == "21h44m"
