@@ -312,12 +312,18 @@ class Checker(moment.Moment):
         if self.holds(spec, "now", sure=False) is False:
             return "it does not fit now"
         other = self.seen.job_records.get(due["job"])
-        if other is None or _PENDING not in other.elements:
+        # the one that room was due to may have got it in this very cycle, after others were judged
+        waits = other is not None and _PENDING in other.elements
+        if not waits and due["job"] not in self._began():
             return f"{due['job']} does not wait for room"
         at = times.parse_time(due["at"])
         if spec.time_limit_s is not None and self.seen.now + spec.time_limit_s < at:
             return "it would have ended by then"
         return None
+
+    def _began(self) -> set[str]:
+        """Jobs of which something was started in this cycle."""
+        return {a.job for a in self.live if a.assigned_at >= self.seen.now}
 
     def _behind(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
         named = _FIRST.search(reason.message)
@@ -325,7 +331,7 @@ class Checker(moment.Moment):
             return "it does not say who goes first"
         if self.holds(record.spec, "begin", sure=False) is False:
             return "it did not fit before either"
-        began = {a.job for a in self.live if a.assigned_at >= self.seen.now}
+        began = self._began()
         for job in named["jobs"].removesuffix(" and others").split(", "):
             if job not in began and job not in self.seen.promised:
                 return f"{job} did not get room"
