@@ -130,6 +130,12 @@ class Prometheus(_Program):
             "--log.level=warn",
         )
 
+    def alerting(self) -> set[str]:
+        """The kinds of drift of which an alert is there, firing or about to."""
+        found = httpx.get(f"{self.url}/api/v1/alerts", timeout=30).json()
+        assert found["status"] == "success", found
+        return {alert["labels"].get("kind", "") for alert in found["data"]["alerts"]}
+
     def exemplars(self, series: str) -> list[Json]:
         """The exemplars of the last ten minutes of a series, as it keeps them."""
         now = time.time()
