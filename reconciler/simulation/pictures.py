@@ -346,16 +346,19 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     colours = queue_colours(run)
     lanes = lanes_of(bars)
     widths: dict[str, int] = {}
-    for stretch, lane in zip(bars, lanes, strict=True):
-        widths[stretch.node] = max(widths.get(stretch.node, 1), lane + stretch.units)
+    for stretch, runs in zip(bars, lanes, strict=True):
+        widths[stretch.node] = max(widths.get(stretch.node, 1), runs[-1][1])
     shapes, faces = [], []
-    for stretch, lane in zip(bars, lanes, strict=True):
-        low = row_of[stretch.node] - 0.45 + 0.9 * lane / widths[stretch.node]
-        high = low + 0.9 * stretch.units / widths[stretch.node]
+    for stretch, runs in zip(bars, lanes, strict=True):
         left, right = stretch.begin_s / scale[0], stretch.end_s / scale[0]
-        shapes.append([(left, low), (right, low), (right, high), (left, high)])
         shade = 0.75 + 0.25 * (zlib.crc32(stretch.job.encode()) % 100) / 100
-        faces.append((colours[stretch.queue], shade))
+        for first, behind in runs:
+            low, high = (
+                row_of[stretch.node] - 0.45 + 0.9 * lane / widths[stretch.node]
+                for lane in (first, behind)
+            )
+            shapes.append([(left, low), (right, low), (right, high), (left, high)])
+            faces.append((colours[stretch.queue], shade))
     axes.add_collection(
         PolyCollection(
             shapes, facecolors=faces, edgecolors="white", linewidths=0.15, rasterized=True
@@ -368,22 +371,27 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     axes.set_xlabel(scale[1])
 
 
-def lanes_of(bars: Sequence[results.Stretch]) -> list[int]:
-    """For each bar the lowest lane of its node that is free for as many units as it has.
+def lanes_of(bars: Sequence[results.Stretch]) -> list[list[tuple[int, int]]]:
+    """For each bar the lowest lanes of its node that are free, as many as it has units.
 
-    Bars are laid in order of their begin, so that those of one moment never overlap.
+    They need not lie side by side, so that no node has more lanes than units are busy at once: a
+    bar has several runs of lanes, each from its first to the one behind its last. Bars are laid
+    in order of their begin, so that those of one moment never overlap.
     """
-    lanes = [0] * len(bars)
+    lanes: list[list[tuple[int, int]]] = [[] for _ in bars]
     busy: dict[str, list[tuple[float, int, int]]] = {}
     for number in sorted(range(len(bars)), key=lambda n: (bars[n].begin_s, n)):
         bar = bars[number]
         held = [one for one in busy.get(bar.node, []) if one[0] > bar.begin_s]
-        lane = 0
+        lane, left = 0, bar.units
         for _, low, high in sorted(held, key=lambda one: one[1]):
-            if low - lane >= bar.units:
-                break
+            if left and low > lane:
+                taken = min(left, low - lane)
+                lanes[number].append((lane, lane + taken))
+                left -= taken
             lane = max(lane, high)
-        lanes[number] = lane
-        held.append((bar.end_s, lane, lane + bar.units))
+        if left:
+            lanes[number].append((lane, lane + left))
+        held += [(bar.end_s, low, high) for low, high in lanes[number]]
         busy[bar.node] = held
     return lanes

@@ -54,7 +54,17 @@ def test_bars_of_one_moment_never_overlap() -> None:
         Stretch("d", "q", "n", 2, 10, 20),
         Stretch("e", "q", "m", 2, 0, 20),
     ]
-    assert pictures.lanes_of(bars) == [0, 2, 2, 0, 0]
+    assert pictures.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
+
+
+def test_no_node_has_more_lanes_than_units_are_busy() -> None:
+    bars = [
+        Stretch("a", "q", "n", 1, 0, 10),
+        Stretch("b", "q", "n", 1, 0, 5),
+        Stretch("c", "q", "n", 1, 0, 10),
+        Stretch("d", "q", "n", 2, 5, 10),
+    ]
+    assert pictures.lanes_of(bars)[3] == [(1, 2), (3, 4)]
 
 
 def test_delays_are_told_as_the_terminal_tells_them() -> None:
