@@ -261,8 +261,11 @@ def test_a_peak_is_the_tasks_own(bed: Bed) -> None:
     limits = {"memory_bytes": 512 * 2**20}
     much = bed.run("exec python3 -c 'x = bytearray(200 * 2**20)'", limits=limits, user="nobody")
     kept = bed.kept()
+    assert len(kept) == 1
     little = bed.run("true", limits=limits, user="nobody")
-    assert bed.kept() == kept
+    # None was made for it. The one it had may be gone: of files that it was the first to read more
+    # than a little can be charged to it still.
+    assert bed.kept() <= kept
     assert much.max_memory_bytes > 200 * 2**20
     assert little.max_memory_bytes < 20 * 2**20
 
