@@ -21,6 +21,10 @@ VARIABLE = "MUSTER_ISOLATION"
 PROCESS_GROUP = "process-group"
 #: In a node's root: where its groups are, for whoever comes after a crash.
 FILE = "cgroups.json"
+#: A supervisor that has started nothing for so long pays for a fork rather than for going to the
+#: groups of version 2: the kernel waits for all processors when the first process of a while goes
+#: there (10 ms and more), not for those right behind it.
+QUIET_S = 0.03
 
 
 class Confinement:
@@ -36,6 +40,8 @@ class Confinement:
         self._over: set[str] = set()
         #: The hierarchy in which a child can be born where it belongs, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
+        #: When a task was last started, by a clock that only goes forward.
+        self._started_at = -QUIET_S
 
     def _can_fork_into(self) -> bool:
         """Whether a child can be born in a control group: try it, with this process's own."""
@@ -136,24 +142,32 @@ class Confinement:
     ) -> int:
         """In groups. A child that is forked goes there by itself, before it is anybody else: what
         the supervisor's own pages cost would be charged to the task for ever."""
-        name, limits = order["id"], order.get("limits", {})
         if group is None:
             if order.get("user") is not None:
                 return spawning.spawn_as(order, standard, [])
             return spawning.spawn(order, standard)
+        now = time.monotonic()
+        quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
-        entries = group.entries(but=self._born_in if born_in else "")
-        if order.get("user") is not None:
-            group.bound(limits)
+        if order.get("user") is not None or (born_in and quiet):
+            group.bound(order.get("limits", {}))
+            entries = group.entries(but=self._born_in if born_in else "")
             return spawning.spawn_as(order, standard, entries, born_in)
-        try:  # no fork: where many tasks start it costs more than going there saves
+        return self._spawn_from_within(order, standard, group)
+
+    def _spawn_from_within(
+        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group
+    ) -> int:
+        """Go to the groups, start the task and come back: where many tasks start, a fork for each
+        costs more."""
+        try:
             group.enter()
             pid = spawning.spawn(order, standard)
         finally:
             _come_back(group)
-        if not group.bound(limits):
+        if not group.bound(order.get("limits", {})):
             group.kill()
-            self._over.add(name)
+            self._over.add(order["id"])
         return pid
 
     def left(self, name: str, *, kill: bool) -> bool:

@@ -1,4 +1,8 @@
-"""A cluster to measure: bare repository, controller, four virtual nodes, all as users have them."""
+"""A cluster to measure: repository, controller, four virtual nodes, all as users have them.
+
+The repository is a bare one that a clone pushes to, as a team has it, or the one in which the
+commits are made, as somebody has who runs a cluster over a folder of their own.
+"""
 
 import os
 import sqlite3
@@ -27,13 +31,16 @@ spec:
 class Bed:
     """A running cluster and the repository that commits go to."""
 
-    def __init__(self, folder: Path, cluster: localcluster.LocalCluster) -> None:
+    def __init__(
+        self, folder: Path, cluster: localcluster.LocalCluster, *, in_place: bool
+    ) -> None:
         self.folder = folder
         self.cluster = cluster
+        self._in_place = in_place
         self.api = clients.Client(cluster.endpoint)
 
     def commit(self, files: dict[str, str], message: str) -> None:
-        """Put files into the branch by one commit and push."""
+        """Put files into the branch by one commit, and push it unless it is there already."""
         self.stage(files)
         self.publish(message)
 
@@ -47,10 +54,11 @@ class Bed:
         git(clone, "add", "--all")
 
     def publish(self, message: str) -> None:
-        """``git commit`` and ``git push`` what is staged."""
+        """``git commit`` what is staged, and ``git push`` it unless it is there already."""
         clone = self.folder / "clone"
         git(clone, "commit", "--quiet", "--message", message)
-        git(clone, "push", "--quiet", "origin", "HEAD:main")
+        if not self._in_place:
+            git(clone, "push", "--quiet", "origin", "HEAD:main")
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -74,33 +82,46 @@ def folder_of_its_own(prefix: str, within: Path | None = None) -> Iterator[Path]
 
 @contextmanager
 def running(
-    *, nodes: int = 4, cpus: int = 32, within: Path | None = None, isolation: str = "auto"
+    *,
+    nodes: int = 4,
+    cpus: int = 32,
+    within: Path | None = None,
+    isolation: str = "auto",
+    in_place: bool = False,
 ) -> Iterator[Bed]:
     """A cluster for the length of a ``with`` block, all of its nodes ready."""
     with folder_of_its_own("bench-", within) as folder:
-        git(folder, "init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
-        git(folder, "clone", "--quiet", "repository.git", "clone")
-        (folder / "clone" / "pool.yaml").write_text(
-            POOL.format(nodes=nodes, cpus=cpus), encoding="utf-8"
-        )
-        git(folder / "clone", "add", "--all")
-        git(folder / "clone", "commit", "--quiet", "--message", "a pool")
-        git(folder / "clone", "push", "--quiet", "origin", "HEAD:main")
+        repository = _repository(folder, POOL.format(nodes=nodes, cpus=cpus), in_place=in_place)
         cluster = localcluster.LocalCluster(
             folder=folder,
-            repository=str(folder / "repository.git"),
+            repository=str(repository),
             branch="main",
             listen=f"127.0.0.1:{localcluster.free_port()}",
             isolation=isolation,
         )
         try:
             cluster.start()
-            bed = Bed(folder, cluster)
+            bed = Bed(folder, cluster, in_place=in_place)
             wait_until(lambda: _ready(bed, nodes), timeout_s=60)
             yield bed
             bed.api.close()
         finally:
             cluster.stop()
+
+
+def _repository(folder: Path, pool: str, *, in_place: bool) -> Path:
+    """A repository with one commit, and ``clone``, which is another or the same."""
+    clone = folder / "clone"
+    git(folder, "init", "--quiet", "--initial-branch", "main", "clone")
+    (clone / "pool.yaml").write_text(pool, encoding="utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", "a pool")
+    if in_place:
+        return clone
+    bare = folder / "repository.git"
+    git(folder, "clone", "--quiet", "--bare", "clone", bare.name)
+    git(clone, "remote", "add", "origin", str(bare))
+    return bare
 
 
 def _ready(bed: Bed, nodes: int) -> bool:

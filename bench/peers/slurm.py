@@ -58,7 +58,6 @@ SelectTypeParameters=CR_CPU
 MaxArraySize=100001
 MaxJobCount=200000
 MinJobAge=2
-PrologFlags=NoHold
 """
 
 
