@@ -4,9 +4,10 @@ Below the group that the supervisor was started in it makes ``muster-TOKEN`` wit
 each hierarchy: ``keeper`` for itself and ``run``, in which each attempt has a group of its own. A
 task is born where it belongs, and there is no moment in which it could do or fork what its group
 forbids: the kernel has a child born in a group of version 2 (``spawning.fork_into``), which itself
-goes to those of version 1 before it becomes the task. Where the kernel can't, the supervisor goes
-there, starts the task and comes back; meanwhile the group has no limit of memory yet, lest the
-supervisor be killed for its task.
+goes to those of version 1 before it becomes the task. Where the kernel can't, and where tasks of
+the supervisor's own user follow each other at once, the supervisor goes there, starts the task and
+comes back; meanwhile the group has no limit of memory yet, lest the supervisor be killed for its
+task.
 
 Version 1 has a hierarchy for each controller. Where a tree of version 2 stands beside them without
 controllers it is used for ``cgroup.kill``, and without one the freezer holds a group still while it

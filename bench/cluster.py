@@ -31,9 +31,7 @@ spec:
 class Bed:
     """A running cluster and the repository that commits go to."""
 
-    def __init__(
-        self, folder: Path, cluster: localcluster.LocalCluster, *, in_place: bool
-    ) -> None:
+    def __init__(self, folder: Path, cluster: localcluster.LocalCluster, *, in_place: bool) -> None:
         self.folder = folder
         self.cluster = cluster
         self._in_place = in_place
