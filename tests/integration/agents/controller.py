@@ -23,6 +23,9 @@ from reconciler.model.wire import (
 )
 
 DEADLINE_S = 40.0
+#: Requests come in threads: types are learnt before.
+_DECODE_CHUNK = msgspec.msgpack.Decoder(LogChunk).decode
+_DECODE_REQUEST = msgspec.msgpack.Decoder(SyncRequest).decode
 
 
 class Controller:
@@ -96,13 +99,13 @@ class Controller:
     def answer(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         """One request."""
         if "/logs/" in path:
-            chunk = msgspec.msgpack.decode(body, type=LogChunk)
+            chunk = _DECODE_CHUNK(body)
             with self.news:
                 name = path.rsplit("/", 1)[1]
                 self.chunks.setdefault(name, []).append(chunk)
                 self.news.notify_all()
                 return (410 if name in self.gone else 200), b""
-        request = msgspec.msgpack.decode(body, type=SyncRequest)
+        request = _DECODE_REQUEST(body)
         with self.news:
             self.headers.append(headers)
             self.take(request)

@@ -21,6 +21,7 @@ from reconciler.model import link, wire
 from tests.unit.store import samples
 
 PATIENCE_S = 20.0
+_DECODE_ANSWER = msgspec.msgpack.Decoder(wire.SyncResponse).decode
 
 
 class Loop:
@@ -260,7 +261,7 @@ def request(node: str = "n1", **fields: Any) -> bytes:
 def answer(of: httpx.Response) -> wire.SyncResponse:
     """What an agent decodes."""
     assert of.status_code == 200, of.text
-    return msgspec.msgpack.decode(of.content, type=wire.SyncResponse)
+    return _DECODE_ANSWER(of.content)
 
 
 @contextlib.contextmanager

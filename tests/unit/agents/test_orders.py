@@ -16,6 +16,8 @@ from agents import orders, processes
 from reconciler.model import devices
 from reconciler.model.drift import Remedy
 
+_DECODE_ORDER = msgspec.msgpack.Decoder(Remedy).decode
+
 
 class Node:
     """Which processes are on which devices."""
@@ -140,7 +142,7 @@ def test_an_order_over_which_the_agent_died_is_not_begun_again(tmp_path: Path) -
 def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
     newer = msgspec.msgpack.encode(order(name="c", verb="polish"))
     made = orders.Orders(tmp_path, "boot-1", Node(), lambda: None)
-    made.take([msgspec.msgpack.decode(newer, type=Remedy)])
+    made.take([_DECODE_ORDER(newer)])
     made.work()
     (told,) = made.reports()
     assert "does not know how to polish" in told.message
