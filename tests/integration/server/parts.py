@@ -21,6 +21,7 @@ from reconciler.model import link, wire
 from tests.unit.store import samples
 
 PATIENCE_S = 20.0
+_DECODE_NEWS = msgspec.msgpack.Decoder(link.ToLoop).decode
 _DECODE_ANSWER = msgspec.msgpack.Decoder(wire.SyncResponse).decode
 
 
@@ -40,7 +41,6 @@ class Loop:
         self.answers: str | None = ""
         #: Whether questions how a node stands are confirmed as they come.
         self.confirms = True
-        self._decode = msgspec.msgpack.Decoder(link.ToLoop).decode
         self._wake, self._woken = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX)
         path.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ class Loop:
             source.close()
             return
         with self._changed:
-            heard = [self._decode(body) for body in buffer.feed(data)]
+            heard = [_DECODE_NEWS(body) for body in buffer.feed(data)]
             for message in heard:
                 if isinstance(message, link.OverrideAsked) and self.answers is not None:
                     self.send(link.OverrideAnswered(message.request.id, self.answers))
