@@ -173,9 +173,11 @@ def _with_spent(
     for one in work.ended:
         if not one.gpu_s:
             continue
-        above = ancestors(work.desired.structure, one.spec.queue)
+        structure, owner = work.desired.structure, one.spec.owner
+        groups = structure.access.groups_of(owner)
+        above = ancestors(structure, one.spec.queue)
         for quota in budgets:
-            if quota.user == one.spec.owner if quota.user else quota.queue in above:
+            if quota.holds_for(owner, groups, above):
                 spent = found.setdefault(quota.name, {})
                 spent[hour] = spent.get(hour, 0.0) + one.gpu_s
     for quota in budgets:

@@ -1,4 +1,4 @@
-"""Caps of users and queues beside what queues share: what they leave of what waits, and budgets.
+"""Caps of users, groups and queues beside what queues share: what they leave, and budgets.
 
 A ``Gate`` knows what is in use by everyone whom a ``Quota`` holds for. What waits comes to it in
 order of priority and arrival; it says how many elements may start, or which cap forbids it. What
@@ -83,15 +83,12 @@ class Accounts:
             return ()
         key = (spec.owner, spec.queue)
         if key not in self._of:
+            groups = self._structure.access.groups_of(spec.owner)
             above = learning.ancestors(self._structure, spec.queue)
             self._of[key] = tuple(
                 account
                 for account in self.all
-                if (
-                    account.quota.user == spec.owner
-                    if account.quota.user
-                    else account.quota.queue in above
-                )
+                if account.quota.holds_for(spec.owner, groups, above)
             )
         return self._of[key]
 
@@ -268,7 +265,9 @@ def _hours(gpu_s: float) -> str:
 
 
 def _whom(quota: desired.Quota) -> str:
-    return quota.user or f"queue {quota.queue}"
+    if quota.user:
+        return quota.user
+    return f"group {quota.group}" if quota.group else f"queue {quota.queue}"
 
 
 def spent_budgets(work: desk.Work) -> dict[str, str]:

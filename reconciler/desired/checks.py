@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from reconciler.desired import storage
 from reconciler.desired.faults import Fault
-from reconciler.model import desired, hostlists, quantities, resources
+from reconciler.model import access, desired, hostlists, quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -180,8 +180,11 @@ def names(
     queues: Mapping[str, desired.Queue],
     volumes: Mapping[str, desired.Volume],
     quotas: Mapping[str, desired.Quota],
+    people: access.Access,
 ) -> Iterator[tuple[str, str, Fault]]:
-    """Pools and queues that volumes and quotas name and that are not there; by kind and name."""
+    """Pools, queues and groups that volumes and quotas name and that are not there; by kind and
+    name."""
+    groups = {group for one in people.identities.values() for group in one.groups}
     for volume in volumes.values():
         for index, pool in enumerate(volume.pools):
             if pool not in pools:
@@ -190,6 +193,12 @@ def names(
         if quota.queue and quota.queue not in queues and quota.queue != "default":
             place = ("spec", "subject", "queue")
             yield "Quota", quota.name, _unknown("queue", quota.queue, place, queues)
+        if quota.group and quota.group not in groups:
+            yield (
+                "Quota",
+                quota.name,
+                _unknown("group", quota.group, ("spec", "subject", "group"), groups),
+            )
 
 
 def _unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable[str]) -> Fault:

@@ -61,10 +61,10 @@ def amounts(spec: fields.AmountsSpec, faults: Faults, field: str) -> desired.Amo
 def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired.Quota:
     """A quota."""
     subject, budget = spec.subject, spec.budget
-    if (subject.user is None) == (subject.queue is None):
+    if sum(one is not None for one in (subject.user, subject.group, subject.queue)) != 1:
         faults.add(
             "quota-subject",
-            "a quota holds for one user or one queue: name one of them",
+            "a quota holds for one user, one group or one queue: name one of them",
             "spec",
             "subject",
         )
@@ -84,6 +84,7 @@ def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired
     return desired.Quota(
         name=name,
         user=subject.user or "",
+        group=subject.group or "",
         queue=subject.queue or "",
         resources=amounts(spec.resources, faults, "resources"),
         running=spec.jobs.running,

@@ -355,7 +355,9 @@ def _check_together(made: Build) -> None:
         made.add(made.places[f"NodePool/{name}"], [fault])
     for name, fault in checks.topologies(made.pools):
         made.add(made.places[f"NodePool/{name}"], [fault])
-    for kind, name, fault in checks.names(made.pools, made.queues, made.volumes, made.quotas):
+    for kind, name, fault in checks.names(
+        made.pools, made.queues, made.volumes, made.quotas, made.access
+    ):
         made.add(made.places[f"{kind}/{name}"], [fault])
     for name, spec in made.reservation_specs.items():
         faults = Faults()

@@ -63,6 +63,11 @@ class Access(msgspec.Struct, frozen=True):
     identities: dict[str, Identity] = {}
     roles: tuple[Role, ...] = ()
 
+    def groups_of(self, who: str) -> tuple[str, ...]:
+        """The groups that somebody is in; none of who has no identity."""
+        known = self.identities.get(who)
+        return () if known is None else known.groups
+
     def merged(self, other: "Access") -> "Access":
         """Both; of an identity in both, everything that either says."""
         identities = dict(self.identities)

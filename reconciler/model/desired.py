@@ -5,7 +5,7 @@ A ``Desired`` is one immutable value: a newer revision is a newer value that sha
 older one every object that did not change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -478,10 +478,10 @@ def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """Caps for one user or queue.
+    """Caps for one user, group or queue.
 
     Attributes:
-        user, queue: whom it holds for, one of them.
+        user, group, queue: whom it holds for, one of them.
         resources: what may be in use at once.
         running, pending: jobs that hold something, and jobs that are considered; None: any number.
         budget_gpu_s: GPU-seconds within ``window_s``; None: no budget.
@@ -497,6 +497,13 @@ class Quota(msgspec.Struct, frozen=True):
     budget_gpu_s: float | None = None
     window_s: int = 30 * 86_400
     ends: bool = False
+    group: str = ""
+
+    def holds_for(self, owner: str, groups: Collection[str], queues: Collection[str]) -> bool:
+        """Whether a job counts: its owner, the groups of that, its queue with those above it."""
+        if self.user:
+            return self.user == owner
+        return self.group in groups if self.group else self.queue in queues
 
 
 class Reservation(msgspec.Struct, frozen=True):

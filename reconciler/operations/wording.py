@@ -117,6 +117,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Queue, "time_limit_max_s"): ("maxima.timeLimit", quantities.format_duration),
     (desired.Queue, "gpu_milli_max"): ("maxima.gpu", quantities.format_gpu),
     (desired.Quota, "user"): ("subject.user", None),
+    (desired.Quota, "group"): ("subject.group", None),
     (desired.Quota, "queue"): ("subject.queue", None),
     (desired.Quota, "running"): ("jobs.running", None),
     (desired.Quota, "pending"): ("jobs.pending", None),

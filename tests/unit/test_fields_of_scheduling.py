@@ -398,6 +398,26 @@ TABLE: dict[str, Case] = {
         ([1], [8]),
         (quota(resources={"cpu": 1}), pool(), queue("q"), queue("r"), job(queue="q", **EIGHT)),
     ),
+    "Quota.spec.subject.group": Case(
+        ("interns", "staff"),
+        counted("j"),
+        ([1], [8]),
+        (
+            base.document("Quota", "a", {"resources": {"cpu": 1}}),
+            pool(),
+            base.document(
+                "Access",
+                "people",
+                {
+                    "identities": [
+                        {"email": "ada@example.org", "groups": ["interns"]},
+                        {"email": "bob@example.org", "groups": ["staff"]},
+                    ]
+                },
+            ),
+            job(owner="ada@example.org", **EIGHT),
+        ),
+    ),
     "Quota.spec.resources.cpu": Case(
         (1, 3), counted("j"), ([1], [3]), (quota(), pool(), job(**EIGHT))
     ),

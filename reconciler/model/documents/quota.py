@@ -1,4 +1,4 @@
-"""``Quota``: caps for one user or queue, beside what queues share, and budgets over time."""
+"""``Quota``: caps for one user, group or queue, beside what queues share, and budgets over time."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -20,13 +20,16 @@ class SubjectSpec(Part, frozen=True):
     """Whom a quota holds for: one of them."""
 
     not_built: ClassVar[dict[str, str]] = {
-        "group": "groups of people are not built yet",
         "pool": "caps by pool are not built yet",
     }
 
     user: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
         doc("Owner of the jobs.", example="alice@example.org"),
+    ] = None
+    group: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1)] | None,
+        doc("Owners of the jobs together: whom `Access` has in this group.", example="interns"),
     ] = None
     queue: Annotated[
         Name | None, doc("Queue of the jobs; those below it count too.", example="students")
@@ -64,7 +67,7 @@ class BudgetSpec(Part, frozen=True):
 
 
 class QuotaSpec(Part, frozen=True):
-    """Caps for one user or queue."""
+    """Caps for one user, group or queue."""
 
     subject: Annotated[SubjectSpec, doc("Whom it holds for.", example={"queue": "students"})]
     resources: Annotated[
@@ -78,7 +81,7 @@ class QuotaSpec(Part, frozen=True):
 
 
 class Quota(Part, frozen=True, tag_field="kind", tag="Quota"):
-    """Caps for one user or queue."""
+    """Caps for one user, group or queue."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "students"})]

@@ -5,13 +5,15 @@ import msgspec
 from reconciler.core import held as holders
 from reconciler.core import quotas
 from reconciler.core import work as desk
-from reconciler.model import desired, records, resources
+from reconciler.model import access, desired, records, resources
 from tests.unit.core.world import World, job
 
 
-def accounts(cap: desired.Quota) -> quotas.Accounts:
+def accounts(cap: desired.Quota, people: access.Access | None = None) -> quotas.Accounts:
     queues = {"default": desired.Queue("default")}
     structure = desired.Structure(queues=queues, quotas={cap.name: cap})
+    if people is not None:
+        structure = msgspec.structs.replace(structure, access=people)
     work = desk.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
     return quotas.Accounts(work, holders.gather(work))
 
@@ -34,6 +36,25 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
     assert count == 0
     assert reason is not None
     assert "2 in use, 4 asked" in reason.message
+
+
+def test_those_of_a_group_share_one_cap() -> None:
+    cap = desired.Quota("q", group="interns", resources=desired.Amounts(cpu_milli=5000))
+    people = access.Access(
+        {
+            "ada@example.org": access.Identity("ada@example.org", ("staff", "interns")),
+            "bob@example.org": access.Identity("bob@example.org", ("interns",)),
+            "eve@example.org": access.Identity("eve@example.org", ("staff",)),
+        }
+    )
+    found = accounts(cap, people)
+    assert found.admit(job("first", owner="ada@example.org"), 1, cpus(4)) == (1, None)
+    count, reason = found.admit(job("second", owner="bob@example.org"), 1, cpus(2))
+    assert count == 0
+    assert reason is not None
+    assert "limits group interns to 5 CPUs: 4 in use, 2 asked" in reason.message
+    for free in ("eve@example.org", "somebody@example.org"):
+        assert found.admit(job(f"of-{free}", owner=free), 1, cpus(8)) == (1, None)
 
 
 def test_what_is_kept_does_not_pass_a_cap() -> None:
