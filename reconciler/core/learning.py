@@ -29,7 +29,12 @@ STEMS_MAX = 4096
 HOURS_MAX = 24 * 400
 HOUR_S = 3600
 
+#: Into how many slices a window of use is cut; what was offered stands beside the queues' names.
+SLICES = 48
+OFFERED = ""
+
 Usage = Mapping[str, float]
+Slices = Mapping[str, Mapping[int, float]]
 Arrivals = tuple[tuple[TaskKind, float], ...]
 
 
@@ -156,6 +161,39 @@ def faded_use(
         for name in sorted(names)
     }
     return used, before.offered * fade + offered_gpus * weight_s
+
+
+def use_in_window(
+    before: Recollection, offered_gpus: float, at: float, half_life_s: float, window_s: int
+) -> tuple[Usage, float, Slices]:
+    """As :func:`faded_use`, but what is older than ``window_s`` does not count at all.
+
+    Use is kept by slices of the window, and a slice leaves as a whole: up to a fiftieth of the
+    window later than it should. Also returns what is kept.
+    """
+    length_s = max(1, math.ceil(window_s / SLICES))
+    oldest = at - window_s
+    since = max(oldest, before.used_at or at)
+    held = {**before.held, OFFERED: offered_gpus}
+    kept: dict[str, dict[int, float]] = {}
+    for name in sorted(before.slices.keys() | held.keys()):
+        known = before.slices.get(name, {})
+        found = {begin: amount for begin, amount in known.items() if begin + length_s > oldest}
+        begin = math.floor(since / length_s) * length_s
+        while held.get(name) and begin < at:
+            covered_s = min(at, begin + length_s) - max(since, begin)
+            found[begin] = found.get(begin, 0.0) + held[name] * covered_s
+            begin += length_s
+        if found:
+            kept[name] = found
+    used = {
+        name: sum(
+            amount * 0.5 ** (max(0.0, at - begin - length_s / 2) / half_life_s)
+            for begin, amount in slices.items()
+        )
+        for name, slices in kept.items()
+    }
+    return used, used.pop(OFFERED, 0.0), kept
 
 
 # --- budgets --------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ def _remembered(
         kept=learning.rooms_of(decided.kept, situation.node_names),
         used=situation.used,
         offered=situation.offered,
+        slices=situation.slices,
         used_at=situation.at if counts else 0.0,
         held={one.name: one.allocated[2] / columns.WHOLE for one in usage} if counts else {},
     )

@@ -27,6 +27,7 @@ class Situation:
     Attributes:
         at: the moment by which what time changes steadily was reckoned.
         used, offered: faded use by queue and what there was to give, up to ``at``.
+        slices: the same before it fades, as ``Recollection`` has it.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
         pressed: claims with a deadline. waiting: the lines with the groups that they are of.
         running_jobs, pending_jobs: by queue.
@@ -44,6 +45,7 @@ class Situation:
     waiting: pending.Lines = pending.NOTHING
     used: Mapping[str, float] = field(default_factory=dict)
     offered: float = 0.0
+    slices: learning.Slices = field(default_factory=dict)
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -71,7 +73,7 @@ def build(work: desk.Work, at: float) -> Situation:
         expected_s=learning.expected_s(work),
     )
     holdings = maker.all(held)
-    used, offered = _use(work, nodes, at)
+    used, offered, slices = _use(work, nodes, at)
     shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
     recollection = work.observed.recollection
     mix = learning.mix(recollection, shapes, nodes)
@@ -105,6 +107,7 @@ def build(work: desk.Work, at: float) -> Situation:
         waiting=waiting.made,
         used=used,
         offered=offered,
+        slices=slices,
     )
 
 
@@ -149,14 +152,22 @@ def _presence(
     return found
 
 
-def _use(work: desk.Work, nodes: tables.Nodes, at: float) -> tuple[Mapping[str, float], float]:
+def _use(
+    work: desk.Work, nodes: tables.Nodes, at: float
+) -> tuple[learning.Usage, float, learning.Slices]:
     """Faded use of each queue with those below it, where it counts at all."""
     settings = work.desired.structure.settings.scheduling
     if not settings.usage_strength:
-        return {}, 0.0
-    queues = work.desired.structure.queues
-    offered = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / columns.WHOLE
-    used, offered_s = learning.faded_use(
-        work.observed.recollection, offered, at, settings.usage_half_life_s
-    )
-    return {name: amount for name, amount in used.items() if name in queues}, offered_s
+        return {}, 0.0, {}
+    known = {*work.desired.structure.queues, learning.OFFERED}
+    gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / columns.WHOLE
+    before, half_life_s = work.observed.recollection, settings.usage_half_life_s
+    slices: learning.Slices = {}
+    if settings.usage_window_s is None:
+        used, offered = learning.faded_use(before, gpus, at, half_life_s)
+    else:
+        used, offered, slices = learning.use_in_window(
+            before, gpus, at, half_life_s, settings.usage_window_s
+        )
+    of_known = {name: amount for name, amount in used.items() if name in known}
+    return of_known, offered, {name: one for name, one in slices.items() if name in known}

@@ -226,12 +226,22 @@ def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduli
             "use that is forgotten at once does not count: say strength: 0 instead",
             *(*place, "fairness", "halfLife"),
         )
+    window_s = None
+    if spec.fairness.window is not None:
+        window_s = faults.duration(spec.fairness.window, *place, "fairness", "window")
+        if window_s == 0:
+            faults.add(
+                "out-of-range",
+                "use that never counts is asked for by strength: 0",
+                *(*place, "fairness", "window"),
+            )
     return desired.Scheduling(
         backfill=spec.backfill,
         depth=spec.depth,
         consolidation=spec.consolidation,
         usage_half_life_s=half_life_s,
         usage_strength=float(spec.fairness.strength),
+        usage_window_s=window_s,
         placement=spec.placement,
         order=spec.order,
         learned_quantile=None

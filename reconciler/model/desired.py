@@ -578,6 +578,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     """``Cluster.spec.scheduling`` as normalised.
 
     ``depth`` None: as ``backfill`` has it. ``learned_quantile`` None: limits alone.
+    ``usage_window_s`` None: use counts for as long as something is left of it.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -591,6 +592,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     overdue_after: float = 2.0
     min_runtime_s: int = 0
     stale_gang_s: int = 60
+    usage_window_s: int | None = None
 
 
 class SyncWindow(msgspec.Struct, frozen=True):

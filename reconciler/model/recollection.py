@@ -53,6 +53,8 @@ class Recollection(msgspec.Struct, frozen=True):
         arrivals: kinds of GPU tasks with the number that arrived, faded by later arrivals.
         used: queue to GPU-seconds of itself and all below it, faded by time up to ``used_at``.
         offered: GPU-seconds that the cluster could have given, faded the same way.
+        slices: the same two before they fade, by the time at which a slice of the window began,
+            where there is a window; what was offered under the name of no queue.
         held: queue to GPUs of itself and all below it since then.
         run_times: owner and stem of a job's name to the last run times in seconds.
         spent: quota to GPU-seconds settled in it by the hour in which the work ended.
@@ -71,6 +73,7 @@ class Recollection(msgspec.Struct, frozen=True):
     spent: Mapping[str, Mapping[int, float]] = {}
     short_since: Mapping[str, float] = {}
     growing: Growing = Growing()
+    slices: Mapping[str, Mapping[int, float]] = {}
 
 
 NOTHING = Recollection()

@@ -130,6 +130,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Reservation, "schedule"): ("schedule", _schedule),
     (desired.Reservation, "duration_s"): ("duration", quantities.format_duration),
     (desired.Scheduling, "usage_half_life_s"): ("fairness.halfLife", quantities.format_duration),
+    (desired.Scheduling, "usage_window_s"): ("fairness.window", quantities.format_duration),
     (desired.Scheduling, "usage_strength"): ("fairness.strength", None),
     (desired.Scheduling, "learned_quantile"): ("learnedRunTimes.quantile", None),
     (desired.Scheduling, "overdue_after"): ("overdueAfter", None),

@@ -186,6 +186,9 @@ def _normalised(spec: documents.SchedulingSpec) -> dict[str, dict[str, Any]]:
         "fairness": {
             "usage_half_life_s": duration(spec.fairness.half_life),
             "usage_strength": float(spec.fairness.strength),
+            "usage_window_s": None
+            if spec.fairness.window is None
+            else duration(spec.fairness.window),
         },
         "placement": {"placement": spec.placement},
         "order": {"order": spec.order},

@@ -246,6 +246,9 @@ TABLE: dict[str, Case] = {
     "Cluster.spec.scheduling.fairness.halfLife": Case(
         ("1s", "30d"), after_use, ([2, 2], [0, 4]), (cluster(fairness={"strength": 1}), *HEAVY)
     ),
+    "Cluster.spec.scheduling.fairness.window": Case(
+        ("30s", "30d"), after_use, ([2, 2], [0, 4]), (cluster(fairness={"strength": 1}), *HEAVY)
+    ),
     "Cluster.spec.scheduling.placement": Case(
         ("pack", "spread"),
         number_of_nodes("j"),

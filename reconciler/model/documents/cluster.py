@@ -1,6 +1,6 @@
 """``Cluster``: what holds for the whole repository. There is one at the most."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,14 +12,19 @@ from reconciler.model.documents.job import Placement
 class FairnessSpec(Part, frozen=True):
     """How much who used less lately gets more."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "window": "use fades by `halfLife`; a window with a hard end is not built yet",
-    }
-
     half_life: Annotated[
         Duration,
         doc("After how long use counts half.", example="7d", unit="duration"),
     ] = "7d"
+    window: Annotated[
+        Duration | None,
+        doc(
+            "How long use counts at all, to about a fiftieth of it; left out: what `halfLife` "
+            "leaves of it always counts.",
+            example="30d",
+            unit="duration",
+        ),
+    ] = None
     strength: Annotated[
         Weight,
         doc(

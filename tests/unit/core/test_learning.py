@@ -69,6 +69,32 @@ def test_what_is_held_all_the_time_is_its_whole_share() -> None:
     assert recollection.used["q"] / recollection.offered == pytest.approx(0.25)
 
 
+def test_use_before_the_window_does_not_count() -> None:
+    """Two GPUs of eight for an hour, then nothing: gone after the window, to a slice of it."""
+    before = Recollection(used_at=36_000.0, held={"q": 2.0})
+    used, offered, slices = learning.use_in_window(before, 8.0, 39_600.0, 1e12, 7200)
+    assert used == {"q": pytest.approx(7200.0)}
+    assert offered == pytest.approx(28_800.0)
+    for at, left in ((43_200.0, 7200.0), (45_000.0, 3600.0), (46_800.0 + 150, 0.0)):
+        later = Recollection(used_at=39_600.0, slices=slices)
+        used, offered, _ = learning.use_in_window(later, 8.0, at, 1e12, 7200)
+        assert used.get("q", 0.0) == pytest.approx(left, abs=300)
+        assert offered == pytest.approx(8 * min(at - 36_000, 7200), abs=8 * 150)
+
+
+def test_slices_of_a_window_are_few_and_fade() -> None:
+    recollection = Recollection(used_at=1.0, held={"q": 2.0})
+    for hour in range(1, 400):
+        at = 1.0 + hour * 3600
+        used, offered, slices = learning.use_in_window(recollection, 8.0, at, 7200, 172_800)
+        recollection = Recollection(
+            used=used, offered=offered, used_at=at, held={"q": 2.0}, slices=slices
+        )
+    assert used["q"] / offered == pytest.approx(0.25)
+    assert used["q"] == pytest.approx(2.0 * 7200 / math.log(2), rel=0.05)
+    assert all(len(one) <= learning.SLICES + 2 for one in slices.values())
+
+
 def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
     world = World(nodes=1, cpu=4, gpu=2)
