@@ -195,6 +195,14 @@ def with_nodes(
         names.update(hosts)
     if not spec.pools and spec.hosts is None:
         faults.add("missing-field", "name the nodes: hosts or pools", "spec", "hosts")
+    kept = amounts(spec.amounts, faults, "amounts")
+    if spec.maintenance and kept != desired.Amounts():
+        faults.add(
+            "reservation-amounts",
+            "maintenance is of certain nodes: name them alone, by hosts or pools",
+            "spec",
+            "amounts",
+        )
     for index, one in enumerate(spec.queues):
         if one not in queues and one != "default":
             faults.add(
@@ -213,6 +221,7 @@ def with_nodes(
         made.users,
         made.queues,
         made.maintenance,
+        kept,
     )
 
 

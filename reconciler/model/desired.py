@@ -512,6 +512,7 @@ class Reservation(msgspec.Struct, frozen=True):
     ``starts_at`` and ``ends_at`` for one time; ``schedule`` (five cron fields as sorted numbers:
     minutes, hours, days of the month, months, days of the week from 0 = Sunday; None: any) and
     ``duration_s`` for many. Who may use it: ``users``, ``queues``, or anyone who names it.
+    ``amounts`` of the nodes are kept, whatever of them has it; without any all of them are.
     """
 
     name: str
@@ -523,6 +524,7 @@ class Reservation(msgspec.Struct, frozen=True):
     users: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     maintenance: bool = False
+    amounts: Amounts = Amounts()
 
 
 class Volume(msgspec.Struct, frozen=True):

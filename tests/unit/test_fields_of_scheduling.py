@@ -491,6 +491,15 @@ TABLE: dict[str, Case] = {
         ([0], [4]),
         (reservation(hosts="p-0"), *RESERVED, empty_pool("q")),
     ),
+    "Reservation.spec.amounts.cpu": Case(
+        (3, 5), counted("j"), ([4], [0]), (reservation(), *RESERVED)
+    ),
+    "Reservation.spec.amounts.memory": Case(
+        ("1Gi", "1Ti"), counted("j"), ([4], [0]), (reservation(), *RESERVED)
+    ),
+    "Reservation.spec.amounts.gpu": Case(
+        (0, 1), counted("j"), ([8], [4]), (reservation(), *RESERVED)
+    ),
     "Reservation.spec.start": Case(
         ("1970-01-12T00:00:00Z", "1970-01-12T20:00:00Z"),
         counted("j"),

@@ -1,25 +1,29 @@
 """``Reservation``: nodes kept for some jobs, or for nobody, in a window of time."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Duration, Metadata, Name, Part, doc
+from reconciler.model.documents.fields import AmountsSpec, Duration, Metadata, Name, Part, doc
 from reconciler.model.documents.job import Timestamp
 
 
 class ReservationSpec(Part, frozen=True):
     """Which nodes, when, and for whom."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "amounts": "reservations of amounts are not built yet; name nodes",
-    }
-
     hosts: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
         doc("The nodes, as a host list.", example="gpu[001-004]"),
     ] = None
     pools: Annotated[list[Name], doc("All nodes of these pools.", example=["h200"])] = []
+    amounts: Annotated[
+        AmountsSpec,
+        doc(
+            "How much of them is kept: as many whole nodes as have all of it together; left out: "
+            "all of them.",
+            example={"gpu": 16},
+        ),
+    ] = AmountsSpec()
     start: Annotated[
         Timestamp | None,
         doc("When it begins (RFC 3339).", example="2027-01-31T06:00:00Z"),

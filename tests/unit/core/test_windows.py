@@ -2,13 +2,19 @@
 
 import datetime as dt
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import occurrences
+from reconciler.core import columns as tables
+from reconciler.core import held as holders
+from reconciler.core import occurrences, windows
+from reconciler.core import work as desk
 from reconciler.desired import cron
-from reconciler.model import desired
+from reconciler.model import desired, records
+from tests.unit.core.world import World
 
 NOON = 1_700_000_040.0
 
@@ -91,3 +97,54 @@ def test_fields(text: str, expected: tuple[tuple[int, ...] | None, ...]) -> None
 def test_what_is_no_schedule(text: str) -> None:
     with pytest.raises(cron.CronError):
         cron.parse(text)
+
+
+def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:
+    """The nodes of the first window of each."""
+    structure = msgspec.structs.replace(
+        world.structure, reservations={one.name: one for one in reservations}
+    )
+    observed = records.Observed(nodes=dict(world.memory.nodes))
+    work = desk.Work(desired.Desired(structure=structure), observed, world.now)
+    nodes = tables.nodes(work, (), holders.gather(work))
+    found = windows.all_of(structure, nodes, world.now)
+    return {one.name: [nodes.names[row] for row in np.flatnonzero(one.nodes)] for one in found}
+
+
+def test_amounts_take_as_many_nodes_as_have_them() -> None:
+    world = World(nodes=4, cpu=4, gpu=2)
+    world.settle()
+    all_nodes = world.pool.nodes
+    now = world.now
+
+    def some(name: str, begins: float = 0.0, **amounts: int) -> desired.Reservation:
+        of = desired.Amounts(**amounts)
+        return desired.Reservation(name, all_nodes, now + begins, now + begins + 60, amounts=of)
+
+    first, second, third, fourth = all_nodes
+    assert kept(world, some("a", gpu_milli=3000)) == {"a": [first, second]}
+    assert kept(world, some("a", gpu_milli=2000, cpu_milli=12_000)) == {"a": [first, second, third]}
+    assert kept(world, some("a", gpu_milli=99_000)) == {"a": list(all_nodes)}
+    fixed = desired.Reservation("z", (first, third), now, now + 60)
+    assert kept(world, some("a", gpu_milli=2000), fixed) == {"a": [second], "z": [first, third]}
+    assert kept(world, some("a", gpu_milli=2000), some("b", gpu_milli=4000)) == {
+        "a": [first], "b": [second, third],
+    }  # fmt: skip
+    assert kept(world, some("a", gpu_milli=2000), some("b", 60.0, gpu_milli=2000)) == {
+        "a": [first], "b": [first],
+    }  # fmt: skip
+    assert fourth not in kept(world, some("a", cpu_milli=9000))["a"]
+
+
+def test_a_node_that_takes_no_work_is_stood_in_for() -> None:
+    world = World(nodes=3, cpu=4)
+    world.settle()
+    names = world.pool.nodes
+    one = desired.Reservation(
+        "a", names, world.now, world.now + 60, amounts=desired.Amounts(cpu_milli=8000)
+    )
+    assert kept(world, one) == {"a": [names[0], names[1]]}
+    drained = msgspec.structs.replace(world.pool, drains={names[0]: desired.Drain("broken fan")})
+    world.change_structure(pools={"pool": drained})
+    world.settle()
+    assert kept(world, one) == {"a": [names[1], names[2]]}
