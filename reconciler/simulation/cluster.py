@@ -147,7 +147,7 @@ class Cluster:
         self.nodes: dict[str, machines.VirtualNode] = {}
         self._agenda: Agenda[Callable[[], None]] = Agenda()
         self._due = True
-        self._not_before = -math.inf
+        self._not_before = self._still_until = -math.inf
         self._speaking: dict[str, None] = {}
         self._waiting_acknowledgements: dict[str, list[str]] = {}
         self._asked_at: dict[str, float] = {}
@@ -237,7 +237,7 @@ class Cluster:
 
     def _next_cycle_at(self) -> float | None:
         at = self.now if self._due else self.wake_at
-        return None if at is None else max(at, self._not_before)
+        return None if at is None else max(at, self._not_before, self._still_until)
 
     def run(self, until: float = math.inf, *, inclusive: bool = True) -> None:
         """Let everything happen up to ``until``, which is then the present (if finite).
@@ -331,7 +331,11 @@ class Cluster:
 
     def pause(self, seconds: float) -> None:
         """The controller stands still; what reaches it meanwhile waits."""
-        self._not_before = max(self._not_before, self.now + seconds)
+        self._still_until = max(self._still_until, self.now + seconds)
+
+    def hurry(self) -> None:
+        """What has come is decided at once, however short ago the last cycle was."""
+        self._not_before = self.now
 
     def change_leader(self) -> None:
         """Another controller goes on from what is stored; reports under way to the old are lost."""

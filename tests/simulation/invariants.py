@@ -52,7 +52,7 @@ class View(msgspec.Struct, frozen=True):
     """Everything that a checker may look at, after one cycle.
 
     Attributes:
-        structure, jobs: as git has them and the cycle saw them.
+        structure, jobs: as git has them and the cycle saw them; ``generation`` numbers both.
         job_records, attempts, nodes, why: as the cycle left them; ``why`` are the reasons by key.
         hardware: what each virtual node really has.
         running: tasks on all virtual nodes.
@@ -62,6 +62,7 @@ class View(msgspec.Struct, frozen=True):
 
     now: float
     structure: desired.Structure
+    generation: int = 0
     jobs: Mapping[str, desired.Job] = {}
     job_records: Mapping[str, records.JobRecord] = {}
     attempts: Mapping[str, records.AttemptRecord] = {}
@@ -71,6 +72,24 @@ class View(msgspec.Struct, frozen=True):
     running: tuple[Running, ...] = ()
     started: frozenset[str] = frozenset()
     ended: tuple[records.JobRecord, ...] = ()
+
+    def is_as(self, before: "View") -> bool:
+        """Whether nothing but the time is other than it was, of nodes nothing but their words.
+
+        Only checkers that go by ``now`` can then find what they did not find before.
+        """
+        return (
+            self.structure is before.structure
+            and self.generation == before.generation
+            and not self.started
+            and not self.ended
+            and {name: (one.state, one.pool) for name, one in self.nodes.items()}
+            == {name: (one.state, one.pool) for name, one in before.nodes.items()}
+            and self.running == before.running
+            and self.attempts == before.attempts
+            and self.job_records == before.job_records
+            and self.why == before.why
+        )
 
     def live(self) -> Iterator[records.AttemptRecord]:
         """Attempts that hold something as far as records say."""
@@ -353,6 +372,8 @@ def _may_be_taken(
 
 def limits(view: View) -> list[str]:
     """Queues' limits, firm work in guarantees, and quotas: whatever started stays within."""
+    if not view.started:
+        return []
     queues = view.structure.queues
     usage, firm = _usage(view), _usage(view, firm=True)
     found: dict[str, None] = {}
@@ -483,11 +504,13 @@ def once(view: View) -> list[str]:
 
 def same(first: outcome.Outcome, second: outcome.Outcome) -> list[str]:
     """Where two outcomes of one input differ."""
+    encode = msgspec.msgpack.encode
+    if encode(first) == encode(second):
+        return []
     return [
         f"the same input decides otherwise about {field.name}"
         for field in msgspec.structs.fields(outcome.Outcome)
-        if msgspec.msgpack.encode(getattr(first, field.name))
-        != msgspec.msgpack.encode(getattr(second, field.name))
+        if encode(getattr(first, field.name)) != encode(getattr(second, field.name))
     ]
 
 

@@ -24,7 +24,7 @@ def broken(plan: stories.Plan) -> telling.BrokenError | None:
 def shrink(plan: stories.Plan, checker: str, tellings_max: int = TELLINGS_MAX) -> stories.Plan:
     """A story with fewer steps that breaks the same invariant."""
     left = tellings_max
-    for quiet in ("lose", "duplicate", "delay"):
+    for quiet in ("lose", "duplicate", "delay", "pace_s"):
         plan, left = _try(msgspec.structs.replace(plan, **{quiet: 0.0}), plan, checker, left)
     size = max(1, len(plan.steps) // 2)
     while left > 0:
@@ -57,6 +57,7 @@ def text(plan: stories.Plan) -> str:
     lines = [
         f"seed {plan.seed}: {len(plan.steps)} steps",
         f"messages: {plan.lose:g} lost, {plan.duplicate:g} doubled, {plan.delay:g} delayed",
+        f"{plan.pace_s:g} s from cycle to cycle at the least",
         f"{scheduling}",
         *(
             f"{pool.name}: {pool.nodes} {pool.node_resources}"

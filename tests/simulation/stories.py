@@ -28,6 +28,8 @@ RUNS_S_MAX = 90.0
 DELAY_S_MAX = 20.0
 #: How long the controller's machine stands still.
 PAUSE_S = 60.0
+#: The longest from one cycle to the next where there is input: leases have to be renewed meanwhile.
+PACE_S_MAX = 5.0
 OWNERS = ("alice@example.org", "bob@example.org")
 
 What = Literal[
@@ -88,7 +90,11 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A whole story."""
+    """A whole story.
+
+    ``lose``, ``duplicate``, ``delay``: of messages. ``pace_s``: from one cycle to the next at the
+    least, as of a controller that is slower than its input; what comes in between comes together.
+    """
 
     seed: int
     structure: desired.Structure
@@ -96,6 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
     lose: float
     duplicate: float
     delay: float
+    pace_s: float = 0.0
 
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes."""
@@ -143,6 +150,7 @@ def draw(seed: int) -> Plan:
         lose=0.0 if calm else chance.choice([0.0, 0.03, 0.1]),
         duplicate=0.0 if calm else chance.choice([0.0, 0.1]),
         delay=0.0 if calm else chance.choice([0.0, 0.1, 0.3]),
+        pace_s=random.Random(f"{seed} pace").choice([0.0, 2.0, PACE_S_MAX, PACE_S_MAX]),
     )
 
 

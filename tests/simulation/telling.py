@@ -25,12 +25,14 @@ from tests.simulation import invariants, stories
 
 #: Each so-many-th cycle is decided again from bytes.
 REPLAYED_EVERY = 9
-#: In each so-many-th cycle all reasons are tried out, which takes longer than the cycle.
+#: After each so-many-th cycle that left anything else than the one before all reasons are tried
+#: out, which takes longer than the cycle.
 TRIED_EVERY = 5
 HEARTBEAT_S = 10.0
 START_S = 0.5
-#: What messages, heartbeats that are lost, and starts may take on top of leases and graces.
-SLACK_S = 12 * HEARTBEAT_S + 4 * stories.DELAY_S_MAX
+#: What messages, heartbeats that are lost, cycles that are late, and starts may take on top of
+#: leases and graces.
+SLACK_S = 12 * HEARTBEAT_S + 4 * (stories.DELAY_S_MAX + stories.PACE_S_MAX)
 #: Looks at the cluster while it comes to rest, and how many of them in a row have to be alike:
 #: together they are longer than any task that ends and than any wait before another try.
 LOOK_S = 60.0
@@ -38,6 +40,7 @@ LOOKS_MAX = 90
 QUIET_LOOKS = 4
 #: Cycles of one story; with more of them it finds no rest in time.
 CYCLES_MAX = 20_000
+_INPUTS = msgspec.msgpack.Decoder(tuple[desired.Desired, records.Observed])
 
 
 class BrokenError(Exception):
@@ -104,13 +107,17 @@ class Teller:
         self.jobs = invariants.Jobs()
         self.partly = invariants.PartlyRunning(stories.SILENCE_S, SLACK_S)
         self.wanted = desired.Desired()
+        self.seen: invariants.View | None = None
+        self.changed = 0
         self.started_now: frozenset[str] = frozenset()
         self.ended_now: tuple[records.JobRecord, ...] = ()
         self.cluster = clusters.Cluster(
             plan.structure,
             now=stories.BEGIN,
             fates=self._fate,
-            timing=clusters.Timing(start_s=START_S, heartbeat_s=HEARTBEAT_S),
+            timing=clusters.Timing(
+                start_s=START_S, heartbeat_s=HEARTBEAT_S, cycle_every_s=plan.pace_s
+            ),
             weather=self.weather,
             watcher=self,
             decide=self._decide,
@@ -193,6 +200,21 @@ class Teller:
     def _do(self, step: stories.Step) -> None:
         self.told.steps += 1
         cluster = self.cluster
+        if step.what in ("submit", "cancel", "change", "structure"):
+            self._commit(step)
+            cluster.hurry()  # else checkers would see only what several of them have led to
+        elif step.what == "pause":
+            cluster.pause(stories.PAUSE_S)
+        elif step.what == "repair":
+            cluster.suffer(faults.Fault(cluster.now, "boot", step.subject))
+            cluster.suffer(faults.Fault(cluster.now, "connect", step.subject))
+        elif step.what in ("crash-before-commit", "crash-after-commit"):
+            self.armed.append(step.what)
+        elif step.fault is not None:
+            self._suffer(step.fault)
+
+    def _commit(self, step: stories.Step) -> None:
+        cluster = self.cluster
         if step.what == "submit" and step.job is not None:
             cluster.commit([step.job])
         elif step.what == "cancel":
@@ -206,15 +228,6 @@ class Teller:
                 for kind in ("power-off", "cut"):
                     cluster.suffer(faults.Fault(cluster.now, kind, self.changes.gone))
             cluster.change_structure(stories.structure_with(self.plan.structure, self.changes))
-        elif step.what == "pause":
-            cluster.pause(stories.PAUSE_S)
-        elif step.what == "repair":
-            cluster.suffer(faults.Fault(cluster.now, "boot", step.subject))
-            cluster.suffer(faults.Fault(cluster.now, "connect", step.subject))
-        elif step.what in ("crash-before-commit", "crash-after-commit"):
-            self.armed.append(step.what)
-        elif step.fault is not None:
-            self._suffer(step.fault)
 
     def _suffer(self, fault: faults.Fault) -> None:
         if fault.node and fault.node == self.changes.gone:
@@ -269,8 +282,7 @@ class Teller:
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
         result = reconcile.reconcile(wanted, observed, now, recall=recall)
         if again:
-            kinds = tuple[desired.Desired, records.Observed]
-            wanted_again, observed_again = msgspec.msgpack.decode(packed, type=kinds)
+            wanted_again, observed_again = _INPUTS.decode(packed)
             second = reconcile.reconcile(wanted_again, observed_again, now)
             self.told.replays += 1
             self._hold("same", invariants.same(result, second))
@@ -292,21 +304,28 @@ class Teller:
         self.started_now = frozenset(starts)
         self.ended_now = tuple(record for record in result.jobs if record.finished)
         view = self._view()
-        for checker in (
-            invariants.capacity,
-            invariants.whole_gangs,
-            self.partly.check,
-            invariants.limits,
-            self.jobs.check,
-            invariants.once,
-            invariants.true_reasons,
-        ):
-            self._hold(getattr(checker, "__qualname__", ""), checker(view))
-        if self.told.cycles % TRIED_EVERY == 0:
-            self._try_out(view)
+        self._look(view)
         if "crash-after-commit" in self.armed:
             self.armed.remove("crash-after-commit")
             raise CrashError
+
+    def _look(self, view: invariants.View) -> None:
+        """Every checker that could find anything which it did not look at after the last cycle."""
+        before, self.seen = self.seen, view
+        checkers = [self.partly.check, invariants.true_reasons]
+        if before is None or not view.is_as(before):
+            self.changed += 1
+            checkers += [
+                invariants.capacity,
+                invariants.whole_gangs,
+                invariants.limits,
+                self.jobs.check,
+                invariants.once,
+            ]
+            if self.changed % TRIED_EVERY == 0:
+                self._try_out(view)
+        for checker in checkers:
+            self._hold(getattr(checker, "__qualname__", ""), checker(view))
 
     def _try_out(self, view: invariants.View) -> None:
         """No reason is false as far as trying it out tells."""
@@ -349,6 +368,7 @@ class Teller:
         return invariants.View(
             now=now,
             structure=self.wanted.structure,
+            generation=self.wanted.generation,
             jobs=self.wanted.jobs,
             job_records=dict(memory.jobs),
             attempts=dict(memory.attempts),

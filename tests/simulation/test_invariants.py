@@ -304,6 +304,28 @@ def test_where_all_is_well_nothing_is_found(checker: Callable[[View], list[str]]
     assert checker(view(specs, attempts)) == []
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"structure": msgspec.structs.replace(STRUCTURE)},
+        {"generation": 2},
+        {"job_records": {}},
+        {"attempts": {}},
+        {"nodes": {"n0": records.NodeRecord("n0", NodeState.UNKNOWN, "pool")}},
+        {"why": {"key": (reasons.Reason(reasons.ReasonCode.BEHIND, "others"),)}},
+        {"running": (Running("n0", attempt(ONE), told=True),)},
+        {"started": frozenset({"one"})},
+        {"ended": (record(ONE, JobState.SUCCEEDED),)},
+        {},
+    ],
+)
+def test_what_checkers_look_at_again(changes: dict[str, object]) -> None:
+    """Whatever changes is looked at; what each cycle has of its own, always."""
+    plain = view((ONE,), (attempt(ONE),), started=False)
+    later = msgspec.structs.replace(plain, now=NOW + 1, **changes)
+    assert later.is_as(plain) is (not changes)
+
+
 def test_checkers_import_the_model_alone() -> None:
     tree = ast.parse(Path(invariants.__file__).read_text(encoding="utf-8"))
     named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

@@ -295,3 +295,24 @@ def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> 
     assert planned.next_at() == 1.0
     assert planned.take(2.0) == ["a", "b", "c"]
     assert planned.next_at() is None
+
+
+def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() -> None:
+    cluster = clusters.Cluster(
+        structure(), now=BEGIN, timing=clusters.Timing(cycle_every_s=60, heartbeat_s=10)
+    )
+    cluster.run(BEGIN + 20)
+    cycles = cluster.cycles
+    cluster.commit([job("waits")])
+    cluster.run(BEGIN + 21)
+    assert cluster.cycles == cycles, "the last cycle was not long ago"
+    cluster.hurry()
+    cluster.run(BEGIN + 22)
+    assert cluster.cycles == cycles + 1
+    cluster.pause(30)
+    cluster.commit([job("later")])
+    cluster.hurry()
+    cluster.run(BEGIN + 51)
+    assert "later" not in cluster.memory.jobs
+    cluster.run(BEGIN + 53)
+    assert "later" in cluster.memory.jobs
