@@ -194,6 +194,8 @@ class Checker(moment.Moment):
             waiting = sum(code == _PENDING for code in other.elements)
             for resource in range(3):
                 used[resource] += waiting * moment.whole(other.spec)[resource]
+        for resource, more in enumerate(self._let_through(holders)):
+            used[resource] += more
         if quota.running is not None and len(jobs_ahead - {record.name}) >= quota.running:
             return True
         considered = began | {one.name for one in ahead}
@@ -204,6 +206,24 @@ class Checker(moment.Moment):
             bound is not None and asked and taken + asked > bound
             for bound, asked, taken in zip(bounds, whole, used, strict=True)
         )
+
+    def _let_through(self, holders: list[records.AttemptRecord]) -> list[int]:
+        """What elements that start in this very cycle counted with for caps, and did not get.
+
+        A cap lets all tasks of an element through before it is known for how many there is room.
+        """
+        older = {(a.job, a.element) for a in holders if a.assigned_at < self.seen.now}
+        rest = [0, 0, 0]
+        begun = set()
+        for attempt in holders:
+            key, spec = (attempt.job, attempt.element), self.spec_of(attempt)
+            if key in older or spec is None:
+                continue
+            whole = moment.whole(spec) if key not in begun else (0, 0, 0)
+            begun.add(key)
+            for resource, has in enumerate(attempt.resources.as_vector()):
+                rest[resource] += whole[resource] - has
+        return rest
 
     def _counts_for(self, quota: desired.Quota, attempt: records.AttemptRecord) -> bool:
         spec = self.spec_of(attempt)

@@ -219,3 +219,24 @@ def test_checkers_import_the_model_alone() -> None:
         named = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
         ours = {name for name in named if name.partition(".")[0] in ("reconciler", "bench")}
         assert all(name.startswith("reconciler.model") for name in ours - allowed), ours
+
+
+@pytest.mark.parametrize(("assigned_at", "verdict"), [(NOW, "true"), (NOW - 5, "false")])
+def test_a_cap_lets_all_tasks_of_an_element_through(assigned_at: float, verdict: str) -> None:
+    """One of two tasks got room in this cycle: what the other had counted with is given back."""
+    plain = job("hog", gpu=1, count=2, owner="ann")
+    group = msgspec.structs.replace(plain.groups[0], minimum=1)
+    elastic = msgspec.structs.replace(plain, groups=(group,))
+    one = job("one", gpu=1, owner="ann")
+    began = msgspec.structs.replace(running(elastic), assigned_at=assigned_at)
+    found = judged(
+        one,
+        "OverLimit",
+        "Quota ann limits ann to 2 GPUs: 2 GPUs in use, 1 GPU asked",
+        attempts=(began,),
+        job_records={
+            "hog": record(elastic, JobState.STARTING),
+            "one": record(one, JobState.PENDING, "key"),
+        },
+    )
+    assert found.verdict == verdict, found.because
