@@ -63,10 +63,10 @@ class Classes:
                 codes = np.unique(codes, return_inverse=True)[1]
                 width = nodes_count
             codes, width = codes * count + ranks, width * count
+        first = np.zeros(min(1, nodes_count), dtype=np.intp)
         if width > 1:
-            codes = np.unique(codes, return_inverse=True)[1]
+            _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
         self.outlook: tuple[Sequence[snapshots.MixEntry], list[int], Outlook] | None = None
-        _, first = np.unique(codes, return_index=True)
         self.of: list[int] = codes.tolist()
         self.column = codes
         self.first = first

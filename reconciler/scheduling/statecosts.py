@@ -86,13 +86,13 @@ class StateCosts:
     ) -> tuple[list[int], fragmentation.Outlook]:
         """What the mix makes of each class, and the outlook of that."""
         nodes, first = self.situation.nodes, self.classes.first
-        eligible = np.array([entry.eligible[first] for entry in mix], dtype=np.int64)
-        eligible = eligible.reshape(len(mix), len(first)).T
-        facts = np.column_stack([nodes.device_memory[first], nodes.shareable[first], eligible])
-        kinds, of = np.unique(facts, axis=0, return_inverse=True)
-        return of.reshape(-1).tolist(), fragmentation.outlook(
-            mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0
-        )
+        columns = [nodes.device_memory[first], nodes.shareable[first]]
+        columns += [entry.eligible[first] for entry in mix]
+        numbers: dict[tuple[int, ...], int] = {}
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        of = [numbers.setdefault(row, len(numbers)) for row in facts]
+        kinds = np.array(list(numbers), dtype=np.int64).reshape(len(numbers), len(columns))
+        return of, fragmentation.outlook(mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0)
 
     def _add(self, key: Key) -> None:
         """One more state, the next number."""
