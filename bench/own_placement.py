@@ -89,6 +89,7 @@ def situation(
         firm=none,
         usage=np.zeros(1),
         suspended=np.zeros(1, dtype=np.bool_),
+        strict=np.zeros(1, dtype=np.bool_),
     )
     return snapshots.Snapshot(nodes, queues, asked, lines, (), mix=arrives, turn=turn)
 

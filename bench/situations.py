@@ -85,6 +85,7 @@ def queues(members: Sequence[Queue]) -> QueueColumns:
         firm=np.zeros((count, 3), dtype=np.int64),
         usage=np.zeros(count),
         suspended=np.zeros(count, dtype=np.bool_),
+        strict=np.zeros(count, dtype=np.bool_),
     )
 
 

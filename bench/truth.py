@@ -25,6 +25,7 @@ _PENDING = ELEMENT_CODE[JobState.PENDING]
 _LIVE = (ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING])
 _FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT})
 _DUE = re.compile(r"room is due to (?P<job>\S+) at (?P<at>\S+)$")
+_STRICT = re.compile(r"(?P<job>\S+) goes first, and nobody passes it")
 _FIRST = re.compile(r"others go first: (?P<jobs>[^;]+)")
 
 
@@ -346,6 +347,9 @@ class Checker(moment.Moment):
         return {a.job for a in self.live if a.assigned_at >= self.seen.now}
 
     def _behind(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+        strict = _STRICT.search(reason.message)
+        if strict is not None:
+            return self._behind_strictly(record, strict["job"])
         named = _FIRST.search(reason.message)
         if named is None:
             return "it does not say who goes first"
@@ -356,6 +360,16 @@ class Checker(moment.Moment):
             if job not in began and job not in self.seen.promised:
                 return f"{job} did not get room"
         return self._fit_now(record)
+
+    def _behind_strictly(self, record: records.JobRecord, job: str) -> str | None:
+        if not self.structure.queues[record.spec.queue].strict:
+            return "its queue is not strict"
+        first = self.seen.job_records.get(job)
+        if first is None or first.finished:
+            return f"{job} does not wait"
+        if first.spec.queue != record.spec.queue:
+            return f"{job} waits in another queue"
+        return f"{job} has less priority" if first.spec.priority < record.spec.priority else None
 
 
 class _OpenError(Exception):

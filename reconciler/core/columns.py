@@ -360,6 +360,7 @@ def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
         "firm": nothing,
         "usage": np.zeros(len(names)),
         "suspended": np.array([q.suspend for q in tree.values()], dtype=np.bool_),
+        "strict": np.array([q.strict for q in tree.values()], dtype=np.bool_),
     }
     for array in (parent, *columns_of.values()):
         array.setflags(write=False)

@@ -34,6 +34,7 @@ def queue(name: str, spec: queue_documents.QueueSpec, faults: Faults) -> desired
         guaranteed=amounts(spec.guaranteed, faults, "guaranteed"),
         limit=amounts(spec.limit, faults, "limit"),
         suspend=spec.suspend,
+        strict=spec.ordering == "strict",
         lending_limit=amounts(spec.lending_limit, faults, "lendingLimit"),
         weight=float(spec.weight),
         priority=spec.priority,

@@ -274,8 +274,8 @@ class Amounts(msgspec.Struct, frozen=True):
 class Queue(msgspec.Struct, frozen=True):
     """One queue. Parents stand before their children in ``Structure.queues``.
 
-    ``min_runtime_s`` None: the cluster's. The last three are for its jobs: the time limit of
-    those that have none, and what one of them may ask for.
+    ``min_runtime_s`` None: the cluster's. For its jobs: the time limit of those that have none, and
+    what one of them may ask for. ``strict``: nobody passes the first of it that finds no room.
     """
 
     name: str
@@ -290,6 +290,7 @@ class Queue(msgspec.Struct, frozen=True):
     default_time_limit_s: int | None = None
     time_limit_max_s: int | None = None
     gpu_milli_max: int | None = None
+    strict: bool = False
 
 
 class Drain(msgspec.Struct, frozen=True):

@@ -112,6 +112,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.MigLayout, "device"): ("devices", None),
     (desired.MigLayout, "instances"): ("instances", _instances),
     (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),
+    (desired.Queue, "strict"): ("ordering", _choice("strict", "best-effort")),
     (desired.Queue, "min_runtime_s"): ("preemption.minRuntime", quantities.format_duration),
     (desired.Queue, "default_time_limit_s"): ("defaults.timeLimit", quantities.format_duration),
     (desired.Queue, "time_limit_max_s"): ("maxima.timeLimit", quantities.format_duration),

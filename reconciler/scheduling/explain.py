@@ -42,12 +42,12 @@ class Cause:
     """What stands in a claim's way.
 
     Attributes:
-        kind: ``suspended``, ``limit``, ``quota``, ``lending``, ``room``, ``evictions``,
+        kind: ``suspended``, ``strict``, ``limit``, ``quota``, ``lending``, ``room``, ``evictions``,
             ``reserved``, ``kept`` (its start would delay a reservation) or ``array``.
         excess: the queue and amounts, for ``limit``, ``quota`` and ``lending``.
-        queue: the suspended queue.
+        queue: the queue that is suspended, or strict.
         ahead: whether other claims had started or been promised room before (``room``).
-        subject: the claim itself, where the reason is its own.
+        subject: the claim itself, where the reason is its own, or whom it waits behind.
         stopping: elements that are being stopped for the claim.
         at: start of its reservation.
         held_back: the cap that is not the array's own (``array``).
@@ -198,6 +198,13 @@ class Explainer:
                 reasons.ReasonCode.HELD,
                 f"queue {name} is suspended",
                 unblocks=f"queue {name} is no longer suspended",
+            )
+        if cause.kind == "strict":
+            return reasons.Reason(
+                reasons.ReasonCode.BEHIND,
+                f"{cause.subject} goes first, and nobody passes it in queue "
+                f"{self.situation.queues.names[cause.queue]}, which is strict",
+                unblocks=f"{cause.subject} starts, or the queue's ordering is best-effort",
             )
         if cause.kind == "array" and cause.held_back is not None:
             return cause.held_back

@@ -92,7 +92,7 @@ class Cycle(ways.Ways):
     def _try_again(self, risen: set[int]) -> None:
         """Lines that were blocked before other queues rose above their share may reclaim now."""
         self.evictor.failures.clear()
-        again = self.blocked.with_kinds(frozenset({"room", "reserved"}))
+        again = self.blocked.with_kinds(frozenset({"room", "reserved", "strict"}))
         again &= ~np.isin(self.columns.queue, list(risen))
         indexes = np.flatnonzero(again)
         self.blocked.restore(indexes)
@@ -221,6 +221,7 @@ class Cycle(ways.Ways):
         """A turn that comes to nothing, with those of the same queue that follow at once."""
         cause = explain.Cause("room", ahead=bool(self.takers))
         self._block(ask.progress.line, cause)
+        self._hold_back(ask)
         self.blocked.put_all(self.passing.following(ask), cause)
         if self.situation.policy.backfill != "none":
             self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
@@ -270,6 +271,15 @@ class Cycle(ways.Ways):
                 self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
         else:
             self._block(progress.line, cause)
+        if not ask.missing:
+            self._hold_back(ask)
+
+    def _hold_back(self, ask: asking.Ask) -> None:
+        """In a strict queue all others wait behind a claim that could not start."""
+        if self.situation.queues.strict[ask.queue]:
+            others = (self.columns.queue == ask.queue) & ~self.blocked.mask
+            cause = explain.Cause("strict", queue=ask.queue, subject=ask.job)
+            self.blocked.put_all(np.flatnonzero(others), cause)
 
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.blocked.put(index, cause)

@@ -91,6 +91,7 @@ class QueueColumns:
         usage: (q,) decayed use in the fairness window as a share of what the cluster could have
             given, 0 where usage does not count.
         suspended: (q,) whether nothing new starts from it; holds for all below it too.
+        strict: (q,) whether all of its own lines wait behind the first that can't start.
     """
 
     names: tuple[str, ...]
@@ -106,6 +107,7 @@ class QueueColumns:
     firm: Amounts
     usage: NDArray[np.float64]
     suspended: Mask
+    strict: Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,6 +375,17 @@ TABLE: dict[str, Case] = {
         ([0, 1], [1, 0]),
         (queue("q"), pool(count=1), job(queue="q", resources={"cpu": 4})),
     ),
+    "Queue.spec.ordering": Case(
+        ("best-effort", "strict"),
+        counted("k"),
+        ([1], [0]),
+        (
+            queue("q"),
+            pool(count=1),
+            job("j", queue="q", priority=90, resources={"cpu": 64}),
+            job("k", queue="q", resources={"cpu": 1}),
+        ),
+    ),
     "Queue.spec.defaults.timeLimit": Case(
         ("1m", "1h"), base.after(600), ("TimedOut", "Running"), (queue("q"), pool(), job(queue="q"))
     ),

@@ -56,7 +56,6 @@ class QueueSpec(Part, frozen=True):
 
     not_built: ClassVar[dict[str, str]] = {
         "flavors": "amounts by pool are not built yet",
-        "ordering": "orderings other than priority, then age, are not built yet",
     }
 
     parent: Annotated[
@@ -93,6 +92,14 @@ class QueueSpec(Part, frozen=True):
         Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)],
         doc("Siblings of higher priority get what is left over first.", example=10),
     ] = 0
+    ordering: Annotated[
+        Literal["best-effort", "strict"],
+        doc(
+            "Whether what finds room may start before a job that goes first and finds none; with "
+            "`strict` all of this queue waits behind that job.",
+            example="strict",
+        ),
+    ] = "best-effort"
     preemption: Annotated[
         QueuePreemptionSpec | None,
         doc("When its work may be evicted.", example={"minRuntime": "10m"}),

@@ -88,6 +88,7 @@ def _queues(rng: random.Random, s: Situation) -> list[str]:
             priority=rng.choice([0, 0, 0, 1]),
             lending=rng.choice([None] * 9 + [1]),
             suspended=rng.random() < 0.03,
+            strict=rng.random() < 0.1,
         )
     if "top" in above and rng.random() < 0.1:
         names.append("top")  # work of its own beside that of its children

@@ -117,6 +117,7 @@ def snapshot(nodes: Sequence[Node], shapes: Sequence[Shape], **more: Any) -> Sna
         firm=none,
         usage=zero,
         suspended=nothing > 0,
+        strict=nothing > 0,
     )
     return Snapshot(columns(nodes), queues, tuple(shapes), (), more.pop("holdings", ()), **more)
 

@@ -81,6 +81,7 @@ class Queue:
     lending: int = UNLIMITED
     unbound: bool = False
     explicit: bool = False
+    strict: bool = False
 
 
 @dataclasses.dataclass
@@ -169,6 +170,7 @@ class Situation:
         priority: int = 0,
         lending: int | None = None,
         unbound: bool = False,
+        strict: bool = False,
     ) -> Situation:
         """Add a queue with amounts of GPUs and CPUs; ``unbound``: guaranteed whatever there is."""
         limits = (
@@ -179,7 +181,9 @@ class Situation:
         own = amounts(guaranteed, guaranteed_cpu)
         lent = UNLIMITED if lending is None else lending * WHOLE
         self.queue_list.append(
-            Queue(name, parent, own, limits, suspended, weight, priority, lent, unbound)
+            Queue(
+                name, parent, own, limits, suspended, weight, priority, lent, unbound, strict=strict
+            )
         )
         return self
 
@@ -472,6 +476,7 @@ class Situation:
             firm=np.array(firm, dtype=np.int64).reshape(-1, 3),
             usage=np.zeros(count, dtype=np.float64),
             suspended=np.array([queue.suspended for queue in self.queue_list], dtype=np.bool_),
+            strict=np.array([queue.strict for queue in self.queue_list], dtype=np.bool_),
         )
 
     def decide(self) -> Decisions:

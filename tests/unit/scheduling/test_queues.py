@@ -129,6 +129,33 @@ def test_a_suspended_queue_starts_nothing_below_it() -> None:
     )
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_nobody_passes_the_first_of_a_strict_queue(strict: bool) -> None:
+    s = Situation().node("n", gpu=4).queue("main", strict=strict).queue("other")
+    s.job("small", "main", gpu=1, priority=70)
+    s.job("first", "main", gpu=8, priority=60)
+    s.job("fits", "main", gpu=1).job("too", "main", gpu=2, array=2)
+    s.job("elsewhere", "other", gpu=1)
+    decisions = s.decide()
+    if not strict:
+        assert {"small", "fits", "elsewhere"} <= set(started(decisions))
+        return
+    assert sorted(started(decisions)) == ["elsewhere", "small"]
+    for job in ("fits", "too"):
+        assert situations.code(s, decisions, job) == "Behind"
+        assert situations.message(s, decisions, job) == (
+            "first goes first, and nobody passes it in queue main, which is strict"
+        )
+
+
+def test_the_rest_of_an_array_is_not_passed_in_a_strict_queue() -> None:
+    s = Situation().node("n", gpu=3).queue("main", strict=True)
+    s.job("array", gpu=2, array=2).job("small", gpu=1)
+    decisions = s.decide()
+    assert started(decisions) == ["array"]
+    assert situations.code(s, decisions, "small") == "Behind"
+
+
 def test_large_arrays_of_two_queues_alternate() -> None:
     s = Situation().node("n", cpu=64).queue("a").queue("b")
     s.job("a", "a", array=40).job("b", "b", array=40)
