@@ -11,6 +11,7 @@ does nothing, and process groups and the marks in environments are all there is.
 import json
 import os
 import resource
+import signal
 import time
 from typing import Any
 
@@ -38,6 +39,8 @@ class Confinement:
         self._pool = groups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._groups: dict[str, groups.Group] = {}
         self._over: set[str] = set()
+        #: Why an attempt that ran already could not be held, by its id.
+        self._unheld: dict[str, str] = {}
         #: The hierarchy in which a child can be born where it belongs, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
         #: When a task was last started, by a clock that only goes forward.
@@ -91,8 +94,12 @@ class Confinement:
     def start(self, order: dict[str, Any], standard: tuple[int, int, int]) -> int:
         """Start a task in groups and a view of its own.
 
+        One that runs before it turns out that it can't be held as it should be is killed, and is
+        the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
+        says why.
+
         Raises:
-            SpawnError: it could not be started, or not be held as it should be.
+            SpawnError: it could not be started; nothing of it runs.
         """
         name, limits = order["id"], order.get("limits", {})
         if not self.tree.bases:
@@ -127,7 +134,7 @@ class Confinement:
             self._furnish(order)
             return self._spawn_in(order, standard, group)
         finally:
-            self.sandbox.leave()
+            _come_home(self.sandbox)
 
     def _furnish(self, order: dict[str, Any]) -> None:
         """Put into the attempt's folder what is to be there, then let its user have it."""
@@ -150,7 +157,10 @@ class Confinement:
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
         if order.get("user") is not None or (born_in and quiet):
-            group.bound(order.get("limits", {}))
+            try:
+                group.bound(order.get("limits", {}))
+            except Exception as problem:
+                raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
             return spawning.spawn_as(order, standard, entries, born_in)
         return self._spawn_from_within(order, standard, group)
@@ -165,9 +175,15 @@ class Confinement:
             pid = spawning.spawn(order, standard)
         finally:
             _come_back(group)
-        if not group.bound(order.get("limits", {})):
+        name = order["id"]
+        try:
+            if not group.bound(order.get("limits", {})):
+                group.kill()
+                self._over.add(name)
+        except Exception as problem:  # it runs: to raise would leave it to nobody
+            self._unheld[name] = str(_unbound(problem))
             group.kill()
-            self._over.add(order["id"])
+            processes.kill_group(pid, signal.SIGKILL)
         return pid
 
     def left(self, name: str, *, kill: bool) -> bool:
@@ -185,11 +201,14 @@ class Confinement:
             self._groups[name].kill()
 
     def close(self, name: str, *, contained: bool) -> dict[str, Any]:
-        """An attempt has ended: what the kernel says of it. Its groups go, or are another's."""
+        """An attempt has ended: what the kernel says of it, and as ``unheld`` why it was not to go
+        on. Its groups go, or are another's."""
         group = self._groups.pop(name, None)
         if group is None:
             return {}
         found = group.outcome()
+        if name in self._unheld:
+            found["unheld"] = self._unheld.pop(name)
         if name in self._over:  # it had more than its limit before there was one
             self._over.remove(name)
             found["oom_kills"] = max(1, found.get("oom_kills", 0))
@@ -222,6 +241,21 @@ def may_keep(order: dict[str, Any]) -> bool:
     if order.get("cleanup") or user is None or os.geteuid() != 0:
         return False
     return user["uid"] != 0 and user["gid"] != 0 and 0 not in user["groups"]
+
+
+def _unbound(problem: Exception) -> spawning.SpawnError:
+    """What is told of a limit that could not be set."""
+    what = "control group of the task"
+    if isinstance(problem, OSError):
+        return spawning.refused(problem, what)
+    return spawning.SpawnError(126, f"{what}: {problem!r}")
+
+
+def _come_home(view: sandbox.Sandbox) -> None:
+    try:
+        view.leave()
+    except OSError as problem:  # all that follows would be started in this one's view
+        raise SystemExit(f"no way back from the folders of a task: {problem}") from None
 
 
 def _come_back(group: groups.Group) -> None:

@@ -231,6 +231,10 @@ class Supervisor:
         record: Record = {"id": name, "started_at": time.time()}
         if order.get("secrets"):
             record["secrets"] = True
+        # nothing may go wrong between a task's start and its being in the table of those that live
+        kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
+        if order.get("limits", {}).get("cpus"):
+            kept["cpus"] = order["limits"]["cpus"]
         try:
             spawning.make_folder(self.root, order)
         except FileExistsError:
@@ -258,11 +262,7 @@ class Supervisor:
                 os.close(handle)
         crashpoints.reach("spawned-not-recorded")
         facts = processes.process_facts(pid)
-        record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0}
-        if order.get("limits", {}).get("cpus"):
-            record["cpus"] = order["limits"]["cpus"]
-        if order.get("cleanup"):
-            record["cleanup"] = order["cleanup"]
+        record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0, **kept}
         attempt = self.live[name] = self.by_pid[pid] = spawning.Attempt(order, record)
         self.records[name] = self.news[name] = attempt.record
         self.journal.add({"record": record}, sync=False)
@@ -336,6 +336,9 @@ class Supervisor:
                 kernel = {}
             if kernel:
                 attempt.record |= sweeping.used(attempt.record, kernel)
+            if kernel.get("unheld"):
+                reason, message = attempt.why or "StartFailed", kernel["unheld"]
+                attempt.record |= {"exit_code": 126, "signal": None}
             if kernel.get("oom_kills"):
                 limit = attempt.order.get("limits", {}).get("memory_bytes", 0) / 2**20
                 killed = kernel["oom_kills"]
