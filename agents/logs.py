@@ -5,16 +5,16 @@ between the two is lost. Logs outlive their attempt's directory until age or spa
 """
 
 import contextlib
-import shutil
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from agents import logtimes
+from agents import logtimes, turning
 from agents.link import Connection, LinkError, Target
 from agents.tasks import ATTEMPT_PATTERN
 from reconciler.model.wire import LogChunk, LogRequest
@@ -23,6 +23,8 @@ CHUNK_BYTES_MAX = 256 * 2**10
 FOLLOWERS_MAX = 32
 LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
+#: A log that has grown to so many times its limit is looked at again soon.
+HURRIED_TIMES = 2
 #: How often a silent log is posted anyway, to learn whether anybody still reads.
 ALIVE_EVERY_S = 15.0
 FILES_MAX = 50_000
@@ -33,30 +35,31 @@ STREAMS = logtimes.STREAMS
 READABLE = (*STREAMS, "metrics")
 
 
-def rotate(folder: Path, attempts: Iterable[str], limit: int) -> int:
-    """Turn over the logs that have grown beyond ``limit`` bytes; how much all of them take."""
-    total = 0
+class Turned(NamedTuple):
+    """What the logs take, and whether one has grown far beyond its limit since it was looked at."""
+
+    total: int
+    hurried: bool
+
+
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
+    """Turn over the logs that have grown beyond ``limit`` bytes."""
+    total, hurried = 0, False
     for attempt in attempts:
         for stream in STREAMS:
-            path = folder / f"{attempt}.{stream}"
+            path, copy = folder / f"{attempt}.{stream}", folder / f"{attempt}.{stream}.1"
             try:
-                copy = folder / f"{attempt}.{stream}.1"
                 size = path.stat().st_size
+                if size > limit:
+                    hurried = hurried or size > HURRIED_TIMES * limit
+                    turning.turn_over(path, copy, limit)
+                    logtimes.times_of(path).unlink(missing_ok=True)
+                    size = 0
                 total += min(size, limit)
-                with contextlib.suppress(FileNotFoundError):
-                    total += copy.stat().st_size
-                if size <= limit:
-                    continue
-                with path.open("rb") as source, copy.open("wb") as target:
-                    # The newest ``limit`` bytes: a task may write faster than it is looked at.
-                    source.seek(-limit, 2)
-                    shutil.copyfileobj(source, target, 2**20)
-                with path.open("r+b") as cut:
-                    cut.truncate(0)
-                logtimes.times_of(path).unlink(missing_ok=True)
+                total += copy.stat().st_size
             except OSError:
                 continue
-    return total
+    return Turned(total, hurried)
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:

@@ -8,10 +8,12 @@ shown. Marks are bounded: of too many every second one is let go, so that old on
 
 import bisect
 import contextlib
+import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from agents import turning
 from reconciler.model.wire import LogMark
 
 STREAMS = ("stdout", "stderr")
@@ -60,7 +62,7 @@ def times_of(log: Path) -> Path:
 
 
 def _append(path: Path, mark: LogMark) -> None:
-    with path.open("ab") as stream:
+    with os.fdopen(turning.append_private(path), "ab") as stream:
         end = stream.tell()
         stream.truncate(end - end % _MARK.size)  # the last is torn where the disk was full
         stream.write(_MARK.pack(mark.at, mark.offset))
@@ -68,7 +70,9 @@ def _append(path: Path, mark: LogMark) -> None:
     if size >= MARKS_MAX * _MARK.size:
         kept = _read(path)
         part = path.with_name(f"{path.name}.part")
-        part.write_bytes(b"".join(_MARK.pack(one.at, one.offset) for one in kept[1::2]))
+        part.unlink(missing_ok=True)
+        with os.fdopen(turning.append_private(part), "wb") as stream:
+            stream.writelines(_MARK.pack(one.at, one.offset) for one in kept[1::2])
         part.replace(path)
 
 

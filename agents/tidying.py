@@ -16,6 +16,8 @@ from agents import images, logs, trash
 from agents.settings import Settings
 
 ROTATE_EVERY_S = 5.0
+#: How soon again where a task writes so fast that its log grows far beyond its limit meanwhile.
+HURRIED_S = 0.25
 #: How often logs are gone through at the latest, for those that are too old.
 PRUNE_EVERY_S = 300.0
 #: How many times as long as it took nothing is gone through again.
@@ -48,6 +50,9 @@ class Logs:
         self._not_before = self._due_at
         self._ended = False
         self._old_bytes = 0
+        self._ran: list[str] = []
+        #: In how many seconds logs are to be looked at again.
+        self.again_s = ROTATE_EVERY_S
 
     def ended(self) -> None:
         """A task has ended: its logs are old ones from now on. Called by any thread."""
@@ -57,15 +62,21 @@ class Logs:
         """Bring the logs within their limits, where it is due; whether they were gone through."""
         settings, now = self._settings, self._clock()
         limit = settings.logs_total_bytes_max
-        used = logs.rotate(self._folder, running, settings.log_bytes_max)
+        # what has ended meanwhile may have written much since it was looked at
+        gone = [attempt for attempt in self._ran if attempt not in running]
+        logs.rotate(self._folder, gone, settings.log_bytes_max)
+        used, hurried = logs.rotate(self._folder, running, settings.log_bytes_max)
+        self._ran = running
+        self.again_s = HURRIED_S if hurried else ROTATE_EVERY_S
         pressed = self._ended or used + self._old_bytes > limit
         if now < self._due_at and not (pressed and now >= self._not_before):
             return False
         self._ended = False
+        began_at = self._clock()
         left = max(0, limit - used)
         self._old_bytes = logs.prune(self._folder, set(running), left, settings.logs_age_s_max)
         done_at = self._clock()
-        self._not_before = done_at + max(ROTATE_EVERY_S, REST_TIMES * (done_at - now))
+        self._not_before = done_at + max(ROTATE_EVERY_S, REST_TIMES * (done_at - began_at))
         self._due_at = done_at + PRUNE_EVERY_S
         return True
 
@@ -90,7 +101,8 @@ class Tidier:
         left_s: float | None = None
         look_at = time.monotonic()
         while not self._leaving.is_set():
-            self._clean.wait(ROTATE_EVERY_S if left_s is None else min(ROTATE_EVERY_S, left_s))
+            again_s = self.logs.again_s
+            self._clean.wait(again_s if left_s is None else min(again_s, left_s))
             self._clean.clear()
             for problem in self._images.remove_left():
                 self._node.say(problem)

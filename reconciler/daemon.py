@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from agents import turning
 from reconciler import collecting, controller, following, inboxes, logs
 from reconciler.changes import notes
 from reconciler.core import safety
@@ -88,7 +89,7 @@ class ServerProcess:
 
     def _run_once(self) -> int:
         """Start it, and wait for its end."""
-        with self._log_path.open("ab") as output:
+        with os.fdopen(turning.append_private(self._log_path), "ab") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )

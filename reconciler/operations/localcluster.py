@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agents import networks, virtual
+from agents import networks, turning, virtual
 from reconciler.desired import gitobjects
 from reconciler.model import hostlists
 from reconciler.operations import client as clients
@@ -272,7 +272,7 @@ class LocalCluster:
             command += ["--signing-key", str(self.signing_key)]
         if self.provisioners is not None:
             command += ["--provisioners", str(self.provisioners)]
-        with (self.state / "controller.log").open("ab") as output:
+        with os.fdopen(turning.append_private(self.state / "controller.log"), "ab") as output:
             self._controller = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

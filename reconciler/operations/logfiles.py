@@ -1,13 +1,13 @@
 """Bounds the files into which processes of the controller write their output.
 
 The process that writes holds the file open for appending and knows nothing of it, so that what a
-crash prints is kept too; the newest part is copied aside and the file is cut. What is written
-between the two is lost.
+crash prints is kept too.
 """
 
 import contextlib
-import shutil
 from pathlib import Path
+
+from agents import turning
 
 #: The most bytes of a log; beside it as many are kept in a file whose name ends in ``.1``.
 LOG_BYTES_MAX = 32 * 2**20
@@ -21,10 +21,6 @@ def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
     with contextlib.suppress(OSError):
         if path.stat().st_size <= bytes_max:
             return False
-        with path.open("rb") as source, path.with_name(f"{path.name}.1").open("wb") as target:
-            source.seek(-bytes_max, 2)
-            shutil.copyfileobj(source, target, 2**20)
-        with path.open("r+b") as cut:
-            cut.truncate(0)
+        turning.turn_over(path, path.with_name(f"{path.name}.1"), bytes_max)
         return True
     return False

@@ -4,6 +4,8 @@ Every write begins with an update of the leader's row that only matches while it
 it takes the database's write lock too, so nothing can come between the check and the commit.
 """
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
@@ -55,6 +57,9 @@ class Store(Reader):
         path = database.path_of(url)
         if not path.parent.is_dir():
             raise StoreError(f"store {url}: there is no folder {path.parent}; make it first")
+        with contextlib.suppress(OSError):  # what is wrong is told when it is opened
+            # all that is ever noted beside it gets the same mode
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         engine = database.engine(path, read_only=False)
         try:
             with database.told(url), engine.connect() as connection:

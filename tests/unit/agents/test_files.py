@@ -4,8 +4,11 @@ import contextlib
 import errno
 import os
 import socket
+import stat
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -234,3 +237,35 @@ def test_a_full_disk_does_not_keep_an_end_from_being_written(tmp_path: Path) -> 
         os.close(made.handle)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_what_is_kept_of_a_log_is_as_private_as_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "a.stderr"
+    path.write_bytes(b"x" * 100)
+    path.chmod(0o640)
+    found = logs.rotate(tmp_path, ["a"], 40)
+    assert (found.total, found.hurried) == (40, True)
+    assert stat.S_IMODE((tmp_path / "a.stderr.1").stat().st_mode) == 0o640
+    path.write_bytes(b"x" * 50)
+    assert logs.rotate(tmp_path, ["a", "gone"], 40) == logs.Turned(40, hurried=False)
+
+
+def test_a_log_that_grows_while_it_is_copied_is_cut_all_the_same(tmp_path: Path) -> None:
+    """The writer never rests: who copies to the end of the file never comes back."""
+    path, limit = tmp_path / "a.stdout", 8 * 2**20
+    with path.open("ab") as output:
+        writer = subprocess.Popen(
+            [sys.executable, "-c", "while True: print('x' * 65536)"], stdout=output
+        )
+    try:
+        deadline = time.monotonic() + 60
+        turned = 0
+        while turned < 3:
+            assert time.monotonic() < deadline
+            if path.stat().st_size > limit:
+                logs.rotate(tmp_path, ["a"], limit)
+                turned += 1
+                assert (tmp_path / "a.stdout.1").stat().st_size == limit
+    finally:
+        writer.kill()
+        writer.wait()

@@ -91,3 +91,23 @@ def test_the_folder_is_gone_through_no_more_often_than_it_may_cost(
 def test_it_is_gone_through_now_and_then_for_what_is_too_old(scene: Scene) -> None:
     assert not scene.turn(after=tidying.PRUNE_EVERY_S - 50)
     assert scene.turn(after=51)
+
+
+def test_who_writes_fast_is_looked_at_again_soon(scene: Scene) -> None:
+    scene.write("a", 100)
+    scene.turn("a")
+    assert scene.logs.again_s == tidying.HURRIED_S
+    scene.write("a", 50)
+    scene.turn("a")
+    assert scene.logs.again_s == tidying.ROTATE_EVERY_S
+
+
+def test_what_was_written_just_before_the_end_is_cut_too(scene: Scene) -> None:
+    scene.turn("a")
+    scene.write("a", 500)
+    scene.logs.ended()
+    scene.turn()
+    assert {path.name: path.stat().st_size for path in scene.folder.iterdir()} == {
+        "a.stdout": 0,
+        "a.stdout.1": 40 * KIB,
+    }

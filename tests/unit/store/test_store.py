@@ -72,6 +72,13 @@ def test_an_empty_store_loads_as_nothing_observed(opened: store.Store) -> None:
     assert opened.load() == records.Observed(leader_since=50.0)
 
 
+def test_a_store_is_its_owners_alone(opened: store.Store, tmp_path: pathlib.Path) -> None:
+    commit(opened, opened.lead("one", 50.0), 1, samples.cycle())
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes.keys() >= {"muster.db", "muster.db-wal"}
+    assert set(modes.values()) == {0o600}
+
+
 def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     notes = {3: records.ElementNote(tries=2, not_before=7.5), 4: records.ElementNote(tries=1)}
