@@ -119,7 +119,7 @@ _Against = Annotated[
     typer.Option(
         "--against",
         metavar="URL|FILE",
-        help="Controller, or a file of `muster snapshot`, to look ahead from.",
+        help="Controller, or a file of `muster snapshot`, that says what is in force and runs.",
     ),
 ]
 
@@ -133,7 +133,7 @@ def plan(
     base: _Base = None,
     against: _Against = None,
     forecast: Annotated[
-        bool, typer.Option("--forecast/--no-forecast", help="Whether to look ahead.")
+        bool, typer.Option("--forecast/--no-forecast", help="Whether to simulate what comes.")
     ] = True,
     horizon: Annotated[str, typer.Option("--horizon", help="How far to look ahead.")] = "24h",
     repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
@@ -151,27 +151,20 @@ def plan(
 
     The objects that change, what that does to GPUs, guarantees and running work, which jobs start
     sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
-    something does, 3 when something of the revision is refused, or held until it is approved.
+    something does, 3 when something of the revision is refused, or held until it is approved;
+    what was held before it is told, and does not count.
 
     Example: muster plan my-branch --base main
     """
     horizon_s = context.seconds(horizon)
     wanted = head or revision or "HEAD"
-    if wanted == "HEAD" and (left := revisions.uncommitted(repo, path)):
-        which = f"{left[0]} and {len(left) - 1} more" if len(left) > 1 else left[0]
-        terminal.note(f"not in this plan, as it is not committed: {which}")
-    snapshot, why = _snapshot(against, server, token_file) if forecast else (None, "")
+    if wanted == "HEAD":
+        _note_uncommitted(repo, path)
+    snapshot, live, why = _known(against, server, token_file)
     # both revisions live until the command ends: the collector need never walk them
     gc.disable()
     try:
-        found = revisions.compare(
-            repo,
-            path,
-            _base(repo, base, wanted, snapshot),
-            wanted,
-            before=planning.before_of(snapshot),
-            live=planning.in_force(snapshot),
-        )
+        found = revisions.compare(repo, path, _base(repo, base, wanted, live), wanted, live=live)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     gc.freeze()
@@ -180,11 +173,19 @@ def plan(
         found,
         snapshot,
         time.time(),
-        no_snapshot=why or "it was not asked for (--no-forecast)",
+        no_snapshot=why,
         horizon_s=horizon_s,
+        forecast=forecast,
     )
     _show(made, output, name)
     raise typer.Exit(_CODES[made.verdict])
+
+
+def _note_uncommitted(repo: Path, path: str) -> None:
+    """Say what the plan leaves out, since no commit has it."""
+    if left := revisions.uncommitted(repo, path):
+        which = f"{left[0]} and {len(left) - 1} more" if len(left) > 1 else left[0]
+        terminal.note(f"not in this plan, as it is not committed: {which}")
 
 
 def _show(made: planviews.Plan, output: PlanForm, name: str) -> None:
@@ -205,15 +206,14 @@ _CODES = {
 }
 
 
-def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot | None) -> str:
+def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | None) -> str:
     """What to compare with: what somebody says, what is in force, or where it is to go.
 
     Leaves the command where what is in force is not in the clone, unless somebody says otherwise.
     """
-    live = snapshot.live if snapshot is not None else None
-    if live is None or live.revision is None:
+    if live is None:
         return base or revisions.default_base(repo, head)
-    for revision in filter(None, (live.structure_revision, live.revision)):
+    for revision in filter(None, (live.structure, live.revision)):
         if not revisions.has_commit(repo, revision):
             lacking = (
                 f"{revision[:12]} is in force, and is not in {repo.resolve()}: `git fetch` brings "
@@ -226,21 +226,34 @@ def _base(repo: Path, base: str | None, head: str, snapshot: snapshots.Snapshot 
     return base or live.revision
 
 
-def _snapshot(
+def _known(
     against: str | None, server: str | None, token_file: str | None
-) -> tuple[snapshots.Snapshot | None, str]:
-    """What a controller knows; None, and why, where none was named and none can be asked."""
+) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
+    """What a controller knows, and what is in force there.
+
+    Where none was named and none can be asked, None, and why; of one that gives its records only
+    to others, what is in force.
+    """
+
+    def endpoint(url: str | None) -> endpoints.Endpoint:
+        return endpoints.find(url or server, token_file, Path.cwd())
+
     try:
-        return (
-            snapshots.find(
-                against, lambda url: endpoints.find(url or server, token_file, Path.cwd())
-            ),
-            "",
-        )
+        snapshot = snapshots.find(against, endpoint)
+    except snapshots.NotAllowedError as error:
+        why = str(error)
     except snapshots.SnapshotError as error:
         if against is not None or server is not None:
             terminal.fail(str(error))
-        return None, str(error)
+        return None, None, str(error)
+    else:
+        return snapshot, planning.in_force(snapshot), ""
+    try:
+        jobs, structure = snapshots.standing(against, endpoint)
+    except snapshots.SnapshotError as error:
+        terminal.fail(str(error))
+    terminal.note(f"running work is not looked at: {why}")
+    return None, None if jobs is None else revisions.InForce(jobs, structure), why
 
 
 def snapshot(

@@ -98,10 +98,11 @@ def _head(plan: Plan, name: str) -> Iterator[str]:
 
 
 def _held(plan: Plan) -> Iterator[str]:
-    """What will wait: first of all, with the command that lets it apply in a block to copy."""
-    if not plan.held:
-        return
-    yield from _fenced(line.text for line in plantext.held_lines(plan))
+    """What waits: first of all, with the command that lets it apply in a block to copy."""
+    if plan.held:
+        yield from _fenced(line.text for line in plantext.held_lines(plan))
+    if plan.waiting:
+        yield from _fenced(line.text for line in plantext.waiting_lines(plan))
 
 
 def _body(plan: Plan) -> Iterator[str]:

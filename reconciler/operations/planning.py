@@ -8,7 +8,7 @@ revision, and a digest of all that. Without a controller there is no forecast, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,18 +54,19 @@ def plan(
     """
     observed = snapshot.live.observed if snapshot else records.Observed()
     at = snapshot.live.at if snapshot else now
+    before = snapshot.live.held if snapshot else {}
+    # as git has them: so the controller judges, and so its digests come out
+    found, held, waiting = _apart(found, _held(found, observed, at, before), before)
+    base, head = found.base, found.head
     ahead: planviews.ForecastView | None = None
     reason = no_snapshot if snapshot is None else ""
-    if not found.changes:
+    if not forecast:
+        reason = "it was not asked for (--no-forecast)"
+    elif not found.changes:
         reason = reason or "nothing changes"
-    elif not forecast:
-        reason = reason or "it was not asked for"
     elif snapshot is not None:
         ahead, reason = _ahead(found, snapshot, horizon_s)
     findings = _findings(found)
-    # as git has them: so the controller judges, and so its digests come out
-    base, head = found.base, found.head
-    held = _held(found, observed, at, snapshot.live.held if snapshot else {})
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
     verdict: planviews.Verdict = "changes" if found.changes else "none"
     if refused or found.structure_refused:
@@ -75,6 +76,7 @@ def plan(
     return planviews.Plan(
         verdict=verdict,
         held=held,
+        waiting=waiting,
         structure_refused=found.structure_refused,
         base=found.base_commit,
         head=found.head_commit,
@@ -131,6 +133,38 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
     )
 
 
+def _apart(
+    found: revisions.Comparison, held: list[planviews.HeldView], before: Mapping[str, str]
+) -> tuple[revisions.Comparison, list[planviews.HeldView], list[planviews.HeldView]]:
+    """What the revision itself changes and has held, and what was held before it and goes on so.
+
+    What goes on waiting stays in force, with or without the revision, and is none of its changes.
+
+    Args:
+        found: both revisions, the second with all that was held before it.
+        held: what of that will be held.
+        before: jobs whose removal is held already.
+    """
+
+    def goes_on(one: planviews.HeldView) -> bool:
+        if one.part == "structure":
+            return found.while_held is not None
+        return before.keys() >= set(one.jobs)
+
+    waiting = [] if found.is_base else [one for one in held if goes_on(one)]
+    if not waiting:
+        return found, held, []
+    head = found.head
+    if found.while_held is not None and any(one.part == "structure" for one in waiting):
+        head = found.while_held
+    jobs = found.base.jobs
+    staying = {name: jobs[name] for one in waiting for name in one.jobs}
+    head = msgspec.structs.replace(head, jobs={**head.jobs, **staying})
+    changes = differences.between(found.base, head)
+    own = [one for one in held if one not in waiting]
+    return msgspec.structs.replace(found, head=head, changes=changes), own, waiting
+
+
 def _held(
     found: revisions.Comparison,
     observed: records.Observed,
@@ -162,6 +196,7 @@ def _held(
             part=one.part,
             rules=rules[one.part],
             message=one.message.removeprefix("held: "),
+            jobs=list(one.jobs),
             digest=one.digest,
             command=f"muster approve {one.digest}" if one.digest else "",
             until=None if one.until is None else format_time(one.until),
@@ -361,12 +396,6 @@ def _finding_view(
         touched=touched,
         waiver=_waiver(of, rules),
     )
-
-
-def before_of(snapshot: snapshots.Snapshot | None) -> Sequence[str]:
-    """Revisions of which something is in force besides the newest."""
-    kept = snapshot.live.structure_revision if snapshot is not None else None
-    return (kept,) if kept else ()
 
 
 def in_force(snapshot: snapshots.Snapshot | None) -> revisions.InForce | None:

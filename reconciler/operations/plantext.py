@@ -43,6 +43,9 @@ def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
     if plan.held:
         yield Line("")
         yield from held_lines(plan, moments)
+    if plan.waiting:
+        yield Line("")
+        yield from waiting_lines(plan, moments)
     if plan.changes:
         yield Line("")
         for change in plan.changes:
@@ -158,6 +161,20 @@ def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line
                 )
         else:
             yield Line("  no approval lets it apply")
+
+
+def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """What waits already, which the revision changes nothing of."""
+    for one in plan.waiting:
+        reason, _, _ = moments(one.message).partition("; `muster approve ")
+        yield from (
+            Line(part)
+            for part in paragraphs.wrapped(
+                f"Held before, and not by this change: {_PARTS[one.part]}: {reason}", WIDTH
+            )
+        )
+        if one.command:
+            yield Line(f"  it waits for {one.command}")
 
 
 # --- objects --------------------------------------------------------------------------------

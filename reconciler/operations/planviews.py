@@ -80,14 +80,15 @@ class ImpactView(viewforms.View, frozen=True):
 
 
 class HeldView(viewforms.View, frozen=True):
-    """A part of the change that will wait after the merge, and what lets it apply.
+    """A part of a change that waits, after the merge or already, and what lets it apply.
 
-    ``message`` has figure and limit; ``digest`` is empty where nobody can approve it. ``until``:
-    when it is looked at again by itself.
+    ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
+    nobody can approve it. ``until``: when it is looked at again by itself.
     """
 
     part: str
     rules: list[str]
+    jobs: list[str]
     message: str
     digest: str
     command: str
@@ -186,12 +187,14 @@ class Plan(viewforms.View, frozen=True):
     """Everything that a reviewer has to know of a revision.
 
     ``verdict`` is ``refused`` where something that it writes does not apply, ``held`` where safety
-    makes a part of it wait for approval or for its time. ``structure_refused``: none of its
-    structure applies. ``forecast`` is null where there is none, and ``no_forecast`` says why.
+    makes a part of it wait for approval or for its time. ``waiting`` is held already and goes on
+    so, whatever becomes of the revision; it is none of its changes. ``structure_refused``: none of
+    its structure applies. ``forecast`` is null where there is none, and ``no_forecast`` says why.
     """
 
     verdict: Verdict
     held: list[HeldView]
+    waiting: list[HeldView]
     structure_refused: bool
     base: str
     head: str

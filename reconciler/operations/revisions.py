@@ -4,9 +4,6 @@ Both go through the same loader as the controller's: a folder is written into a 
 own that nobody sees, revisions are read beside each other through shared objects.
 """
 
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +12,14 @@ import msgspec
 
 from reconciler.desired import documents, loader, source
 from reconciler.model import desired, judgement, nearest
-from reconciler.operations import differences
+from reconciler.operations import differences, scratch
 
-GIT_TIMEOUT_S = 120.0
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
 
 
-class RevisionError(Exception):
-    """A folder or revision can't be read; says why."""
+#: A folder or revision can't be read; says why.
+RevisionError = scratch.RevisionError
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -51,6 +47,10 @@ class Comparison(msgspec.Struct, frozen=True):
         structure_refused: the structure of the second does not apply, and that of the first did
             or the second changes some of it.
         approvals: digests that commits from the first to the second approve, as far as they count.
+        is_base: what is looked at is the revision that it is compared with, of which something is
+            held or refused.
+        while_held: the second as it stands while the structure is held that was held before it;
+            None where nothing was, or the second changes some structure itself.
     """
 
     base: desired.Desired
@@ -62,54 +62,8 @@ class Comparison(msgspec.Struct, frozen=True):
     paths: frozenset[str] = frozenset()
     structure_refused: bool = False
     approvals: tuple[str, ...] = ()
-
-
-def _git(
-    folder: Path,
-    *arguments: str,
-    work_tree: Path | None = None,
-    good: tuple[int, ...] = (0,),
-) -> str:
-    """What git prints; its exit status where it says nothing and more than 0 is good."""
-    environment = {
-        **os.environ,
-        "GIT_DIR": str(folder),
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_AUTHOR_NAME": "muster",
-        "GIT_AUTHOR_EMAIL": "muster@localhost",
-        "GIT_COMMITTER_NAME": "muster",
-        "GIT_COMMITTER_EMAIL": "muster@localhost",
-    }
-    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX"):
-        environment.pop(name, None)
-    if work_tree is not None:
-        environment["GIT_WORK_TREE"] = str(work_tree)
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            env=environment,
-            cwd=work_tree or folder,
-            capture_output=True,
-            text=True,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
-    if done.returncode not in good:
-        told = done.stderr.strip() or done.stdout.strip()
-        raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
-    return done.stdout.strip() if good == (0,) else str(done.returncode)
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A bare repository that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
-        repository = Path(folder) / "scratch.git"
-        repository.mkdir()
-        _git(repository, "init", "--quiet", "--bare", "--initial-branch", "main")
-        yield repository
+    is_base: bool = False
+    while_held: desired.Desired | None = None
 
 
 def read_folder(folder: Path) -> desired.Desired:
@@ -137,16 +91,16 @@ def check_folder(
     """
     if not folder.is_dir():
         raise RevisionError(f"{folder} is no folder")
-    with _scratch() as repository:
+    with scratch.repository() as repository:
         if staged:
-            _share_objects(repository, Path(_git_folder(folder)))
-            tree = _git_in(folder, "write-tree")
+            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
+            tree = scratch.git_in(folder, "write-tree")
             below = place_of(folder)
         else:
-            _git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
-            tree, below = _git(repository, "write-tree"), ""
-        commit = _git(repository, "commit-tree", tree, "-m", "as edited")
-        _git(repository, "update-ref", "refs/heads/main", commit)
+            scratch.git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
+            tree, below = scratch.git(repository, "write-tree"), ""
+        commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
+        scratch.git(repository, "update-ref", "refs/heads/main", commit)
         reading = loader.Loader(source.Source(str(repository), branch="main", sub_path=below))
         try:
             return reading.load(), reading.counts()
@@ -157,7 +111,7 @@ def check_folder(
 def place_of(folder: Path) -> str:
     """The path of a folder below the top of its repository; empty at the top, or without one."""
     try:
-        return _git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
+        return scratch.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
     except RevisionError:
         return ""
 
@@ -188,23 +142,24 @@ def compare(
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
-    folder = Path(_git_folder(repository))
+    folder = Path(scratch.git_folder(repository))
     known = _at(folder, base, live)
-    kept = _known_commit(folder, known.structure) if known and known.structure else None
+    kept = scratch.known_commit(folder, known.structure) if known and known.structure else None
     if kept is not None and kept != _commit_of(folder, base):
         found = _from_in_force(folder, sub_path, kept, base, head)
     else:
-        found = _between(folder, sub_path, base, head, before)
+        earlier = (live.structure,) if live is not None and live.structure else before
+        found = _between(folder, sub_path, base, head, earlier)
     return _with_staying(found, known.staying) if known is not None else found
 
 
 def _at(folder: Path, base: str, live: InForce | None) -> InForce | None:
     """What is in force, if that is what ``base`` stands on."""
-    newest = _known_commit(folder, live.revision) if live is not None else None
+    newest = scratch.known_commit(folder, live.revision) if live is not None else None
     if newest is None:
         return None
     first = _commit_of(folder, base)
-    return live if first == newest or _is_ancestor(folder, newest, first) else None
+    return live if first == newest or scratch.is_ancestor(folder, newest, first) else None
 
 
 def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comparison:
@@ -215,97 +170,135 @@ def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comp
     return msgspec.structs.replace(found, base=base, changes=differences.between(base, found.head))
 
 
+class _Pair(msgspec.Struct, frozen=True):
+    """Two revisions in a repository of their own, which nobody sees.
+
+    ``goal`` is what the second comes to: the merge of both where they have parted.
+    """
+
+    repository: Path
+    first: str
+    last: str
+    merge: str | None
+    sub_path: str
+
+    @property
+    def goal(self) -> str:
+        return self.merge or self.last
+
+    def source(self) -> source.Source:
+        return source.Source(str(self.repository), branch="main", sub_path=self.sub_path)
+
+    def load(self, reading: loader.Loader, commit: str, *after: str) -> desired.Desired:
+        """What a loader makes of a commit; those that came before it need not lead to it."""
+        scratch.git(self.repository, "update-ref", "refs/heads/main", commit)
+        if not all(
+            scratch.is_ancestor(self.repository, one, commit) for one in after if one != commit
+        ):
+            reading.accept(commit)  # what follows is judged as the controller would
+        return reading.load()
+
+    def compared(
+        self, old: desired.Desired, new: desired.Desired, start: str, *, refused: bool
+    ) -> Comparison:
+        """Both beside each other; ``start``: the revision that the first structure is of."""
+        listed = scratch.git(
+            self.repository, "diff", "--name-only", "--no-renames", "-z", start, self.goal
+        )
+        return Comparison(
+            base=old,
+            head=new,
+            base_commit=start,
+            head_commit=self.last,
+            changes=differences.between(old, new),
+            merged=self.merge is not None,
+            paths=frozenset(listed.split("\0")),
+            structure_refused=refused,
+            is_base=self.goal == self.first,
+        )
+
+
+@contextmanager
+def _pair(folder: Path, sub_path: str, base: str, head: str) -> Iterator[_Pair]:
+    with scratch.repository() as repository:
+        scratch.share_objects(repository, folder)
+        first, last = (_commit_of(folder, revision) for revision in (base, head))
+        merge = scratch.merge(repository, first, last)
+        yield _Pair(repository, first, last, merge, sub_path)
+
+
 def _between(
     folder: Path, sub_path: str, base: str, head: str, before: Sequence[str]
 ) -> Comparison:
     """What changes from ``base`` to ``head``, both as the repository has them."""
-    with _scratch() as scratch:
-        _share_objects(scratch, folder)
-        first, last = (_commit_of(folder, revision) for revision in (base, head))
-        merge = _merge(scratch, first, last)
-        earlier = [found for one in before if (found := _known_commit(folder, one)) != first]
-        copy = source.Source(str(scratch), branch="main", sub_path=sub_path)
+    with _pair(folder, sub_path, base, head) as pair:
+        known = (scratch.known_commit(folder, one) for one in before)
+        order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
+        copy = pair.source()
         reading = loader.Loader(copy)
-        if merge is not None:
-            reading.judge_by(merge, last)
-        states: list[desired.Desired] = []
-        order = [*filter(None, earlier), first, merge or last]
+        if pair.merge is not None:
+            reading.judge_by(pair.merge, pair.last)
         try:
-            for position, commit in enumerate(order):
-                _git(scratch, "update-ref", "refs/heads/main", commit)
-                if not all(_is_ancestor(scratch, one, commit) for one in order[:position]):
-                    reading.accept(commit)  # what follows is judged as the controller would
-                states.append(reading.load())
+            states = [
+                pair.load(reading, commit, *order[:position])
+                for position, commit in enumerate(order)
+            ]
             old, new = states[-2:]
-            refused = _is_refused(new, order[-1]) and (
-                not _is_refused(old, first) or _touches_structure(copy, first, order[-1])
+            refused = _is_refused(new, pair.goal) and (
+                not _is_refused(old, pair.first) or _touches_structure(copy, pair.first, pair.goal)
             )
-            listed = _git(scratch, "diff", "--name-only", "--no-renames", "-z", first, order[-1])
+            found = pair.compared(old, new, pair.first, refused=refused)
         finally:
             reading.close()
-    return Comparison(
-        base=old,
-        head=new,
-        base_commit=first,
-        head_commit=last,
-        changes=differences.between(old, new),
-        merged=merge is not None,
-        paths=frozenset(listed.split("\0")),
-        structure_refused=refused,
-        approvals=reading.approved,
-    )
+    return msgspec.structs.replace(found, approvals=reading.approved)
 
 
 def _from_in_force(folder: Path, sub_path: str, kept: str, newest: str, head: str) -> Comparison:
     """What changes to ``head`` from the structure of ``kept`` with the jobs of ``newest``."""
-    with _scratch() as scratch:
-        _share_objects(scratch, folder)
-        first, last = (_commit_of(folder, revision) for revision in (newest, head))
-        merge = _merge(scratch, first, last)
-        goal = merge or last
-        copy = source.Source(str(scratch), branch="main", sub_path=sub_path)
-        again = source.Source(str(scratch), branch="main", sub_path=sub_path)
+    with _pair(folder, sub_path, newest, head) as pair:
+        first, goal = pair.first, pair.goal
+        copy = pair.source()
         stays = _StructureStays()
         as_is = loader.Loader(copy, gate=stays)
-        free = loader.Loader(again)
-        if merge is not None:
-            free.judge_by(merge, last)
-
-        def load(reading: loader.Loader, commit: str) -> desired.Desired:
-            _git(scratch, "update-ref", "refs/heads/main", commit)
-            if commit != kept and not _is_ancestor(scratch, kept, commit):
-                reading.accept(commit)
-            return reading.load()
-
+        free = loader.Loader(pair.source())
+        if pair.merge is not None:
+            for one in (as_is, free):
+                one.judge_by(pair.merge, pair.last)
         try:
-            applied = load(as_is, kept)
+            applied = pair.load(as_is, kept, kept)
             stays.is_wanted = True
-            old = load(as_is, first)
-            load(free, kept)
-            new = load(free, goal)
+            old = pair.load(as_is, first, kept)
+            pair.load(free, kept, kept)
+            before = pair.load(free, first, kept)
+            approved = free.approved
+            new = pair.load(free, goal, kept)
             refused = _is_refused(new, goal) and (
                 goal == first
                 or not _is_refused(old, first)
                 or bool(old.status.held)
                 or _touches_structure(copy, first, goal)
             )
+            while_held: desired.Desired | None = None
             if goal == first:  # what is wrong with it is news to what is in force
                 old = msgspec.structs.replace(old, status=applied.status)
-            listed = _git(scratch, "diff", "--name-only", "--no-renames", "-z", kept, goal)
+            elif old.structure != before.structure == new.structure:
+                while_held = _without_hold(pair.load(as_is, goal, kept))
+            found = pair.compared(old, new, kept, refused=refused)
         finally:
             as_is.close()
             free.close()
-    return Comparison(
-        base=old,
-        head=new,
-        base_commit=kept,
-        head_commit=last,
-        changes=differences.between(old, new),
-        merged=merge is not None,
-        paths=frozenset(listed.split("\0")),
-        structure_refused=refused,
-        approvals=tuple(dict.fromkeys((*as_is.approved, *free.approved))),
+    return msgspec.structs.replace(
+        found,
+        approvals=tuple(dict.fromkeys((*approved, *free.approved))),
+        while_held=while_held,
     )
+
+
+def _without_hold(state: desired.Desired) -> desired.Desired:
+    """The state without what is said of a hold that somebody else judges and words."""
+    rest = tuple(one for one in state.status.problems if one.rule not in judgement.RULES)
+    status = msgspec.structs.replace(state.status, problems=rest, held=())
+    return msgspec.structs.replace(state, status=status)
 
 
 class _StructureStays:
@@ -339,9 +332,9 @@ def _touches_structure(copy: source.Source, before: str, after: str) -> bool:
 
 
 def _commit_of(folder: Path, revision: str) -> str:
-    found = _known_commit(folder, revision)
+    found = scratch.known_commit(folder, revision)
     if found is None:
-        names = _git(folder, "for-each-ref", "--format=%(refname:short)").splitlines()
+        names = scratch.git(folder, "for-each-ref", "--format=%(refname:short)").splitlines()
         known = [name for name in names if name][:_NAMES_MAX]
         raise RevisionError(
             f"there is no revision {revision} in {folder}{nearest.hint(revision, known)}; name a "
@@ -350,18 +343,9 @@ def _commit_of(folder: Path, revision: str) -> str:
     return found
 
 
-def _known_commit(folder: Path, revision: str) -> str | None:
-    try:
-        return _git(
-            folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
-        )
-    except RevisionError:
-        return None
-
-
 def has_commit(repository: Path, revision: str) -> bool:
     """Whether a repository has a commit."""
-    return _known_commit(Path(_git_folder(repository)), revision) is not None
+    return scratch.known_commit(Path(scratch.git_folder(repository)), revision) is not None
 
 
 def uncommitted(repository: Path, sub_path: str) -> list[str]:
@@ -374,7 +358,7 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
     below = f"{sub_path.strip('/')}/" if sub_path.strip("/") else ""
     places = [f":(top,glob){below}**/*.{ending}" for ending in ("yaml", "yml")]
     try:
-        told = _git_in(
+        told = scratch.git_in(
             repository,
             "status",
             "--porcelain",
@@ -400,75 +384,18 @@ def default_base(repository: Path, head: str) -> str:
     Raises:
         RevisionError: there is nothing to compare it with.
     """
-    folder = Path(_git_folder(repository))
+    folder = Path(scratch.git_folder(repository))
     tip = _commit_of(folder, head)
     for name in ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"):
-        found = _known_commit(folder, name)
+        found = scratch.known_commit(folder, name)
         if found is not None and found != tip:
             return found
         if found == tip:
             break
     parent = f"{head}~1"
-    if _known_commit(folder, parent) is None:
+    if scratch.known_commit(folder, parent) is None:
         raise RevisionError(
             f"{head} is the first commit, there is nothing to compare it with; name a revision "
             "with --base"
         )
     return parent
-
-
-def _merge(scratch: Path, base: str, head: str) -> str | None:
-    """The merge of two commits that have parted; None where one follows the other."""
-    if base == head or _is_ancestor(scratch, base, head) or _is_ancestor(scratch, head, base):
-        return None
-    try:
-        tree = _git(scratch, "merge-tree", "--write-tree", "--name-only", base, head)
-    except RevisionError as error:
-        found = str(error)
-        if "unrelated histories" in found:
-            return None
-        raise RevisionError(
-            f"{head[:12]} and {base[:12]} can't be merged without a decision; rebase or merge the "
-            f"branch first ({found})"
-        ) from None
-    return _git(scratch, "commit-tree", tree, "-p", base, "-p", head, "-m", "as merged")
-
-
-def _is_ancestor(folder: Path, commit: str, of: str) -> bool:
-    return _git(folder, "merge-base", "--is-ancestor", commit, of, good=(0, 1)) == "0"
-
-
-def _share_objects(scratch: Path, folder: Path) -> None:
-    """Let a scratch repository read the objects of another."""
-    alternates = scratch / "objects" / "info" / "alternates"
-    alternates.parent.mkdir(parents=True, exist_ok=True)
-    alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
-
-
-def _git_in(folder: Path, *arguments: str) -> str:
-    """Git in a work tree, with the index that a commit under way is made from."""
-    environment = dict(os.environ)
-    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
-        if name in environment:  # a hook gets them relative to where it is started
-            environment[name] = str(Path(environment[name]).absolute())
-    if "GIT_DIR" in environment and "GIT_WORK_TREE" not in environment:
-        environment["GIT_WORK_TREE"] = str(Path.cwd())
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=GIT_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RevisionError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
-def _git_folder(repository: Path) -> str:
-    try:
-        found = Path(_git_in(repository, "rev-parse", "--absolute-git-dir"))
-    except RevisionError as error:
-        raise RevisionError(f"{repository} is no git repository: {error}") from None
-    return str((found / _git(found, "rev-parse", "--git-common-dir")).resolve())

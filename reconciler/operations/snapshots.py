@@ -12,7 +12,7 @@ import hashlib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
     from reconciler.operations import client
+
+Asked = TypeVar("Asked")
 
 #: What a file begins with: the form, and its version.
 MAGIC = b"muster-snapshot 1\n"
@@ -33,6 +35,10 @@ _LEVEL = 1
 
 class SnapshotError(Exception):
     """It can't be read; says why."""
+
+
+class NotAllowedError(SnapshotError):
+    """The controller is there, and does not give it to who asks; says why."""
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -127,18 +133,56 @@ def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoin
         endpoint: where the controller of a URL is, or the one that is known here.
 
     Raises:
+        NotAllowedError: the controller does not give it to who asks.
         SnapshotError: it can't be had or read.
     """
     if against is not None and "://" not in against:
         return read(Path(against))
-    from reconciler.operations import client  # noqa: PLC0415 - a file is read without it
 
+    def asked(api: client.Client) -> Snapshot:
+        return unpack(fetch(api), api.url)
+
+    return _ask(against, endpoint, asked)
+
+
+def standing(
+    against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]
+) -> tuple[str | None, str | None]:
+    """The revisions that jobs and structure in force are of: what a snapshot is not needed for.
+
+    Args:
+        against: a URL, or None.
+        endpoint: as for :func:`find`.
+
+    Raises:
+        SnapshotError: the controller can't be asked.
+    """
+
+    def asked(api: client.Client) -> tuple[str | None, str | None]:
+        sync = api.get("/v1/sync")["sync"]
+        return sync["jobsRevision"], sync["structureRevision"]
+
+    return _ask(against, endpoint, asked)
+
+
+def _ask(
+    against: str | None,
+    endpoint: Callable[[str | None], endpoints.Endpoint],
+    ask: Callable[[client.Client], Asked],
+) -> Asked:
     try:
-        with client.Client(endpoint(against)) as api:
-            return unpack(fetch(api), api.url)
+        where = endpoint(against)
     except endpoints.EndpointError as error:
         raise SnapshotError(str(error)) from None
+    from reconciler.operations import client  # noqa: PLC0415 - without a controller none is needed
+
+    try:
+        with client.Client(where) as api:
+            return ask(api)
     except client.ApiError as error:
+        kind = NotAllowedError if error.refused else SnapshotError
+        raise kind(str(error)) from None
+    except endpoints.EndpointError as error:
         raise SnapshotError(str(error)) from None
 
 

@@ -49,7 +49,6 @@ def of_store(
         sub_path,
         base or sync.jobs_revision,
         head,
-        before=planning.before_of(snapshot),
         live=planning.in_force(snapshot),
     )
     return planning.plan(found, snapshot, now)

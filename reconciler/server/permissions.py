@@ -104,8 +104,8 @@ def why_not_snapshot(reader: Reader, caller: access.Identity) -> str:
     if decision.allowed:
         return ""
     return (
-        f"{decision.why}; a plan made by the controller (GET /v1/plan), or one without a "
-        "forecast (--no-forecast), takes no such right"
+        f"{decision.why}; a plan made by the controller (GET /v1/plan), or one that leaves out "
+        "running work and forecast, takes no such right"
     )
 
 

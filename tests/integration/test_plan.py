@@ -30,13 +30,9 @@ spec: {value: 100}
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
-    made = beds.Bed(tmp_path_factory.mktemp("plan"), gpus=2)
-    try:
-        made.start()
+    with beds.Bed(tmp_path_factory.mktemp("plan"), gpus=2) as made:
         made.commit({"queues.yaml": STRUCTURE})
         yield made
-    finally:
-        made.stop()
 
 
 def _gpus(name: str, spec: str) -> str:
@@ -101,16 +97,12 @@ def test_what_the_plan_says_is_what_happens(bed: beds.Bed) -> None:
     assert (students["waiting"], students["later"]) == (1, 1)
     # an hour of the one that is displaced would have been less than the urgent one's time
     assert students["later_s"] > 2300
-    assert plan["changes"] == [
-        {
-            "operation": "add",
-            "kind": "Job",
-            "name": "urgent",
-            "path": "jobs/urgent.yaml",
-            "summary": plan["changes"][0]["summary"],
-            "fields": {},
-        }
-    ]
+    (change,) = plan["changes"]
+    assert change.pop("summary")
+    path = "jobs/urgent.yaml"
+    assert change == {
+        "operation": "add", "kind": "Job", "name": "urgent", "path": path, "fields": {}
+    }  # fmt: skip
 
     # the controller plans the same
     found = bed.get("/v1/plan", revision=revision)

@@ -139,6 +139,15 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
         found["digest"]
     ]
 
+    # what is held is known also to who does not want to look ahead
+    short = muster(bed, "plan", "--no-forecast", "-o", "json")
+    assert short.returncode == 3, short.stderr
+    brief = json.loads(short.stdout)
+    assert (brief["held"], brief["forecast"]) == (plan["held"], None)
+    assert brief["noForecast"] == "it was not asked for (--no-forecast)"
+
+    _plan_beside_what_is_held(bed, plan["held"])
+
     # a pipeline names the branch as its base: that misses nothing of it
     named = muster(bed, "plan", "--base", "HEAD", "-o", "json")
     assert named.returncode == 3, named.stderr
@@ -165,6 +174,20 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
     assert "4 of 8 GPUs (50%) leave service" in approved.stderr
     assert "held" not in approved.stderr
     in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+
+
+def _plan_beside_what_is_held(bed: beds.Bed, waiting: beds.Json) -> None:
+    """A change of somebody else is planned as what it is, and what is held is told beside it."""
+    bed.git("checkout", "--quiet", "-b", "another", folder=bed.clone)
+    (bed.clone / "small.yaml").write_text(beds.job("small", "  command: ['true']"))
+    bed.git("add", "small.yaml", folder=bed.clone)
+    bed.git("commit", "--quiet", "--message", "another", folder=bed.clone)
+    beside = muster(bed, "plan", "another", "--no-forecast", "-o", "json")
+    assert beside.returncode == 2, beside.stderr
+    small = json.loads(beside.stdout)
+    assert [one["name"] for one in small["changes"]] == ["small"]
+    assert (small["held"], small["waiting"]) == ([], waiting)
+    bed.git("checkout", "--quiet", "main", folder=bed.clone)
 
 
 def test_removing_many_jobs(bed: beds.Bed) -> None:

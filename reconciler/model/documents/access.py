@@ -82,8 +82,7 @@ class RuleSpec(Part, frozen=True):
         doc(
             "`submit`: one's own jobs in `queues`; `manage`: everybody's there; `change`: "
             "`objects`; `drain`: nodes of pools among `objects`; `approve`: what safety holds; "
-            "`snapshot`: take away the records of everybody's jobs, as `muster plan` with a "
-            "forecast does.",
+            "`snapshot`: take away the records of everybody's jobs, as `muster plan` does.",
             example=["submit"],
         ),
     ]

@@ -197,7 +197,6 @@ def plan_against(
         "",
         base,
         head,
-        before=planning.before_of(snapshot),
         live=planning.in_force(snapshot),
     )
     return planning.plan(found, snapshot, live_.at)
@@ -236,12 +235,52 @@ def test_what_stands_on_a_held_head_is_held_with_it(
     assert plan.impact.gpus_before == 32
 
 
+@pytest.mark.parametrize("parted", [False, True])
+@pytest.mark.parametrize(
+    ("files", "verdict", "changed"),
+    [
+        ({"jobs/b.yaml": job("b", queue="q")}, "changes", ["b"]),
+        ({"jobs/a.yaml": None}, "changes", ["a"]),
+        ({"README.md": "words"}, "none", []),
+        # what the held structure brings is not there yet
+        ({"jobs/b.yaml": job("b", queue="new")}, "refused", []),
+    ],
+)
+def test_what_was_held_before_is_told_and_is_none_of_the_change(
+    repository: Repository,
+    files: dict[str, str | None],
+    verdict: str,
+    changed: list[str],
+    *,
+    parted: bool,
+) -> None:
+    kept = repository.commit(FOUR | {"jobs/a.yaml": job("a", queue="q")})
+    held = repository.commit(
+        {"c.yaml": documents(POOL % 2, queue("q", limit={"gpu": 16}), queue("new"))}
+    )
+    (digest,) = {one.digest for one in plan_from_in_force(repository, kept, held, held).held}
+    head = repository.commit(files, branch="proposal", parent=kept if parted else held)
+    plan = plan_from_in_force(repository, kept, held, head)
+    assert (plan.verdict, [one.name for one in plan.changes]) == (verdict, changed)
+    assert (plan.held, [one.digest for one in plan.waiting]) == ([], [digest])
+    assert (plan.impact.gpus_before, plan.impact.gpus_after) == (32, 32)
+    told = " ".join(text(plan).split())
+    assert "Held before, and not by this change: the structure: 16 of 32 GPUs" in told
+    assert f"it waits for muster approve {digest}" in told
+    assert "HELD" not in told
+    assert f"it waits for muster approve {digest}" in plancomment.render(plan)
+    rules = {one.rule for one in plan.findings if one.is_new}
+    assert rules == ({"unknown-queue"} if verdict == "refused" else set())
+
+
 def test_an_approval_between_what_is_in_force_and_the_head_counts(repository: Repository) -> None:
     kept = repository.commit(FOUR)
     held = repository.commit({"c.yaml": POOL % 2})
     digest = plan_from_in_force(repository, kept, held, held).held[0].digest
     head = repository.commit({"README.md": "yes"}, message=f"Approve\n\nMuster-Approve: {digest}")
-    assert plan_from_in_force(repository, kept, held, head).verdict == "changes"
+    plan = plan_from_in_force(repository, kept, held, head)
+    assert (plan.verdict, plan.waiting) == ("changes", [])
+    assert {one.name for one in plan.changes} == {"a", "q"}
 
 
 def test_a_head_that_is_refused_is_compared_with_what_is_in_force(repository: Repository) -> None:
@@ -308,18 +347,21 @@ def test_a_job_whose_removal_is_held_is_in_force(repository: Repository) -> None
     assert [(one.operation, one.name) for one in plan.changes] == [("remove", "a")]
     assert (plan.verdict, [one.part for one in plan.held]) == ("held", ["removal"])
     assert [(one.job, one.how) for one in plan.impact.jobs] == [("a", "cancelled")]
-    # what another change removes is judged by itself
+    (of_a,) = {one.digest for one in plan.held}
+    # what another change removes is judged by itself, and what is held already is none of it
     head = repository.commit({"jobs/b.yaml": None})
     plan = plan_against(repository, live_, newest, head)
-    assert [one.name for one in plan.changes] == ["a", "b"]
-    digests = {one.digest for one in plan.held}
-    assert len(digests) == 2
+    assert [one.name for one in plan.changes] == ["b"]
+    assert [(one.jobs, one.digest) for one in plan.waiting] == [(["a"], of_a)]
+    ((jobs, of_b),) = [(one.jobs, one.digest) for one in plan.held]
+    assert (plan.verdict, jobs) == ("held", ["b"])
+    assert [one.job for one in plan.impact.jobs] == ["b"]
+    assert of_b != of_a
     # an approval lets one of the two go, and what is written again stays
-    (of_a,) = {one.digest for one in plan_against(repository, live_, newest, newest).held}
-    assert of_a in digests
     head = repository.commit({}, message=f"Yes\n\nMuster-Approve: {of_a}")
     plan = plan_against(repository, live_, newest, head)
-    assert [one.digest for one in plan.held] == sorted(digests - {of_a})
+    assert [one.name for one in plan.changes] == ["a", "b"]
+    assert ([one.digest for one in plan.held], plan.waiting) == ([of_b], [])
     head = repository.commit(
         {"jobs/a.yaml": RUNS["jobs/a.yaml"], "jobs/b.yaml": job("b", queue="q")}
     )

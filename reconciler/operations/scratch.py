@@ -1,0 +1,131 @@
+"""Git for looking at revisions: repositories that nobody sees, beside one that stays as it is.
+
+A scratch repository reads the objects of another, and is gone afterwards.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+GIT_TIMEOUT_S = 120.0
+
+
+class RevisionError(Exception):
+    """A folder or revision can't be read; says why."""
+
+
+def git(
+    folder: Path,
+    *arguments: str,
+    work_tree: Path | None = None,
+    good: tuple[int, ...] = (0,),
+) -> str:
+    """What git prints; its exit status where it says nothing and more than 0 is good."""
+    environment = {
+        **os.environ,
+        "GIT_DIR": str(folder),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": "muster",
+        "GIT_AUTHOR_EMAIL": "muster@localhost",
+        "GIT_COMMITTER_NAME": "muster",
+        "GIT_COMMITTER_EMAIL": "muster@localhost",
+    }
+    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX"):
+        environment.pop(name, None)
+    if work_tree is not None:
+        environment["GIT_WORK_TREE"] = str(work_tree)
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            env=environment,
+            cwd=work_tree or folder,
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
+    if done.returncode not in good:
+        told = done.stderr.strip() or done.stdout.strip()
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
+    return done.stdout.strip() if good == (0,) else str(done.returncode)
+
+
+@contextmanager
+def repository() -> Iterator[Path]:
+    """A bare repository that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+        repository = Path(folder) / "scratch.git"
+        repository.mkdir()
+        git(repository, "init", "--quiet", "--bare", "--initial-branch", "main")
+        yield repository
+
+
+def known_commit(folder: Path, revision: str) -> str | None:
+    try:
+        return git(
+            folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+        )
+    except RevisionError:
+        return None
+
+
+def merge(scratch: Path, base: str, head: str) -> str | None:
+    """The merge of two commits that have parted; None where one follows the other."""
+    if base == head or is_ancestor(scratch, base, head) or is_ancestor(scratch, head, base):
+        return None
+    try:
+        tree = git(scratch, "merge-tree", "--write-tree", "--name-only", base, head)
+    except RevisionError as error:
+        found = str(error)
+        if "unrelated histories" in found:
+            return None
+        raise RevisionError(
+            f"{head[:12]} and {base[:12]} can't be merged without a decision; rebase or merge the "
+            f"branch first ({found})"
+        ) from None
+    return git(scratch, "commit-tree", tree, "-p", base, "-p", head, "-m", "as merged")
+
+
+def is_ancestor(folder: Path, commit: str, of: str) -> bool:
+    return git(folder, "merge-base", "--is-ancestor", commit, of, good=(0, 1)) == "0"
+
+
+def share_objects(scratch: Path, folder: Path) -> None:
+    """Let a scratch repository read the objects of another."""
+    alternates = scratch / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(parents=True, exist_ok=True)
+    alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
+
+
+def git_in(folder: Path, *arguments: str) -> str:
+    """Git in a work tree, with the index that a commit under way is made from."""
+    environment = dict(os.environ)
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        if name in environment:  # a hook gets them relative to where it is started
+            environment[name] = str(Path(environment[name]).absolute())
+    if "GIT_DIR" in environment and "GIT_WORK_TREE" not in environment:
+        environment["GIT_WORK_TREE"] = str(Path.cwd())
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=GIT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def git_folder(repository: Path) -> str:
+    try:
+        found = Path(git_in(repository, "rev-parse", "--absolute-git-dir"))
+    except RevisionError as error:
+        raise RevisionError(f"{repository} is no git repository: {error}") from None
+    return str((found / git(found, "rev-parse", "--git-common-dir")).resolve())
