@@ -5,9 +5,10 @@ meant is staged and committed; whatever else is changed or staged in the clone s
 Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import git
 import msgspec
@@ -45,6 +46,21 @@ class Outcome(msgspec.Struct, frozen=True):
     commit: str | None = None
 
 
+class Together:
+    """Commits that are pushed in one go, or undone together.
+
+    Attributes:
+        tip: the newest commit before them, None on a branch that had none.
+        before: files that they change, as they were.
+        moved_to: the newest of them as it was pushed, where others had pushed meanwhile; else None.
+    """
+
+    def __init__(self, tip: str | None) -> None:
+        self.tip = tip
+        self.before: dict[str, str | None] = {}
+        self.moved_to: str | None = None
+
+
 #: The text of a file (None: there is none) to its new text (None: remove it).
 Change = Callable[[str | None], str | None]
 
@@ -76,6 +92,7 @@ class Clone:
         self.state = (self.root / sub_path).resolve()
         if not self.state.is_relative_to(self.root.resolve()):
             raise CloneError(f"sub-path {sub_path!r} leaves the repository")
+        self._together: Together | None = None
 
     # --- finding ----------------------------------------------------------------------------
 
@@ -86,6 +103,22 @@ class Clone:
             if document.kind == kind and document.name == name:
                 return str(path.relative_to(self.root.resolve()))
         return None
+
+    def document(self, kind: str, name: str) -> dict[str, Any]:
+        """An object as it is written on disk.
+
+        Raises:
+            CloneError: there is none.
+        """
+        path = self._path_of(kind, name)
+        for document in edit.documents(self._read(path) or ""):
+            metadata = document.get("metadata") if isinstance(document, dict) else None
+            if isinstance(metadata, dict) and (document.get("kind"), metadata.get("name")) == (
+                kind,
+                name,
+            ):
+                return dict(document)
+        raise CloneError(f"{kind}/{name} can't be read in {path}")
 
     def names(self, kind: str) -> list[str]:
         """Names of the objects of a kind, as things are on disk."""
@@ -189,6 +222,41 @@ class Clone:
         file = self.root / path
         return file.read_text(encoding="utf-8") if file.exists() else None
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[Together]:
+        """Push what is committed within it in one go at its end; undo it all where one fails.
+
+        Raises:
+            CloneError: the commits are in the clone and could not be pushed.
+        """
+        opened = Together(self._tip())
+        self._together = opened
+        try:
+            yield opened
+        except BaseException:
+            self._undo(opened)
+            raise
+        finally:
+            self._together = None
+        made = self._tip()
+        if made is None or made == opened.tip or self._upstream is None:
+            return
+        self._push(list(opened.before))
+        pushed = self._head()
+        opened.moved_to = None if pushed == made else pushed
+
+    def _undo(self, opened: Together) -> None:
+        """Put branch, files and what is staged of them back to where they were."""
+        if self._tip() == opened.tip:
+            return
+        if opened.tip is None:
+            gitobjects.run(self.root, "update-ref", "-d", "HEAD")
+        else:
+            gitobjects.run(self.root, "reset", "--quiet", "--soft", opened.tip)
+        for path, before in opened.before.items():
+            _write(self.root / path, before)
+            gitobjects.run(self.root, "reset", "--quiet", "--", path, good=(0, 1, 128))
+
     def change(
         self, path: str, change: Change, message: str, *, push: bool = True, dry_run: bool = False
     ) -> Outcome:
@@ -214,10 +282,18 @@ class Clone:
             self._commit(path, before, after, message)
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
-        if push and self._upstream is not None:
-            self._push(path)
-            return Outcome("pushed", path, self._head())
-        return Outcome("local", path, self._head())
+        if self._together is not None:
+            self._together.before.setdefault(path, before)
+        return self._sent([path], push=push)
+
+    def _sent(self, paths: list[str], *, push: bool) -> Outcome:
+        """Push what was committed just now, or leave that to who pushes it with others."""
+        path = paths[0] if paths else ""
+        if not push or self._upstream is None:
+            return Outcome("local", path, self._head())
+        if self._together is None:
+            self._push(paths)
+        return Outcome("pushed", path, self._head())
 
     def approve(self, subject: str, digest: str, *, push: bool = True) -> Outcome:
         """Commit, without any file, that a held change is approved, and push.
@@ -233,13 +309,15 @@ class Clone:
             )
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
-        if push and self._upstream is not None:
-            self._push("")
-            return Outcome("pushed", "", self._head())
-        return Outcome("local", "", self._head())
+        return self._sent([], push=push)
 
     def _head(self) -> str:
         return gitobjects.run(self.root, "rev-parse", "HEAD").stdout.decode().strip()
+
+    def _tip(self) -> str | None:
+        """The newest commit; None on a branch that has none yet."""
+        found = gitobjects.run(self.root, "rev-parse", "--verify", "-q", "HEAD", good=(0, 1))
+        return found.stdout.decode().strip() or None
 
     def _commit(self, path: str, before: str | None, after: str | None, message: str) -> None:
         """Write, stage and commit one file; as it was where git refuses."""
@@ -255,7 +333,7 @@ class Clone:
 
     # --- pushing ----------------------------------------------------------------------------
 
-    def _push(self, path: str) -> None:
+    def _push(self, paths: list[str]) -> None:
         """Push, on top of what others pushed.
 
         Raises:
@@ -273,7 +351,8 @@ class Clone:
             if not why:
                 return
             self._rebase(remote, branch)
-            self._check_merged(path)
+            for path in paths:
+                self._check_merged(path)
         raise CloneError(f"committed in {self.root}, and not pushed: {why}")
 
     def _check_merged(self, path: str) -> None:

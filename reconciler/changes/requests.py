@@ -99,6 +99,16 @@ class Approve(msgspec.Struct, frozen=True):
 
 Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
 
+
+class Together(msgspec.Struct, frozen=True):
+    """Requests of which all are done, in one push, or none: one result for each."""
+
+    requests: tuple[Request, ...]
+
+
+#: What keeps requests that go together with one from being done.
+BAD = frozenset({"refused", "missing", "conflict"})
+
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
 #: In whose name the controller made a commit.
@@ -115,10 +125,13 @@ class Result(msgspec.Struct, frozen=True):
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
     ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
-    because of how it stands. ``failed``: nothing was changed, try again later.
+    because of how it stands. ``failed``: nothing was changed, try again later. ``withdrawn``: it
+    could be done, and was not, since another that goes together with it can't be.
     """
 
-    status: Literal["accepted", "unchanged", "refused", "missing", "conflict", "failed"]
+    status: Literal[
+        "accepted", "unchanged", "refused", "missing", "conflict", "failed", "withdrawn"
+    ]
     path: str = ""
     commit: str | None = None
     message: str = ""

@@ -64,8 +64,25 @@ class _Batch:
         data = self.files[path] if path in self.files else self._index.read(path)
         return (data or b"").decode("utf-8-sig")
 
-    def judge(self, request: Request) -> None:
-        """Take up one request or refuse it."""
+    def judge(self, request: Request | requests.Together) -> None:
+        """Take up one request or refuse it; of several that go together all or none."""
+        if not isinstance(request, requests.Together):
+            self._judge(request)
+            return
+        files, added, steps = dict(self.files), dict(self._added), len(self.steps)
+        first = len(self.results)
+        for one in request.requests:
+            self._judge(one)
+        mine = self.results[first:]
+        if any(result.status in requests.BAD for result in mine):
+            self.files, self._added = files, added
+            del self.steps[steps:]
+            withdrawn = Result("withdrawn", message="another that goes together with it is refused")
+            self.results[first:] = [
+                result if result.status in requests.BAD else withdrawn for result in mine
+            ]
+
+    def _judge(self, request: Request) -> None:
         try:
             if isinstance(request, AddJob):
                 result = self._add(request)
@@ -204,7 +221,9 @@ class Writer:
         """End the processes that it holds."""
         self._source.close()
 
-    def write(self, batch: Sequence[Request], *, now: int, dry_run: bool = False) -> list[Result]:
+    def write(
+        self, batch: Sequence[Request | requests.Together], *, now: int, dry_run: bool = False
+    ) -> list[Result]:
         """Put requests into the branch; one result each, in their order.
 
         Args:
@@ -220,10 +239,13 @@ class Writer:
                 results += self._write(part, now, dry_run=dry_run)
             except (GitError, OSError) as error:
                 self._index.head = None
-                results += [Result("failed", message=str(error)) for _ in part]
+                failed = Result("failed", message=str(error))
+                results += [failed] * sum(map(_count, part))
         return results
 
-    def _write(self, part: Sequence[Request], now: int, *, dry_run: bool) -> list[Result]:
+    def _write(
+        self, part: Sequence[Request | requests.Together], now: int, *, dry_run: bool
+    ) -> list[Result]:
         why = ""
         for _ in range(self._attempts_max):
             self._source.fetch()
@@ -391,6 +413,11 @@ class Writer:
         if not why:
             gitobjects.run(folder, "update-ref", self._source.reference, commit, head)
         return why
+
+
+def _count(request: Request | requests.Together) -> int:
+    """How many results it has."""
+    return len(request.requests) if isinstance(request, requests.Together) else 1
 
 
 class _Group(NamedTuple):

@@ -5,10 +5,11 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -16,9 +17,10 @@ from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
 from reconciler.core import digests
 from reconciler.desired import gitobjects, validate
-from reconciler.model import desired, hostlists, nearest, states
+from reconciler.model import desired, hostlists, states
 from reconciler.operations import (
     authoring,
+    draining,
     endpoints,
     pusher,
     revisions,
@@ -90,6 +92,7 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 Change = Submit | Act | Drain
+_Asked = TypeVar("_Asked")
 
 UNCHANGED = "it is so already"
 #: How long a controller may take to say how a job stands before a clone goes on without it.
@@ -168,49 +171,47 @@ def _has_identity(here: Path) -> bool:
 
 
 def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
-    """Make changes, in order; all of them are pushed when this returns.
+    """Make changes, in order; all of them are pushed, in one go, when this returns.
 
-    Of several all are looked up and checked before the first is made, so that a wrong name among
-    them changes nothing; what comes in between can still keep a later one out.
+    Several are of one kind, and acts of one verb and for one reason. All are looked up and checked
+    before the first is made, so that what is wrong with any is told of each; where one can't be
+    made nevertheless, none is.
 
     ``dry_run``: everything is looked up and checked, and nothing is made.
 
     Raises:
-        ChangeError: one was refused. Those before it may have been made where others changed the
-            repository meanwhile.
+        ChangeError: one was refused, and none was made.
     """
     if to.clone is not None:
-        clone, endpoint = to.clone, to.endpoint
-        return _all(changes, lambda one, dry: _in_clone(one, clone, endpoint, dry_run=dry), dry_run)
+        return _at_clone(changes, to.clone, to.endpoint, dry_run=dry_run)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
         with clients.Client(to.endpoint) as api:
-            return _all(changes, lambda one, dry: _at_controller(one, api, dry_run=dry), dry_run)
+            return _at_controller(changes, api, dry_run=dry_run)
+    except clients.ApiError as error:
+        raise _of_api(error) from error
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
 
 
-def _all(
-    changes: list[Change],
-    carry: Callable[[Change, bool], list[Done]],
-    dry_run: bool,  # noqa: FBT001 - handed on as it came
-) -> list[Done]:
-    """Rehearse several changes, or those that are only to be tried; then make them."""
-    if dry_run or len(changes) > 1:
-        rehearsed, errors = [], []
-        for change in changes:
-            try:
-                rehearsed += carry(change, True)
-            except ChangeError as error:
-                errors.append(error)
-                if error.unreachable:
-                    break
-        if errors:
-            raise _of_several(errors, len(changes))
-        if dry_run:
-            return rehearsed
-    return [done for change in changes for done in carry(change, False)]
+def _each(changes: Sequence[_Asked], carry: Callable[[_Asked], list[Done]]) -> list[Done]:
+    """Carry out changes one by one.
+
+    Raises:
+        ChangeError: one can't be made; says it of each.
+    """
+    done, errors = [], []
+    for change in changes:
+        try:
+            done += carry(change)
+        except ChangeError as error:
+            errors.append(error)
+            if error.unreachable:
+                break
+    if errors:
+        raise _of_several(errors, len(changes))
+    return done
 
 
 def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
@@ -228,33 +229,58 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
     )
 
 
-def _at_controller(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
-    try:
-        return _sent(change, api, dry_run=dry_run)
-    except clients.ApiError as error:
-        raise ChangeError(
-            str(error),
-            refused=error.refused,
-            problems=error.problems,
-            unreachable=error.status == 503,
-        ) from error
+def _of_api(error: clients.ApiError) -> ChangeError:
+    return ChangeError(
+        str(error),
+        refused=error.refused,
+        problems=error.problems,
+        unreachable=error.status == 503,
+    )
 
 
-def _sent(change: Change, api: clients.Client, *, dry_run: bool) -> list[Done]:
-    """What the controller answers."""
-    if isinstance(change, Submit):
-        text = authoring.owned(change.text, change.owner) if change.owner else change.text
+def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+    """One request for all; of texts each is tried by itself before, to be told its own lines."""
+    texts = [
+        authoring.owned(one.text, one.owner) if one.owner else one.text
+        for one in changes
+        if isinstance(one, Submit)
+    ]
+    if not texts:
+        return _act_at(changes, api, dry_run=dry_run)
+
+    def tried(text: str) -> list[Done]:
         # a path of its own: a controller that can't rehearse must not take it for a submission
-        path = "/v1/dry-runs" if dry_run else "/v1/jobs"
+        return _post(text, "/v1/dry-runs", "would be submitted", api)
+
+    if dry_run or len(texts) > 1:
+        found = _each(texts, tried)
+        if dry_run:
+            return found
+    whole = "---\n".join(f"{text.rstrip()}\n" for text in texts) if len(texts) > 1 else texts[0]
+    return _post(whole, "/v1/jobs", "submitted", api)
+
+
+def _post(text: str, path: str, told: str, api: clients.Client) -> list[Done]:
+    """What the controller answers to a text of jobs."""
+    try:
         answer = api.post(path, content=text.encode(), kind="application/yaml")
-        told = "would be submitted" if dry_run else "submitted"
-        return [_done(item, told) for item in answer["items"]]
-    names = list(change.nodes) if isinstance(change, Drain) else [change.name]
-    body: dict[str, Any] = {"verb": change.verb, "names": names, "reason": change.reason}
+    except clients.ApiError as error:
+        raise _of_api(error) from error
+    return [_done(item, told) for item in answer["items"]]
+
+
+def _act_at(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+    """What the controller answers to a verb with its subjects."""
+    acts = [one for one in changes if not isinstance(one, Submit)]
+    ((verb, reason),) = {(one.verb, one.reason) for one in acts}
+    names = [
+        name for one in acts for name in (one.nodes if isinstance(one, Drain) else (one.name,))
+    ]
+    body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
     if dry_run:
         body["dry_run"] = True
     answer = api.post("/v1/changes", body)
-    return [_done(item, _told(change.verb, dry_run=dry_run)) for item in answer["items"]]
+    return [_done(item, _told(verb, dry_run=dry_run)) for item in answer["items"]]
 
 
 def _done(item: dict[str, Any], message: str) -> Done:
@@ -262,6 +288,33 @@ def _done(item: dict[str, Any], message: str) -> Done:
     return Done(
         str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
     )
+
+
+def _at_clone(
+    changes: Sequence[Change],
+    clone: clones.Clone,
+    endpoint: endpoints.Endpoint | None,
+    *,
+    dry_run: bool,
+) -> list[Done]:
+    """All in one push; what was committed is undone where one can't be."""
+
+    def carry(change: Change, *, dry: bool = False) -> list[Done]:
+        return _in_clone(change, clone, endpoint, dry_run=dry)
+
+    if dry_run or len(changes) > 1:
+        found = _each(changes, functools.partial(carry, dry=True))
+        if dry_run:
+            return found
+    try:
+        with clone.together() as push:
+            done = _each(changes, carry)
+    except clones.CloneError as error:
+        raise ChangeError(str(error), unreachable=error.unreachable) from error
+    moved = push.moved_to
+    if moved is None:
+        return done
+    return [msgspec.structs.replace(one, commit=one.commit and moved) for one in done]
 
 
 def _in_clone(
@@ -291,16 +344,20 @@ def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]
     text = authoring.owned(change.text, change.owner) if change.owner else change.text
     asked = submission.read(text, "", _structure_of(clone), time.time())
     written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
-    done = []
-    for one in asked:
+
+    def put(one: submission.SubmittedDocument) -> list[Done]:
         if _stands(written[one.name], one.name, clone):
-            said = Done(one.name, UNCHANGED)
-        else:
-            message = f"Submit Job/{one.name}"
-            outcome = clone.add_job(one.text, one.name, message=message, dry_run=dry_run)
-            said = _said(one.name, outcome, "would be submitted" if dry_run else "submitted")
-        done.append(msgspec.structs.replace(said, warnings=one.warnings))
-    return done
+            return [Done(one.name, UNCHANGED, warnings=one.warnings)]
+        try:
+            outcome = clone.add_job(
+                one.text, one.name, message=f"Submit Job/{one.name}", dry_run=dry_run
+            )
+        except clones.CloneError as error:
+            raise ChangeError(str(error), unreachable=error.unreachable) from error
+        said = _said(one.name, outcome, "would be submitted" if dry_run else "submitted")
+        return [msgspec.structs.replace(said, warnings=one.warnings)]
+
+    return _each(asked, put)
 
 
 def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:
@@ -327,7 +384,7 @@ def _told(verb: Verb, *, dry_run: bool) -> str:
 
 def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endpoint) -> None:
     """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
-    run = pusher.run_of(_document(clone, "Job", name))
+    run = pusher.run_of(clone.document("Job", name))
     try:
         with clients.Client(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
@@ -353,89 +410,23 @@ def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
         return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     fields: requests.Fields = pusher.RELEASE_FIELDS
     if change.verb == "rerun":
-        fields = ((("spec", "run"), pusher.run_of(_document(clone, "Job", name)) + 1),)
+        fields = ((("spec", "run"), pusher.run_of(clone.document("Job", name)) + 1),)
     elif change.verb == "hold":
         fields = pusher.hold_fields(change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 
 
-def _document(clone: clones.Clone, kind: str, name: str) -> dict[str, Any]:
-    """An object as it is written on disk."""
-    path = clone.find(kind, name)
-    if path is None:
-        raise clone.missing(kind, name)
-    for document in edit.documents((clone.root / path).read_text(encoding="utf-8")):
-        metadata = document.get("metadata") if isinstance(document, dict) else None
-        if isinstance(metadata, dict) and (document.get("kind"), metadata.get("name")) == (
-            kind,
-            name,
-        ):
-            return dict(document)
-    raise ChangeError(f"{kind}/{name} can't be read in {path}")
-
-
 def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     """Drain and undrain: the overrides of the pools that declare the nodes."""
-    if change.verb == "drain" and not change.reason:
-        what = hostlists.fold(change.nodes)
-        raise ChangeError(f"draining {what} needs a --reason, for who comes after")
-    by_pool: dict[str, list[str]] = {}
-    for node, pool in _pools_of(change.nodes, clone).items():
-        by_pool.setdefault(pool, []).append(node)
-    wanted = [
-        (pool, nodes, _overrides(change, pool, nodes, clone)) for pool, nodes in by_pool.items()
-    ]
     because = f": {change.reason}" if change.reason else ""
     told, done = _told(change.verb, dry_run=dry_run), []
-    for pool, nodes, overrides in wanted:
-        fields: requests.Fields = ((("spec", "overrides"), overrides or edit.REMOVED),)
-        message = f"{change.verb.capitalize()} {hostlists.fold(nodes)}{because}"
-        outcome = clone.set_fields("NodePool", pool, fields, message=message, dry_run=dry_run)
-        done += [_said(node, outcome, told) for node in nodes]
+    for one in draining.overrides(change.verb, change.nodes, change.reason, clone):
+        fields: requests.Fields = ((("spec", "overrides"), one.overrides or edit.REMOVED),)
+        message = f"{change.verb.capitalize()} {hostlists.fold(one.nodes)}{because}"
+        outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
+        done += [_said(node, outcome, told) for node in one.nodes]
     return done
-
-
-def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
-    """The pool of each node, in order; raises where one is in none."""
-    found = revisions.read_folder(clone.root)
-    pools = found.structure.pool_of_node()
-    errors = [problem for problem in found.status.problems if problem.severity == "error"]
-    if not pools and errors:
-        raise ChangeError(
-            f"no pool in {clone.root} can be read, so nothing is known of "
-            f"{hostlists.fold(nodes)}; mend this first: {errors[0].text()}"
-        )
-    for node in nodes:
-        if node not in pools:
-            hint = nearest.hint(node, pools)
-            raise ChangeError(f"no pool in {clone.root} declares a node {node}{hint}")
-    return {node: pools[node] for node in nodes}
-
-
-def _overrides(
-    change: Drain, pool: str, nodes: Sequence[str], clone: clones.Clone
-) -> list[dict[str, Any]]:
-    """The overrides of a pool with those nodes drained, or no longer drained."""
-    spec = _document(clone, "NodePool", pool).get("spec") or {}
-    before = list(spec.get("overrides") or [])
-    if change.verb == "drain":
-        return [*before, {"hosts": hostlists.fold(nodes), "reason": change.reason}]
-    after = [left for entry in before if (left := _without(entry, nodes))]
-    drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
-    idle = [node for node in nodes if node not in drained]
-    if idle:
-        raise ChangeError(f"no override of pool {pool} drains {hostlists.fold(idle)}")
-    return after
-
-
-def _without(entry: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any] | None:
-    """An override without some nodes; None when nothing is left of it."""
-    hosts = hostlists.expand(str(entry.get("hosts", "")))
-    left = [host for host in hosts if host not in nodes]
-    if left == hosts:
-        return entry
-    return {**entry, "hosts": hostlists.fold(left)} if left else None
 
 
 def is_digest(text: str) -> bool:

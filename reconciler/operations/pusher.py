@@ -6,6 +6,7 @@ in the repository (run numbers, lists) is worked out by the writer from the very
 commit is made upon, again each time that somebody else was faster.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from reconciler.changes import edit, requests, writer
 from reconciler.core import digests
 from reconciler.desired import source
 from reconciler.model import hostlists, nearest
-from reconciler.operations import suspending
+from reconciler.operations import submission, suspending
 from reconciler.operations.submission import Result, SubmittedDocument
 
 #: Gives pool name to the names of its nodes, as they are in force.
@@ -62,25 +63,45 @@ class GitPusher:
         """End git's processes."""
         self._writer.close()
 
-    def push(self, changes: Sequence[SubmittedDocument]) -> list[Result]:
-        """One result for each change, in order."""
-        results: list[Result | None] = [None] * len(changes)
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+        """One result for each change, in order; of each group all are pushed or none."""
+        results: list[list[Result]] = [[] for _ in groups]
         for dry_run in (False, True):
-            asked: list[tuple[int, requests.Request]] = []
-            for position, change in enumerate(changes):
-                if change.dry_run is not dry_run:
+            asked: list[tuple[int, list[requests.Request]]] = []
+            for position, group in enumerate(groups):
+                if any(change.dry_run is not dry_run for change in group):
                     continue
-                try:
-                    asked.append((position, self._request(change)))
-                except requests.MissingError as error:
-                    results[position] = Result(change.name, 404, str(error))
-                except requests.ConflictError as error:
-                    results[position] = Result(change.name, 400, str(error))
-            wanted = [request for _, request in asked]
-            answers = self._writer.write(wanted, now=int(time.time()), dry_run=dry_run)
-            for (position, _), given in zip(asked, answers, strict=True):
-                results[position] = _result(changes[position], given)
-        return [one for one in results if one is not None]
+                made, results[position] = self._requests(group)
+                if made:
+                    asked.append((position, made))
+            wanted = [
+                made[0] if len(made) == 1 else requests.Together(tuple(made)) for _, made in asked
+            ]
+            answers = iter(self._writer.write(wanted, now=int(time.time()), dry_run=dry_run))
+            for position, made in asked:
+                given = itertools.islice(answers, len(made))
+                results[position] = [*map(_result, groups[position], given)]
+        return results
+
+    def _requests(
+        self, group: Sequence[SubmittedDocument]
+    ) -> tuple[list[requests.Request], list[Result]]:
+        """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
+        made: list[requests.Request] = []
+        bad: dict[int, Result] = {}
+        for position, change in enumerate(group):
+            try:
+                made.append(self._request(change))
+            except requests.MissingError as error:
+                bad[position] = Result(change.name, 404, str(error))
+            except requests.ConflictError as error:
+                bad[position] = Result(change.name, 400, str(error))
+        if not bad:
+            return made, []
+        return [], [
+            bad.get(position) or submission.withdrawn(change.name)
+            for position, change in enumerate(group)
+        ]
 
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
@@ -231,7 +252,13 @@ def person(identity: str) -> requests.Person:
     return requests.Person(name, identity if at else f"{identity}@localhost")
 
 
-_STATUS = {"failed": 503, "missing": 404, "conflict": 409, "refused": 400}
+_STATUS = {
+    "failed": 503,
+    "missing": 404,
+    "conflict": 409,
+    "refused": 400,
+    "withdrawn": submission.WITHDRAWN,
+}
 
 
 def _result(change: SubmittedDocument, answer: requests.Result) -> Result:

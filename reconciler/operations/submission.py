@@ -10,8 +10,9 @@ import contextlib
 import itertools
 import logging
 import re
+from collections import deque
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,8 +37,10 @@ Verb = Literal["submit"] | ChangeVerb
 
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03
-#: The most changes of one commit.
+#: How many changes are gathered into one commit; it has more where more go together.
 COMMIT_MAX = 500
+#: The status of what was not done since another that goes together with it was refused.
+WITHDRAWN = 424
 #: The most changes that wait; further ones are refused until a commit is made.
 WAITING_MAX = 10_000
 #: The most documents of one request.
@@ -70,7 +73,8 @@ class Result(msgspec.Struct, frozen=True):
     """What became of a change.
 
     ``status`` is as in HTTP: 200 pushed (or there already), 400 invalid, 403 not allowed, 404 no
-    such subject, 409 another document of that name is there, 503 git can't be reached.
+    such subject, 409 another document of that name is there, 424 (``WITHDRAWN``) another that goes
+    together with it was refused, 503 git can't be reached.
     """
 
     name: str
@@ -81,11 +85,23 @@ class Result(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+def withdrawn(name: str) -> Result:
+    """What becomes of a change that can be made, and goes together with one that can't."""
+    return Result(name, WITHDRAWN, "not done, since another that goes together with it is refused")
+
+
 class Submitter(Protocol):
     """Turns changes into pushed commits."""
 
-    async def submit(self, documents: list[SubmittedDocument]) -> list[Result]:
-        """One result for each change, in order."""
+    async def submit(
+        self, documents: list[SubmittedDocument], *, together: bool = False
+    ) -> list[Result]:
+        """One result for each change, in order.
+
+        Args:
+            documents: the changes.
+            together: all of them are made, in one push, or none.
+        """
         ...
 
     async def run(self) -> None:
@@ -96,8 +112,8 @@ class Submitter(Protocol):
 class Pusher(Protocol):
     """Makes one commit of some changes and pushes it; runs in a thread, one call at a time."""
 
-    def push(self, changes: Sequence[SubmittedDocument]) -> list[Result]:
-        """One result for each change, in order."""
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+        """One result for each change, in order; of each group all are pushed or none."""
         ...
 
     def close(self) -> None:
@@ -168,52 +184,84 @@ def _repeats(names: list[str]) -> bool:
     return len(set(names)) < len(names)
 
 
+class _Asked(NamedTuple):
+    """Changes that go together, and who waits for what becomes of them."""
+
+    changes: list[SubmittedDocument]
+    future: asyncio.Future[list[Result]]
+
+
 class Batcher:
     """A ``Submitter`` that gathers changes into commits. ``run`` has to be running."""
 
     def __init__(self, pusher: Pusher) -> None:
         self._pusher = pusher
-        self._waiting: list[tuple[SubmittedDocument, asyncio.Future[Result]]] = []
+        self._waiting: deque[_Asked] = deque()
+        self._count = 0
         self._some = asyncio.Event()
 
-    async def submit(self, documents: list[SubmittedDocument]) -> list[Result]:
+    async def submit(
+        self, documents: list[SubmittedDocument], *, together: bool = False
+    ) -> list[Result]:
         """One result for each change, in order, when all are pushed or refused."""
-        if len(self._waiting) + len(documents) > WAITING_MAX:
-            told = f"{len(self._waiting)} changes wait to be pushed already; come again"
+        if self._count + len(documents) > WAITING_MAX:
+            told = f"{self._count} changes wait to be pushed already; come again"
             return [Result(one.name, 503, told) for one in documents]
+        if not documents:
+            return []
         loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in documents]
-        self._waiting += zip(documents, futures, strict=True)
+        groups = [documents] if together else [[one] for one in documents]
+        asked = [_Asked(group, loop.create_future()) for group in groups]
+        self._waiting += asked
+        self._count += len(documents)
         self._some.set()
-        return list(await asyncio.gather(*futures))
+        found = await asyncio.gather(*(one.future for one in asked))
+        return [result for results in found for result in results]
 
     async def run(self) -> None:
         """Make commits until cancelled; what waits then is refused."""
         try:
             while True:
                 await self._some.wait()
-                if len(self._waiting) < COMMIT_MAX:
+                if self._count < COMMIT_MAX:
                     await asyncio.sleep(GATHER_S)
-                batch, self._waiting = self._waiting[:COMMIT_MAX], self._waiting[COMMIT_MAX:]
-                if not self._waiting:
-                    self._some.clear()
-                await self._push(batch)
+                await self._push(self._batch())
         finally:
-            for _, future in self._waiting:
-                future.cancel()
+            for one in self._waiting:
+                one.future.cancel()
             self._waiting.clear()
+            self._count = 0
             self._pusher.close()
 
-    async def _push(self, batch: list[tuple[SubmittedDocument, asyncio.Future[Result]]]) -> None:
-        changes = [change for change, _ in batch]
+    def _batch(self) -> list[_Asked]:
+        """What is pushed next: as much as fits, and one group at the least."""
+        batch: list[_Asked] = []
+        size = 0
+        while self._waiting and (not batch or size + len(self._waiting[0].changes) <= COMMIT_MAX):
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].changes)
+        self._count -= size
+        if not self._waiting:
+            self._some.clear()
+        return batch
+
+    async def _push(self, batch: list[_Asked]) -> None:
+        groups = [one.changes for one in batch]
         try:
-            results = await asyncio.to_thread(self._pusher.push, changes)
+            results = await asyncio.to_thread(self._pusher.push, groups)
         except UnavailableError as error:
-            results = [Result(change.name, 503, str(error)) for change in changes]
+            results = _all(groups, 503, str(error))
         except Exception:
-            _LOG.exception("%d changes could not be pushed", len(changes))
+            _LOG.exception("%d changes could not be pushed", sum(map(len, groups)))
             told = "an unexpected error while pushing; the controller's log has it"
-            results = [Result(change.name, 500, told) for change in changes]
-        for (_, future), result in zip(batch, results, strict=True):
+            results = _all(groups, 500, told)
+        for one, found in zip(batch, results, strict=True):
             with contextlib.suppress(asyncio.InvalidStateError):
-                future.set_result(result)
+                one.future.set_result(found)
+
+
+def _all(
+    groups: Sequence[Sequence[SubmittedDocument]], status: int, told: str
+) -> list[list[Result]]:
+    """The same for each change."""
+    return [[Result(change.name, status, told) for change in group] for group in groups]

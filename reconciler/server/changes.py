@@ -14,6 +14,8 @@ from reconciler.server import access, api, failures, lists, permissions, service
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
+#: The most reasons, and names with one reason, that an error tells.
+TOLD_MAX = 20
 PENDING = (
     "committed, and not in force before the structure in git is mended (`muster status` says "
     "what is wrong)"
@@ -31,7 +33,7 @@ class ResultView(msgspec.Struct, frozen=True):
 
 
 class Results(lists.Envelope, frozen=True, kw_only=True):
-    """One result for each, in order; all of them are pushed."""
+    """One result for each, in order; all of them are pushed, in one go."""
 
     items: list[ResultView]
 
@@ -53,15 +55,16 @@ def _results(service: services.Services, found: list[submission.Result]) -> Resu
     """The answer, where every one was pushed.
 
     Raises:
-        Failure: any was not; it says what became of the others.
+        Failure: any was not; it says why of each, and what became of the others.
     """
-    bad = [one for one in found if one.status >= 400]
+    failed = [one for one in found if one.status >= 400]
+    bad = [one for one in failed if one.status != submission.WITHDRAWN]
     if bad:
-        pushed = len(found) - len(bad)
-        done = f"; {pushed} of {len(found)} were pushed" if len(found) > 1 else ""
+        pushed = len(found) - len(failed)
+        done = f"; {pushed} of {len(found)} were pushed" if pushed else "; nothing was changed"
         raise failures.Failure(
             max(one.status for one in bad),
-            "; ".join(f"{one.name}: {one.message}" for one in bad[:20]) + done,
+            _told(bad) + (done if len(found) > 1 else ""),
             problems=[views.problem_view(problem) for one in bad for problem in one.problems],
             retry_after_s=1.0 if any(one.status == 503 for one in bad) else None,
         )
@@ -70,6 +73,21 @@ def _results(service: services.Services, found: list[submission.Result]) -> Resu
         for one in found
     ]
     return Results(items=items, **lists.head(service))
+
+
+def _told(bad: list[submission.Result]) -> str:
+    """Why some were refused, each with its name; what is true of several once."""
+    names: dict[str, list[str]] = {}
+    for one in bad:
+        names.setdefault(one.message, []).append(one.name)
+    listed = [f"{_some(of)}: {message}" for message, of in names.items()]
+    more = [f"and {len(listed) - TOLD_MAX} more"] if len(listed) > TOLD_MAX else []
+    return "; ".join(listed[:TOLD_MAX] + more)
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - TOLD_MAX
+    return ", ".join(names[:TOLD_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _submitter(state: State) -> submission.Submitter:
@@ -96,12 +114,19 @@ def _refused(
 async def _push(
     state: State, caller: access.Identity, changes: list[submission.SubmittedDocument]
 ) -> Results:
-    """Have those changes pushed that the caller may make, and the loop look at once."""
+    """Have changes pushed that the caller may make, all or none, and the loop look at once.
+
+    Files of jobs that are over leave each by itself: one that stays is no reason for others to.
+    """
     service: services.Services = state.services
     refused = await asyncio.to_thread(_refused, service, caller, changes)
+    together = any(one.verb != "prune" for one in changes)
     wanted = [one for position, one in enumerate(changes) if position not in refused]
-    made = iter(await _submitter(state).submit(wanted) if wanted else [])
-    service.pushed()
+    if refused and together:
+        made = iter([submission.withdrawn(one.name) for one in wanted])
+    else:
+        made = iter(await _submitter(state).submit(wanted, together=together))
+        service.pushed()
     return _results(
         service,
         [
@@ -129,10 +154,8 @@ def _read(
     summary="Submit jobs: YAML or JSON text of one or several documents",
 )
 async def submit(request: Request[Any, Any, State], state: State) -> Results:
-    """Answered when they are pushed; the same document again is no error."""
-    _submitter(state)
-    caller = access.identity_of(request)
-    return await _push(state, caller, await _documents(request, state, caller))
+    """Answered when they are pushed, all or none; the same document again is no error."""
+    return await _submitted(request, state, dry_run=False)
 
 
 @post(
@@ -143,11 +166,16 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
 )
 async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
     """The answer is what that of `POST /v1/jobs` would be, without a commit."""
+    return await _submitted(request, state, dry_run=True)
+
+
+async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run: bool) -> Results:
     _submitter(state)
     caller = access.identity_of(request)
     documents = await _documents(request, state, caller)
-    rehearsed = [msgspec.structs.replace(one, dry_run=True) for one in documents]
-    return await _push(state, caller, rehearsed)
+    return await _push(
+        state, caller, [msgspec.structs.replace(one, dry_run=dry_run) for one in documents]
+    )
 
 
 async def _documents(
@@ -177,11 +205,13 @@ async def _documents(
 async def change(
     data: JSONBody[ChangeRequest], request: Request[Any, Any, State], state: State
 ) -> Results:
-    """Answered when it is pushed."""
+    """Answered when it is pushed, for all names or none; `prune` for each by itself."""
     _submitter(state)
     caller = access.identity_of(request)
-    if not 1 <= len(data.names) <= SUBJECTS_MAX:
-        raise failures.Failure(400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}")
+    if not 1 <= len(set(data.names)) == len(data.names) <= SUBJECTS_MAX:
+        raise failures.Failure(
+            400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}, each once"
+        )
     changes = [
         submission.SubmittedDocument(
             data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run

@@ -180,14 +180,16 @@ async def _commit(
         submission.SubmittedDocument(data.verb, owner, name, reason=data.reason)
         for name in data.names
     ]
-    pushing = asyncio.ensure_future(service.submitter.submit(documents))
+    pushing = asyncio.ensure_future(service.submitter.submit(documents, together=True))
     try:
         results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
     except TimeoutError:
         # it may still be pushed: then git says the same, and the override goes by itself
         return {}
     service.pushed()
-    wrong = [one for one in results if 400 <= one.status < 500]
+    wrong = [
+        one for one in results if 400 <= one.status < 500 and one.status != submission.WITHDRAWN
+    ]
     if wrong:
         raise failures.Failure(
             max(one.status for one in wrong),

@@ -1,5 +1,7 @@
 """Signed commits on a live cluster, with real keys: what is refused says why, the rest runs."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,8 +171,11 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
     with pytest.raises(clients.ApiError, match=r"no role of bob@x\.org allows submit") as refused:
         signed.bob.post("/v1/jobs", content=both.encode(), kind="application/yaml")
     assert refused.value.refused
-    assert "theirs" in str(refused.value)
-    signed.bed.until_state("mine", "Succeeded")  # a refused job is refused alone
+    assert str(refused.value).startswith("theirs: ")
+    assert str(refused.value).endswith("; nothing was changed"), "of one request all or nothing"
+    mine = text.replace("by-api", "mine")
+    signed.bob.post("/v1/jobs", content=mine.encode(), kind="application/yaml")
+    signed.bed.until_state("mine", "Succeeded")
     with pytest.raises(clients.ApiError, match="allows drain on NodePool/virtual"):
         signed.bob.post(
             "/v1/changes", {"verb": "drain", "names": ["virtual-0"], "reason": "because"}
@@ -190,6 +195,20 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
         signed.bob.get("/v1/snapshot/records")
     assert "no role of bob@x.org allows snapshot on the records of all jobs" in str(refused.value)
     assert signed.bob.get("/v1/snapshot")["jobs"] is not None
+    # a plan goes without them, and still from what is in force
+    signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
+    planned = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("muster")), "plan", "HEAD",
+            *("--server", signed.bob.url, "--token-file", str(signed.bed.folder / "bobs-token")),
+        ],
+        cwd=signed.bed.clone, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert planned.returncode in {0, 2, 3}, planned.stderr
+    sync = signed.bed.get("/v1/sync")["sync"]
+    assert planned.stdout.startswith(f"{sync['structureRevision'][:12]} -> ")
+    told = "running work is not looked at: no role of bob@x.org allows snapshot on the records"
+    assert planned.stderr.startswith(told)
     rule = "allow: [{verbs: [submit], queues: [research]}]"
     more = "allow: [{verbs: [submit], queues: [research]}, {verbs: [snapshot]}]"
     assert rule in signed.access()

@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -263,12 +264,59 @@ def test_a_wrong_name_among_several_changes_nothing(
     served.client.post("/v1/jobs", content=job("a"))
     head = repository.log("%H")
     to = changing.Target(endpoint=endpoints.Endpoint(str(served.client.base_url)))
-    with pytest.raises(changing.ChangeError, match=r"^nothing was changed: .*typo"):
+    with pytest.raises(changing.ChangeError, match=r"^typo: there is no .*; nothing was changed$"):
         changing.carry_out([changing.Act("cancel", "a"), changing.Act("cancel", "typo")], to)
     assert repository.log("%H") == head
+    others: list[changing.Change] = [changing.Submit(job("c")), changing.Submit(job("a", "date"))]
+    with pytest.raises(changing.ChangeError, match=r"^nothing was changed: a: another job"):
+        changing.carry_out(others, to)
+    assert repository.log("%H") == head
+    together: list[changing.Change] = [changing.Submit(job("d")), changing.Submit(job("e"))]
+    first, second = changing.carry_out(together, to)
+    assert (first.name, second.name, first.commit) == ("d", "e", second.commit)
+    head = repository.log("%H")
     (done,) = changing.carry_out([changing.Submit(job("c"))], to, dry_run=True)
     assert done == changing.Done("c", "would be submitted")
     assert repository.log("%H") == head
+
+
+def test_of_several_all_are_changed_or_none_and_each_that_is_wrong_is_told(
+    served: parts.Served, repository: Repository
+) -> None:
+    served.client.post("/v1/jobs", content=f"{job('a')}---\n{job('b')}")
+    served.commit(jobs=(samples.job("b", state=JobState.SUCCEEDED),))
+    head = repository.log("%H")
+
+    def told(path: str, **sent: Any) -> tuple[int, str]:
+        answer = served.client.post(path, **sent)
+        return answer.status_code, answer.json()["error"]["message"]
+
+    for names, status, wrong in (
+        (["a", "typo"], 404, ["typo: there is no Job/typo in the repository"]),
+        (["a", "b", "no"], 409, ["b: run 1 of it is Succeeded", "; no: there is no Job/no"]),
+        (["a", "a"], 400, ["each once"]),
+    ):
+        code, message = told("/v1/changes", json={"verb": "hold", "names": names})
+        assert (code, [one for one in wrong if one not in message]) == (status, [])
+        assert message.endswith(("; nothing was changed", "each once"))
+        assert repository.log("%H") == head
+    text = "---\n".join((job("c"), job("a", "date"), job("d"), job("b", "date")))
+    code, message = told("/v1/jobs", content=text)
+    assert code == 409
+    assert "a: another job of the name a" in message
+    assert "b: another job of the name b" in message
+    assert message.endswith("; nothing was changed")
+    assert repository.log("%H") == head
+    # nodes of one pool and one that is in none
+    code, message = told(
+        "/v1/changes", json={"verb": "drain", "names": ["n1", "m1"], "reason": "x"}
+    )
+    assert (code, repository.log("%H")) == (404, head)
+    # files of what is over leave each by itself
+    served.client.post("/v1/jobs", content=job("alive"))
+    code, message = told("/v1/changes", json={"verb": "prune", "names": ["alive", "b"]})
+    assert (code, message.endswith("; 1 of 2 were pushed")) == (400, True)
+    assert repository.files() == {"pool.yaml", "jobs/a.yaml", "jobs/alive.yaml"}
 
 
 def test_drains_at_once_all_land(served: parts.Served, repository: Repository) -> None:

@@ -15,6 +15,7 @@ from reconciler.changes.requests import (
     RemoveObject,
     Request,
     ReviseObject,
+    Together,
 )
 from reconciler.desired import loader, source
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
@@ -30,8 +31,8 @@ Make = Callable[..., writer.Writer]
 def make(repository: Repository) -> Iterator[Make]:
     made: list[writer.Writer] = []
 
-    def _make(address: str | Path | None = None, **more: object) -> writer.Writer:
-        place = source.Source(str(address or repository.path), **more)  # type: ignore[arg-type]
+    def _make(address: str | Path | None = None, **more: Any) -> writer.Writer:
+        place = source.Source(str(address or repository.path), **more)
         made.append(writer.Writer(place))
         return made[-1]
 
@@ -95,6 +96,39 @@ def test_bad_submissions(repository: Repository, make: Make) -> None:
     assert [r.status for r in results] == ["refused"] * 7 + ["accepted"]
     assert all(r.message for r in results[:-1])
     assert make().write([add("taken")], now=NOW)[0].status == "unchanged"
+
+
+def test_what_goes_together_is_done_whole_or_not_at_all(repository: Repository, make: Make) -> None:
+    repository.commit({"x.yaml": documents(job("taken"), queue("q"))})
+    one = make()
+    drop = RemoveObject("Job", "taken", ALICE)
+    results = one.write(
+        [
+            Together((add("a"), drop, add("a", priority=9), add("b"))),
+            add("b", BOB),
+            Together((add("c"), add("b"), drop)),
+        ],
+        now=NOW,
+    )
+    assert [r.status for r in results] == [
+        *("withdrawn", "withdrawn", "refused", "withdrawn"),
+        "accepted",
+        *("accepted", "unchanged", "accepted"),
+    ]
+    assert "choose another name" in results[2].message
+    assert [results[position].commit for position in (0, 1, 3)] == [None] * 3
+    listed = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert listed == ["jobs/b.yaml", "jobs/c.yaml", "x.yaml"]
+    assert "taken" not in show(repository, "x.yaml")
+    assert log(repository, "%an")[:2] == ["Alice", "Bob bob"]
+    head = git(repository.path, "rev-parse", "main")
+    (gone, kept) = one.write([Together((drop, add("d")))], now=NOW)
+    assert (gone.status, kept.status) == ("missing", "withdrawn")
+    assert git(repository.path, "rev-parse", "main") == head
+    git(repository.path, "update-ref", "-d", "refs/heads/main")
+    git(repository.path, "update-ref", "refs/heads/other", head)
+    failed = one.write([Together((add("e"), add("f"))), add("g")], now=NOW)
+    assert [r.status for r in failed] == ["failed"] * 3
 
 
 def test_edit_and_remove(repository: Repository, make: Make) -> None:

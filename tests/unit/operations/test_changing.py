@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work"
 
 
-def find(here: Path, **changes: object) -> changing.Target:
-    options: dict[str, object] = {"clone": None, "server": None, "token_file": None}
-    return changing.find_target(here=here, **(options | changes))  # type: ignore[arg-type]
+def find(here: Path, **changes: Any) -> changing.Target:
+    options: dict[str, Any] = {"clone": None, "server": None, "token_file": None}
+    return changing.find_target(here=here, **(options | changes))
 
 
 @pytest.mark.parametrize("below", ["", "jobs"])
@@ -179,3 +180,41 @@ def test_a_rehearsed_job_is_not_submitted(work: Path) -> None:
     assert done == changing.Done("new", "would be submitted")
     assert head(work) == before
     assert not (work / "jobs" / "new.yaml").exists()
+
+
+def test_of_a_text_all_jobs_are_submitted_or_none(work: Path) -> None:
+    (work / "notes.txt").write_text("mine")
+    git(work, "add", "notes.txt")
+    (work / "jobs" / "a.yaml").write_text(job("train") + "# later\n")
+    before = head(work)
+    taken = documents(job("x"), job("train", command="other"), job("y"))
+    for wrong in (taken, documents(taken, job("z").replace("command", "comand"))):
+        with pytest.raises(changing.ChangeError, match=r"nothing was "):
+            changing.carry_out([changing.Submit(wrong)], find(work))
+        assert head(work) == before
+        assert [path.name for path in (work / "jobs").iterdir()] == ["a.yaml"]
+        # what somebody else has in hand there stays as it is
+        assert git(work, "status", "--porcelain").split() == ["M", "jobs/a.yaml", "A", "notes.txt"]
+    done = changing.carry_out([changing.Submit(documents(job("x"), job("y")))], find(work))
+    assert [one.commit for one in done] == [git(work, "rev-parse", "HEAD~1"), head(work)]
+    assert git(work, "rev-parse", "origin/main") == head(work)
+
+
+def test_several_changes_are_one_push_on_top_of_what_others_pushed(
+    work: Path, tmp_path: Path
+) -> None:
+    for name in ("x", "y"):
+        changing.carry_out([changing.Submit(job(name))], find(work))
+    git(tmp_path, "clone", "--quiet", str(tmp_path / "state.git"), "other")
+    changing.carry_out([changing.Submit(job("z"))], find(tmp_path / "other"))
+    acts: list[changing.Change] = [changing.Act("cancel", name) for name in ("x", "y")]
+    done = changing.carry_out(acts, find(work))
+    pushed = git(tmp_path / "state.git", "rev-parse", "main")
+    assert [one.commit for one in done] == [pushed, pushed], "what was committed first was moved"
+    assert sorted(path.name for path in (work / "jobs").iterdir()) == ["a.yaml", "z.yaml"]
+    # what can't be pushed stays in the clone, all of it
+    changing.carry_out([changing.Act("cancel", "z")], find(tmp_path / "other"))
+    acts = [changing.Act("hold", name) for name in ("train", "z")]
+    with pytest.raises(changing.ChangeError, match="and not pushed: it contradicts"):
+        changing.carry_out(acts, find(work))
+    assert git(work, "rev-list", "--count", "origin/main..HEAD") == "2"

@@ -18,11 +18,16 @@ class Pusher:
         self.closed = False
         self._fails = fails
 
-    def push(self, changes: Sequence[submission.SubmittedDocument]) -> list[submission.Result]:
-        self.batches.append([change.name for change in changes])
+    def push(
+        self, groups: Sequence[Sequence[submission.SubmittedDocument]]
+    ) -> list[list[submission.Result]]:
+        self.batches.append([change.name for group in groups for change in group])
         if self._fails:
             raise RuntimeError("a defect")
-        return [submission.Result(change.name, 200, commit="c") for change in changes]
+        return [
+            [submission.Result(change.name, 200, commit="c") for change in group]
+            for group in groups
+        ]
 
     def close(self) -> None:
         self.closed = True
@@ -84,6 +89,30 @@ def test_a_batch_is_bounded_and_so_is_what_waits(monkeypatch: pytest.MonkeyPatch
     pusher = Pusher()
     asyncio.run(scene(pusher))
     assert [len(batch) for batch in pusher.batches] == [4, 4, 1]
+
+
+def test_what_goes_together_is_in_one_batch_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submission, "COMMIT_MAX", 4)
+
+    async def scene(pusher: Pusher) -> None:
+        batcher = submission.Batcher(pusher)
+        asked = [
+            asyncio.create_task(batcher.submit(changes(count), together=together))
+            for count, together in ((3, True), (2, True), (2, False), (6, True), (1, True))
+        ]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(batcher.run())
+        found = await asyncio.gather(*asked)
+        assert [len(results) for results in found] == [3, 2, 2, 6, 1]
+        assert await batcher.submit([], together=True) == []
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    pusher = Pusher()
+    asyncio.run(scene(pusher))
+    assert [len(batch) for batch in pusher.batches] == [3, 4, 6, 1]
 
 
 def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
