@@ -258,7 +258,7 @@ class Agent:
     def _stop_all(self) -> None:
         """End every task and the supervisor, and tell the controller if it listens."""
         grace_s = self.settings.stop_grace_s
-        order = {"op": "shutdown", "reason": EndReason.DRAINED.value, "grace_s": grace_s}
+        order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
         deadline = time.monotonic() + grace_s + 15.0
         if self.keeper.send([order]):
             while time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import secrets
 import signal
@@ -38,6 +39,8 @@ END_S_MAX = 120.0
 UNKNOWN_S_MAX = 15.0
 #: After how long of that it is told.
 UNKNOWN_TOLD_S = 5.0
+#: How long `wait` looks for a name after it has asked the controller to look at git once more.
+APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
 #: How long a job that could never start stays: nodes may be about to report for the first time.
 IMPOSSIBLE_S_MAX = 30.0
 #: Reasons that no waiting ends: only another commit does.
@@ -312,7 +315,6 @@ def _until(
     ends_at: float | None = None,
     *,
     give_up: bool = False,
-    told_after_s: float = UNKNOWN_TOLD_S,
 ) -> Json:
     """The job as soon as ``condition`` holds of it; None when the time is up before.
 
@@ -337,7 +339,7 @@ def _until(
             if reason != told:
                 told = reason
                 terminal.note(f"{name} waits: {terminal.clocks(reason)}")
-        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + told_after_s
+        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
         if job is None and late and told != "unknown":
             told = "unknown"
             left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
@@ -380,20 +382,56 @@ def wait(
 ) -> None:
     """Wait until jobs have ended.
 
-    0: all succeeded. 1: not all. 124: the time was up.
+    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up.
 
     Example: muster wait train evaluate --timeout 2h
     """
     ends_at = time.monotonic() + context.seconds(timeout) if timeout else None
     failed = []
     with context.controller(server, token_file) as api:
+        _require_known(api, names)
         for name in names:
-            job = _until(
-                api, name, lambda item: item["state"] in FINISHED, ends_at, told_after_s=0.0
-            )
+            job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
             if job is None:
                 terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
             terminal.out.print(f"{name}: {job['state']}", markup=False)
             if job["state"] != "Succeeded":
                 failed.append(name)
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
+
+
+def _require_known(api: clients.Client, names: list[str]) -> None:
+    """Leave the command where the controller knows no job of a name.
+
+    What was committed just now it may not have read: it is asked to look, and given a few seconds.
+    """
+    missing = _missing(api, names)
+    if not missing:
+        return
+    known = "is" if len(missing) == 1 else "are"
+    terminal.note(
+        f"{', '.join(missing)} {known} not known to the controller yet; it looks at git again, for "
+        f"what was just committed: {APPEAR_S_MAX:.0f}s"
+    )
+    with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+        api.post("/v1/hooks/git")
+    ends_at = time.monotonic() + APPEAR_S_MAX
+    while missing and time.monotonic() < ends_at:
+        time.sleep(APPEAR_EVERY_S)
+        missing = _missing(api, list(missing))
+    if missing:
+        first, *others = missing.values()
+        terminal.fail(first, details=others)
+
+
+def _missing(api: clients.Client, names: list[str]) -> dict[str, str]:
+    """Those of some names that no job has, with what the controller says of each."""
+    found = {}
+    for name in names:
+        try:
+            api.get(f"/v1/jobs/{name}")
+        except clients.ApiError as error:
+            if error.status != 404:
+                raise
+            found[name] = str(error)
+    return found

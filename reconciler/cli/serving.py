@@ -99,14 +99,7 @@ def up(
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
     try:
         cluster.start(stop)
-        names = cluster.nodes.names() if cluster.nodes else []
-        terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
-        if cluster.not_isolated:
-            terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
-        if fewer := cluster.shortfall():
-            terminal.note(fewer)
-        terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
-        terminal.note("Ctrl-C ends everything.")
+        _say_ready(cluster)
         cluster.keep(stop, terminal.note)
     except localcluster.StoppedError:
         pass  # as asked
@@ -115,6 +108,18 @@ def up(
     finally:
         terminal.note("stopping")
         cluster.stop()
+
+
+def _say_ready(cluster: localcluster.LocalCluster) -> None:
+    """What there is now, and what to do with it."""
+    names = cluster.nodes.names() if cluster.nodes else []
+    terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
+    if cluster.not_isolated:
+        terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
+    if fewer := cluster.shortfall():
+        terminal.note(fewer)
+    terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
+    terminal.note("Ctrl-C ends everything.")
 
 
 def _git(*arguments: str) -> str:

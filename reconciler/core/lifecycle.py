@@ -31,6 +31,7 @@ _FREE = frozenset(
         EndReason.LEASE_EXPIRED,
         EndReason.LOST,
         EndReason.NODE_LOST,
+        EndReason.NODE_STOPPED,
         EndReason.REFUSED,
         EndReason.CHECK_FAILED,
     }

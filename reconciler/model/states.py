@@ -61,6 +61,7 @@ class EndReason(StrEnum):
     LEASE_EXPIRED = "LeaseExpired"
     LOST = "Lost"
     NODE_LOST = "NodeLost"
+    NODE_STOPPED = "NodeStopped"
     START_FAILED = "StartFailed"
     REFUSED = "Refused"
     CHECK_FAILED = "CheckFailed"

@@ -155,7 +155,7 @@ def test_terminated_agent_ends_tasks_when_asked_to(node: Node, controller: Contr
     assert process.wait(40) == 0
     assert not node.tasks()
     assert not node.supervisor()
-    assert controller.ended("a.1").end_reason is EndReason.DRAINED
+    assert controller.ended("a.1").end_reason is EndReason.NODE_STOPPED
 
 
 def test_dies_with_its_parent(node: Node, controller: Controller) -> None:

@@ -71,7 +71,7 @@ def test_a_killed_agent_is_the_same_boot(nodes: VirtualNodes, controller: Contro
     nodes.remove("v1")
     assert nodes.names() == []
     assert not tasks(nodes)
-    assert controller.ended("a.1").end_reason is EndReason.DRAINED
+    assert controller.ended("a.1").end_reason is EndReason.NODE_STOPPED
 
 
 def test_an_agent_that_dies_is_started_again(nodes: VirtualNodes, controller: Controller) -> None:

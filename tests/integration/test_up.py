@@ -1,0 +1,140 @@
+"""``muster up`` as somebody meets it: what it says when it is ready, and what works beside it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from reconciler.operations import localcluster
+from tests.unit.desired.repositories import ENVIRONMENT
+
+MUSTER = str(Path(sys.executable).with_name("muster"))
+READY = "Ctrl-C ends everything."
+LONG_S = 120.0
+
+
+def environment() -> dict[str, str]:
+    """That of somebody who has used Muster nowhere yet."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    return {**kept, **ENVIRONMENT}
+
+
+def muster(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MUSTER, *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+
+
+class Up:
+    """A cluster that was brought up by the command, in a folder of its own.
+
+    Attributes:
+        said: lines of its standard error so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        made = muster(folder, "init", "cluster")
+        assert made.returncode == 0, made.stderr
+        self.folder = folder / "cluster"
+        self.address = f"127.0.0.1:{localcluster.free_port()}"
+        self.said: list[str] = []
+        self.is_ready = threading.Event()
+        self.process = subprocess.Popen(
+            [MUSTER, "up", "--listen", self.address],
+            cwd=self.folder,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self._reader = threading.Thread(target=self._read, args=(self.process.stderr,))
+        self._reader.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self.said.append(line.rstrip("\n"))
+                if line.startswith(READY):
+                    self.is_ready.set()
+        self.is_ready.set()
+
+    def end(self) -> int:
+        """Press Ctrl-C; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        status = self.process.wait(LONG_S)
+        self._reader.join(LONG_S)
+        return status
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    made = Up(tmp_path_factory.mktemp("up"))
+    try:
+        assert made.is_ready.wait(LONG_S)
+        yield made
+    finally:
+        made.end()
+
+
+def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
+    assert up.process.poll() is None, up.said
+    begun, *others = up.said
+    assert begun == (f"starting a controller over {up.folder} (main), API at http://{up.address}")
+    assert others == [
+        "virtual nodes: virtual-0, virtual-1",
+        "GPUs of virtual nodes are simulated. In another terminal: muster status",
+        READY,
+    ]
+
+
+def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
+    done = muster(up.folder, "submit", "--name", "here", "--", "true")
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+    told = r"submitted; committed in this clone, which pushes nowhere \([0-9a-f]{12}\)"
+    assert re.fullmatch(told, done.stderr.splitlines()[0])
+    # what was committed a moment ago is waited for
+    waited = muster(up.folder, "wait", "here")
+    assert (waited.returncode, waited.stdout) == (0, "here: Succeeded\n"), waited.stderr
+
+
+def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) -> None:
+    assert muster(up.folder, "submit", "--name", "long", "--", "sleep", "600").returncode == 0
+    done = muster(up.folder, "wait", "long", "lnog", "nosuch")
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    first, *others = (line.strip() for line in done.stderr.splitlines())
+    assert first.startswith("lnog, nosuch are not known to the controller yet; ")
+    assert [line.partition(";")[0] for line in others] == [
+        "muster: job lnog is not known",
+        "job nosuch is not known",
+    ]
+
+
+def test_a_word_that_is_no_program_ends_as_in_a_shell(up: Up) -> None:
+    done = muster(up.folder, "run", "--name", "word", "--", "nosuch-program", "-v")
+    assert (done.returncode, done.stdout) == (127, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("word Failed: ")
+    assert "nosuch-program" in last
+    assert "was not found in PATH" in last
+
+
+def test_it_ends_with_all_that_it_started(up: Up) -> None:
+    assert up.end() == 0
+    assert up.said[-1] == "stopping"
+    after = muster(up.folder, "status")
+    assert after.returncode == 1
+    assert "muster up" in after.stderr
