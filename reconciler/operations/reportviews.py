@@ -32,6 +32,15 @@ _DRAWN = {
     "efficiency": ("allocated", "idle"),
     "fairness": ("guaranteed", "allocated"),
 }
+#: What their bars are called, where the column's name alone does not say it.
+_LABELS = {
+    ("usage", "used"): "used (a kernel ran)",
+    ("waiting", "p90"): "p90: nine of ten jobs started within",
+    ("waiting", "p50"): "p50: half of them",
+    ("efficiency", "idle"): "idle (measured, and no kernel ran)",
+}
+#: What the axis of a picture measures, before its unit.
+_AXES = {"waiting": "time from submission to start, in "}
 
 
 def title(report: reports.Report) -> str:
@@ -208,7 +217,9 @@ def _bars(
     scale, shown = _scale(unit, longest)
     for column, colour, height in zip(columns, (_FIRST, _SECOND), (0.75, 0.4), strict=True):
         values: list[Any] = [float(row[column] or 0) / scale for row in rows]
-        axes.barh(places, values, height, color=colour, label=report.columns[column].name)
+        name = report.columns[column].name
+        label = _LABELS.get((report.what, name), name)
+        axes.barh(places, values, height, color=colour, label=label)
     ends = [max(float(row[column] or 0) for column in columns) / scale for row in rows]
     most = longest / scale
     for place, row, end in zip(places, rows, ends, strict=True):
@@ -218,7 +229,7 @@ def _bars(
     axes.set_yticks(places, names, fontsize=9)
     axes.set_xlim(0, 1.25 * most or 1)  # with room for the figures behind the longest bar
     axes.set_ylim(-0.6, max(0.6, len(names) - 0.4))
-    axes.set_xlabel(shown)
+    axes.set_xlabel(_AXES.get(report.what, "") + shown)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(axis="x", color=_GRID)
     axes.set_axisbelow(True)

@@ -26,6 +26,8 @@ BARS_MAX = 20_000
 NODES_MAX = 128
 #: Pieces of time into which use is averaged.
 PIECES = 400
+#: How many times the cluster's size of waiting work is shown; more is cut off, and said.
+WAITING_SHOWN = 3
 #: The most queues with a colour of their own; the others are one.
 QUEUES_MAX = 9
 #: Colours that people with colour blindness tell apart (Okabe and Ito), and grey for the rest.
@@ -320,11 +322,11 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
                     label="others")  # fmt: skip
     axes.axhline(run.units, color=_INK, linewidth=0.8)
     waiting = _averages(results.waiting(run), edges)
-    axes.stairs(
-        waiting, edges / scale[0], color=_INK, linewidth=1.0, linestyle=":", label="waiting"
-    )
     most = float(waiting.max(initial=0.0))
-    axes.set_ylim(0, max(run.units * 1.1, min(most * 1.05, run.units * 3)))
+    top = max(run.units * 1.1, min(most * 1.05, run.units * WAITING_SHOWN))
+    label = "waiting" if most <= top else f"waiting (up to {most:,.0f}, cut off here)"
+    axes.stairs(waiting, edges / scale[0], color=_INK, linewidth=1.0, linestyle=":", label=label)
+    axes.set_ylim(0, top)
     axes.set_xlim(0, span_s / scale[0])
     axes.set_xlabel(scale[1])
     axes.grid(color=_GRID, linewidth=0.6)

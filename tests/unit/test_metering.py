@@ -20,6 +20,15 @@ TRAIN = samples.job("train", state=JobState.RUNNING, owner="ada@example.org")
 GPUS = Resources(2000, 0, 2000)
 
 
+#: What a picture of each kind of report says of its axis and bars.
+SAID = {
+    "usage": ("GPU-hours", "used (a kernel ran)"),
+    "waiting": ("time from submission to start, in ", "p50: half of them"),
+    "efficiency": ("GPU-hours", "idle (measured, and no kernel ran)"),
+    "fairness": ("GPU-hours", "guaranteed"),
+}
+
+
 def attempt(**changes: object) -> records.AttemptRecord:
     """An attempt with two GPUs on n1, from 1:30 to 3:15 by the clock of the epoch."""
     bare = samples.attempt(TRAIN, state=AttemptState.ENDED, exit_code=0, concluded=True)
@@ -202,7 +211,10 @@ def test_reports_over_months(opened: store.Store) -> None:
     for what in ("usage", "waiting", "efficiency", "fairness"):
         report = made(what, "queue")
         assert reportviews.png(report).startswith(b"\x89PNG")
-        assert "<svg" in reportviews.page(report)
+        page = reportviews.page(report)
+        assert "<svg" in page
+        # what is measured, and in what; of bars what they are
+        assert [one for one in SAID[what] if one not in page] == []
         assert reportviews.as_csv(report).count("\n") == 9
     with pytest.raises(reports.ReportError, match="by queue and user; pool"):
         made("waiting", "pool")

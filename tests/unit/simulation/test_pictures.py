@@ -3,10 +3,11 @@
 import os
 import re
 
+import msgspec
 import pytest
 
 from reconciler.simulation import peers, pictures, replay, workloads
-from reconciler.simulation.results import Run, Stretch
+from reconciler.simulation.results import JobResult, Run, Stretch
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,18 @@ def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
 
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
     assert pictures.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [((1, 4, 4), "waiting</text>"), ((1, 9, 90), "waiting (up to 99, cut off here)</text>")],
+)
+def test_waiting_that_has_no_room_is_said_to_be_cut_off(sizes: tuple[int, ...], told: str) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    first, *others = (JobResult(f"j{n}", "q", n, 0.0, 100.0) for n in sizes)
+    first = msgspec.structs.replace(first, start_s=0.0, end_s=100.0)
+    run = Run("p", 8, [first, *others], [Stretch(first.name, "q", "n", 1, 0, 100)])
+    assert told in pictures.page([run], "a title")
 
 
 def test_queues_beyond_the_colours_share_grey() -> None:
