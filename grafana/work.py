@@ -213,21 +213,24 @@ def jobs() -> models.Dashboard:
     )
 
 
-def _one_job() -> list[panels.Panel]:
+def _tasks_of_one_job() -> panels.Panel:
     by_task = "by (element, task, node)"
+    return panels.rows(
+        "Tasks",
+        "Where each task is, what it was given, and since when it runs.",
+        {
+            "runs for (s)": f"time() - max {by_task} (muster_task_start_timestamp_seconds{JOB})",
+            "CPUs": f"max {by_task} (muster_task_requested_cpus{JOB})",
+            "memory": f"max {by_task} (muster_task_requested_memory_bytes{JOB})",
+            "GPUs": f"count {by_task} (muster_task_gpu_info{JOB})",
+        },
+        link=("Its node", "/d/muster-nodes?var-node=${__data.fields.node}"),
+    )
+
+
+def _one_job() -> list[panels.Panel]:
     return [
-        panels.rows(
-            "Tasks",
-            "Where each task is, what it was given, and since when it runs.",
-            {
-                "runs for (s)": f"time() - max {by_task} "
-                f"(muster_task_start_timestamp_seconds{JOB})",
-                "CPUs": f"max {by_task} (muster_task_requested_cpus{JOB})",
-                "memory": f"max {by_task} (muster_task_requested_memory_bytes{JOB})",
-                "GPUs": f"count {by_task} (muster_task_gpu_info{JOB})",
-            },
-            link=("Its node", "/d/muster-nodes?var-node=${__data.fields.node}"),
-        ),
+        _tasks_of_one_job(),
         panels.lines(
             "Utilisation of its GPUs",
             "Part of the time in which a kernel ran, by task and GPU. Stragglers stand out.",

@@ -88,6 +88,12 @@ def _subjects(change: operations.Act | operations.Drain) -> list[str]:
     return list(change.nodes) if isinstance(change, operations.Drain) else [change.name]
 
 
+_Queue = Annotated[
+    str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
+]
+_Array = Annotated[
+    str | None, typer.Option("--array", help="Elements of an array: how many, or 0-9, or 0-9%4.")
+]
 _Gpus = Annotated[
     float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
 ]
@@ -107,19 +113,14 @@ def submit(
     ] = None,
     *,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
-    ] = None,
+    queue: _Queue = None,
     gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
     nodes: _Tasks = None,
     least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
-    array: Annotated[
-        str | None,
-        typer.Option("--array", help="Elements of an array: how many, or 0-9, or 0-9%4."),
-    ] = None,
+    array: _Array = None,
     time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
@@ -202,7 +203,7 @@ def change_all(
     """Do one thing to several subjects, and say what was done."""
     to = target(*place)
     changes: list[operations.Change] = [
-        operations.Act(verb=verb, name=name, reason=reason) for name in names
+        operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
     for done in carry_out(changes, to, dry_run=dry_run):
         terminal.out.print(f"{done.name}: {done.message}", markup=False)

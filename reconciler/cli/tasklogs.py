@@ -38,6 +38,20 @@ def register(app: typer.Typer) -> None:
     app.command()(logs)
 
 
+_Every = Annotated[
+    bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
+]
+_Since = Annotated[
+    str | None, typer.Option("--since", help="What was written after 2h (ago), or a time.")
+]
+_Until = Annotated[
+    str | None, typer.Option("--until", help="What was written before then, likewise.")
+]
+_Timestamps = Annotated[
+    bool, typer.Option("--timestamps", help="Each line behind the time it was written.")
+]
+
+
 def logs(
     name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
     task: Annotated[
@@ -54,18 +68,10 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
     run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
-    every: Annotated[
-        bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
-    ] = False,
-    since: Annotated[
-        str | None, typer.Option("--since", help="What was written after 2h (ago), or a time.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="What was written before then, likewise.")
-    ] = None,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", help="Each line behind the time it was written.")
-    ] = False,
+    every: _Every = False,
+    since: _Since = None,
+    until: _Until = None,
+    timestamps: _Timestamps = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:

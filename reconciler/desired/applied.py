@@ -260,22 +260,10 @@ class Applied:
 
     def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
         """Queues that jobs in force are in and that the structure does not have."""
-        queues = self.basis.structure.queues
-        users: dict[str, list[str]] = {}
-        for name, job in self.jobs.items():
-            if job.queue not in queues:
-                users.setdefault(job.queue, []).append(name)
+        users = checks.users_of_missing_queues(self.jobs, self.basis.structure)
         self._queue_users = {name for names in users.values() for name in names}
         return [
-            desired.Problem(
-                rule="queue-in-use",
-                severity="error",
-                path=earlier.origins.get(f"Queue/{queue}", ""),
-                message=f"the queue is taken away while {len(names)} jobs are in it "
-                f"({', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}): "
-                "move or remove them first, or in the same commit",
-                object=f"Queue/{queue}",
-            )
+            checks.queue_in_use(queue, names, earlier.origins.get(f"Queue/{queue}", ""))
             for queue, names in sorted(users.items())
         ]
 

@@ -11,24 +11,18 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from reconciler.desired import gitobjects, trees
+from reconciler.desired import entries, gitobjects, trees
 from reconciler.desired.gitobjects import GitError
-from reconciler.model import desired
 
 log = logging.getLogger("muster.source")
 
-_SUFFIXES = (".yaml", ".yml")
-_SYMLINK, _SUBMODULE = "120000", "160000"
 #: The revision that a mirror keeps.
 KEPT = "refs/muster/kept"
-#: The most entries of a tree that are looked at.
-FILES_MAX = 500_000
 #: The most commits that are looked at one by one between two revisions.
 LINE_MAX = 10_000
 _LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
@@ -49,13 +43,6 @@ class MissingBranchError(GitError):
 
 class TooManyCommitsError(GitError):
     """More commits lead from one revision to another than are looked at one by one."""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A file as it stands after a change; ``blob`` None: it is gone."""
-
-    path: str
-    blob: str | None
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -82,16 +69,6 @@ class Commit(msgspec.Struct, frozen=True):
     def trailer(self, key: str) -> list[str]:
         """The values of a trailer, in order; keys don't mind their case."""
         return [value for name, value in self.trailers if name.casefold() == key.casefold()]
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What a revision changed: files, and entries that are ignored with a warning.
-
-    ``ignored`` maps paths to the warning, or to None where the cause is gone.
-    """
-
-    files: tuple[Change, ...]
-    ignored: dict[str, desired.Problem | None]
 
 
 def is_local(address: str) -> bool:
@@ -385,21 +362,24 @@ class Source:
             )
         return found
 
-    def files(self, commit: str) -> Changes:
+    def files(self, commit: str) -> entries.Changes:
         """All files of a commit."""
         arguments = ["ls-tree", "-r", "-z", "--full-tree", commit]
         if self.sub_path:
             arguments += ["--", f"{self.sub_path}/"]
         output = gitobjects.run(self.folder, *arguments).stdout
-        return self._sorted_out(self._tree_entries(output))
+        return entries.sort_out(entries.of_tree(output), self.sub_path)
 
-    def changes(self, before: str, after: str) -> Changes:
+    def changes(self, before: str, after: str) -> entries.Changes:
         """The files that differ between two commits."""
         if before == after:
-            return Changes((), {})
-        return self._sorted_out(
-            (one.path, one.after.mode, one.after.id) if one.after else (one.path, "", None)
-            for one in self._differing(before, after)
+            return entries.Changes((), {})
+        return entries.sort_out(
+            (
+                (one.path, one.after.mode, one.after.id) if one.after else (one.path, "", None)
+                for one in self._differing(before, after)
+            ),
+            self.sub_path,
         )
 
     def differences(self, before: str, after: str) -> list[tuple[str, str | None, str | None]]:
@@ -407,11 +387,11 @@ class Source:
         skipped = len(self.sub_path) + 1 if self.sub_path else 0
         found = []
         for one in self._differing(before, after):
-            path = _text(one.path)
-            if path is None or not _is_read(path[skipped:]):
+            path = entries.text(one.path)
+            if path is None or not entries.is_read(path[skipped:]):
                 continue
             pair = [
-                None if side is None or side.mode in {_SYMLINK, _SUBMODULE} else side.id
+                None if side is None or side.mode in entries.LINKS else side.id
                 for side in (one.before, one.after)
             ]
             found.append((path, pair[0], pair[1]))
@@ -428,38 +408,6 @@ class Source:
             arguments += ["--", f"{self.sub_path}/"]
         return list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
 
-    @staticmethod
-    def _tree_entries(output: bytes) -> Iterator[tuple[bytes, str, str | None]]:
-        for entry in output.split(b"\0")[:-1]:
-            head, _, path = entry.partition(b"\t")
-            mode, _, blob = head.decode("ascii").split(" ")
-            yield path, mode, blob
-
-    def _sorted_out(self, entries: Iterable[tuple[bytes, str, str | None]]) -> Changes:
-        files: list[Change] = []
-        ignored: dict[str, desired.Problem | None] = {}
-        skipped = len(self.sub_path) + 1 if self.sub_path else 0
-        for count, (name, mode, blob) in enumerate(entries):
-            if count >= FILES_MAX:
-                raise GitError(f"more than {FILES_MAX} files below {self.sub_path or 'the root'}")
-            path = _text(name)
-            if path is None:
-                shown = name.decode("utf-8", "backslashreplace")
-                if _is_read(shown[skipped:]):
-                    ignored[shown] = None if blob is None else _ignored(shown, "name")
-                continue
-            below = path[skipped:]
-            if _is_hidden(below):
-                continue
-            if mode in {_SYMLINK, _SUBMODULE}:
-                ignored[path] = _ignored(path, "symlink" if mode == _SYMLINK else "submodule")
-                blob = None  # noqa: PLW2901 - what was a file before is none now
-            else:
-                ignored[path] = None
-            if path.endswith(_SUFFIXES):
-                files.append(Change(path, blob))
-        return Changes(tuple(files), ignored)
-
     def blobs(self, ids: Iterable[str]) -> list[bytes]:
         """The bytes of blobs, in order; only the beginning of one that is far too large.
 
@@ -472,31 +420,3 @@ class Source:
         if missing:
             raise GitError(f"the blob {missing[0]} is not in {self.address}")
         return [item[2] for item in found if item is not None]
-
-
-def _text(path: bytes) -> str | None:
-    """A path as text; None where it is none, so that two files could not be told apart."""
-    try:
-        return path.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _is_hidden(below: str) -> bool:
-    return below.startswith(".") or "/." in below
-
-
-def _is_read(below: str) -> bool:
-    """Whether a file, by its path below the folder, can hold desired state."""
-    return below.endswith(_SUFFIXES) and not _is_hidden(below)
-
-
-_WHY_IGNORED = {
-    "symlink": "a symlink is never followed: put the files themselves here or remove it",
-    "submodule": "a submodule is never followed: put the files themselves here or remove it",
-    "name": "its name is not UTF-8, and it is not read: rename it",
-}
-
-
-def _ignored(path: str, what: Literal["symlink", "submodule", "name"]) -> desired.Problem:
-    return desired.Problem(f"ignored-{what}", "warning", path, _WHY_IGNORED[what])

@@ -258,6 +258,31 @@ def _moment(name: str, text: str | None) -> float | None:
         raise failures.Failure(400, f"{name}: {error}") from None
 
 
+def _check(
+    service: services.Services,
+    job: records.JobRecord,
+    element: int | None,
+    *,
+    follow: bool,
+    widely: bool,
+) -> None:
+    """Refuse what can't be read, or not by one more reader.
+
+    Raises:
+        Failure: says which, and why.
+    """
+    if (element or 0) >= job.spec.element_count:
+        raise failures.Failure(
+            404, f"job {job.name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
+        )
+    if widely and follow:
+        raise failures.Failure(400, "one task of one element can be followed: leave `widely` out")
+    if service.relay.full:
+        raise failures.Failure(
+            429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
+        )
+
+
 @get(
     "/v1/jobs/{name:str}/logs",
     media_type=MediaType.TEXT,
@@ -295,16 +320,7 @@ async def logs(
         raise failures.Failure(404, f"nothing of job {name} has run: {refused.message}")
     job = await asyncio.to_thread(api.job_or_404, service, name, run)
     group, index = task_of(job, task)
-    if (element or 0) >= job.spec.element_count:
-        raise failures.Failure(
-            404, f"job {name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
-        )
-    if widely and follow:
-        raise failures.Failure(400, "one task of one element can be followed: leave `widely` out")
-    if service.relay.full:
-        raise failures.Failure(
-            429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
-        )
+    _check(service, job, element, follow=follow, widely=widely)
     begins, ends = _moment("since", since), _moment("until", until)
     wanted = Wanted(
         name,

@@ -44,6 +44,11 @@ LOOKS = (
 )
 
 
+USAGE = outcome.QueueUsage(
+    "default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1, (1500, 5, 700)
+)
+
+
 def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
     """Something of everything."""
     counters = metrics.Counters()
@@ -54,10 +59,22 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
     stop = records.StopOrder(EndReason.PREEMPTED, "SIGTERM", 30, 100.0)
     alive = msgspec.structs.replace(samples.attempt(train, 0), stop=stop)
     ended = samples.attempt(train, 1, state=AttemptState.ENDED)
-    observed = records.Observed(
+    observed = _observed(waiting, train, alive, ended)
+    counters.sums(records.Observed(jobs={"wait": waiting}), 90.0)
+    _count(counters, train, alive, ended)
+    counters.queues = (USAGE,)
+    for look in LOOKS:
+        counters.look(look)
+    return counters, observed, _wanted()
+
+
+def _observed(
+    waiting: records.JobRecord, train: records.JobRecord, *attempts: records.AttemptRecord
+) -> records.Observed:
+    return records.Observed(
         jobs={"wait": waiting, "train": train},
         active=frozenset({"wait", "train"}),
-        attempts={alive.id: alive, ended.id: ended},
+        attempts={one.id: one for one in attempts},
         nodes={"n1": samples.node(), "n2": samples.node("n2")},
         reasons={"r": (samples.reason(),)},
         drift=(
@@ -76,16 +93,21 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         },
         recollection=recollection.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
     )
-    counters.sums(records.Observed(jobs={"wait": waiting}), 90.0)
-    usage = outcome.QueueUsage(
-        "default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1, (1500, 5, 700)
-    )
+
+
+def _count(
+    counters: metrics.Counters,
+    train: records.JobRecord,
+    alive: records.AttemptRecord,
+    ended: records.AttemptRecord,
+) -> None:
+    """Cycles, quick and slow, with an end of each kind."""
     counters.cycle(
         samples.cycle(
             jobs=(train,),
             attempts=(alive, ended),
             actions=(outcome.StopAttempt(alive.id, "n1"), outcome.StartAttempt("x", "n1")),
-            queues=(usage,),
+            queues=(USAGE,),
         ),
         decide_s=0.002,
         commit_s=0.004,
@@ -106,13 +128,13 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         samples.job("done", state=JobState.SUCCEEDED), started_at=101.0, ended_at=103.0
     )
     counters.cycle(samples.cycle(now=110.0, jobs=(done,)), decide_s=0.002, commit_s=0.004)
-    counters.queues = (usage,)
-    for look in LOOKS:
-        counters.look(look)
+
+
+def _wanted() -> desired.Desired:
     status = desired.SyncStatus(
         "Synced", "a", "b", "c", checked_at=99.0, suspended={"Queue/default": 9.0}
     )
-    wanted = desired.Desired(
+    return desired.Desired(
         structure=desired.Structure(
             pools={"cpu": desired.Pool("cpu", ("n1",), samples.GROUP.resources)},
             queues={"default": desired.Queue("default", suspend=True)},
@@ -120,7 +142,6 @@ def filled() -> tuple[metrics.Counters, records.Observed, desired.Desired]:
         ),
         status=status,
     )
-    return counters, observed, wanted
 
 
 def cluster_page() -> str:

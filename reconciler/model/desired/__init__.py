@@ -1,0 +1,118 @@
+"""What git asks for, normalised: defaults applied, amounts as integers, names resolved.
+
+``reconciler.desired`` makes these from documents; ``core`` compares them with what is observed.
+A ``Desired`` is one immutable value: a newer revision is a newer value that shares with the
+older one every object that did not change.
+
+The kinds stand in modules of their own; who uses them says ``desired.Job`` and need not know which.
+"""
+
+from reconciler.model.desired.jobs import (
+    ANYWHERE,
+    DEFAULT_PRIORITY,
+    Checkpoint,
+    Dependency,
+    Framework,
+    Job,
+    JobAffinity,
+    NodePreference,
+    Retries,
+    Stage,
+    StageIn,
+    StageOut,
+    Taint,
+    TaskGroup,
+    Toleration,
+    Topology,
+)
+from reconciler.model.desired.pools import (
+    BlackHole,
+    Drain,
+    Healing,
+    Leaving,
+    MigLayout,
+    MigPlan,
+    Pool,
+    Provisioning,
+    Volume,
+    merge_levels,
+)
+from reconciler.model.desired.queues import (
+    Amounts,
+    Queue,
+    Quota,
+    Reservation,
+)
+from reconciler.model.desired.revision import (
+    AWAITS_ADOPTION,
+    Desired,
+    Held,
+    Problem,
+    Structure,
+    SyncStatus,
+)
+from reconciler.model.desired.settings import (
+    LOOPBACK,
+    Channel,
+    FileRetention,
+    Placement,
+    Policy,
+    Prune,
+    Remediation,
+    Safety,
+    Scheduling,
+    Settings,
+    SyncWindow,
+    Waiver,
+)
+
+__all__ = [
+    "ANYWHERE",
+    "AWAITS_ADOPTION",
+    "DEFAULT_PRIORITY",
+    "LOOPBACK",
+    "Amounts",
+    "BlackHole",
+    "Channel",
+    "Checkpoint",
+    "Dependency",
+    "Desired",
+    "Drain",
+    "FileRetention",
+    "Framework",
+    "Healing",
+    "Held",
+    "Job",
+    "JobAffinity",
+    "Leaving",
+    "MigLayout",
+    "MigPlan",
+    "NodePreference",
+    "Placement",
+    "Policy",
+    "Pool",
+    "Problem",
+    "Provisioning",
+    "Prune",
+    "Queue",
+    "Quota",
+    "Remediation",
+    "Reservation",
+    "Retries",
+    "Safety",
+    "Scheduling",
+    "Settings",
+    "Stage",
+    "StageIn",
+    "StageOut",
+    "Structure",
+    "SyncStatus",
+    "SyncWindow",
+    "Taint",
+    "TaskGroup",
+    "Toleration",
+    "Topology",
+    "Volume",
+    "Waiver",
+    "merge_levels",
+]

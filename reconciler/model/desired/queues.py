@@ -1,0 +1,93 @@
+"""Queues, and what caps and keeps aside: amounts of resources for somebody, or at some time."""
+
+from collections.abc import Collection
+
+import msgspec
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """Rationed amounts; None: not rationed.
+
+    As a guarantee, ``snapshot.UNLIMITED`` of the scheduler stands for "as much as there is"; only
+    situations that are made by hand have it, documents can't say it.
+    """
+
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    gpu_milli: int | None = None
+
+    def as_vector(self) -> tuple[int | None, int | None, int | None]:
+        """The amounts in the order of ``resources.RESOURCE_NAMES``."""
+        return (self.cpu_milli, self.memory_bytes, self.gpu_milli)
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """One queue. Parents stand before their children in ``Structure.queues``.
+
+    ``min_runtime_s`` None: the cluster's. For its jobs: the time limit of those that have none, and
+    what one of them may ask for. ``strict``: nobody passes the first of it that finds no room.
+    """
+
+    name: str
+    parent: str | None = None
+    guaranteed: Amounts = Amounts()
+    limit: Amounts = Amounts()
+    suspend: bool = False
+    lending_limit: Amounts = Amounts()
+    weight: float = 1.0
+    priority: int = 0
+    min_runtime_s: int | None = None
+    default_time_limit_s: int | None = None
+    time_limit_max_s: int | None = None
+    gpu_milli_max: int | None = None
+    strict: bool = False
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """Caps for one user, group or queue.
+
+    Attributes:
+        user, group, queue: whom it holds for, one of them.
+        resources: what may be in use at once.
+        running, pending: jobs that hold something, and jobs that are considered; None: any number.
+        budget_gpu_s: GPU-seconds within ``window_s``; None: no budget.
+        ends: whether what runs leaves when the budget is used up.
+    """
+
+    name: str
+    user: str = ""
+    queue: str = ""
+    resources: Amounts = Amounts()
+    running: int | None = None
+    pending: int | None = None
+    budget_gpu_s: float | None = None
+    window_s: int = 30 * 86_400
+    ends: bool = False
+    group: str = ""
+
+    def holds_for(self, owner: str, groups: Collection[str], queues: Collection[str]) -> bool:
+        """Whether a job counts: its owner, the groups of that, its queue with those above it."""
+        if self.user:
+            return self.user == owner
+        return self.group in groups if self.group else self.queue in queues
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """Nodes kept for a window of time, once or again and again.
+
+    ``starts_at`` and ``ends_at`` for one time; ``schedule`` (five cron fields as sorted numbers:
+    minutes, hours, days of the month, months, days of the week from 0 = Sunday; None: any) and
+    ``duration_s`` for many. Who may use it: ``users``, ``queues``, or anyone who names it.
+    ``amounts`` of the nodes are kept, whatever of them has it; without any all of them are.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    starts_at: float = 0.0
+    ends_at: float = 0.0
+    schedule: tuple[tuple[int, ...] | None, ...] = ()
+    duration_s: int = 0
+    users: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    maintenance: bool = False
+    amounts: Amounts = Amounts()

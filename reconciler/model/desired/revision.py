@@ -1,0 +1,135 @@
+"""All that a revision asks for, and what is said of it: problems, holds, how it stands."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from reconciler.model.access import Access
+from reconciler.model.desired.jobs import Job
+from reconciler.model.desired.pools import Pool, Volume, merge_levels
+from reconciler.model.desired.queues import Queue, Quota, Reservation
+from reconciler.model.desired.settings import Policy, Prune, Settings
+
+
+class Structure(msgspec.Struct, frozen=True):
+    """Everything but the jobs."""
+
+    settings: Settings = Settings()
+    pools: dict[str, Pool] = {}
+    queues: dict[str, Queue] = {}
+    priority_classes: dict[str, int] = {}
+    #: e-mail address to Unix user
+    unix_users: dict[str, str] = {}
+    quotas: dict[str, Quota] = {}
+    reservations: dict[str, Reservation] = {}
+    volumes: dict[str, Volume] = {}
+    policies: dict[str, Policy] = {}
+    access: Access = Access()
+    #: ``Kind/name`` to what its own annotation says of its removal
+    prune: dict[str, Prune] = {}
+
+    def levels(self) -> tuple[str, ...]:
+        """Topology levels of all pools, the widest first."""
+        order: list[str] = []
+        for pool in self.pools.values():
+            order = merge_levels(order, pool.levels) or order
+        return tuple(order)
+
+    def pool_of_node(self) -> dict[str, str]:
+        """Node name to pool name."""
+        return {node: pool.name for pool in self.pools.values() for node in pool.nodes}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong with what is written: where, what was found, what was expected.
+
+    Attributes:
+        rule: a stable kebab-case id, such as ``unknown-queue``.
+        severity: ``error`` (the object is refused) or ``warning``.
+        path: file in the repository. line, column: from 1; 0 where unknown.
+        object: ``Kind/name`` where known. field: dotted path such as ``spec.resources.gpu``.
+        message: a sentence. found, expected: as text.
+    """
+
+    rule: str
+    severity: Literal["error", "warning"]
+    path: str
+    message: str
+    line: int = 0
+    column: int = 0
+    object: str = ""
+    field: str = ""
+    found: str = ""
+    expected: str = ""
+
+    def text(self) -> str:
+        """One line: ``file:line:column: error: Kind/name: field: message``."""
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        subject = ": ".join(part for part in (self.object, self.field) if part)
+        detail = f"{subject}: {self.message}" if subject else self.message
+        if self.found:
+            detail += f"; found {self.found}"
+        if self.expected:
+            detail += f"; expected {self.expected}"
+        return f"{place}: {self.severity}: {detail}"
+
+
+#: The problem of jobs that wait until somebody says whether they are new to an empty store.
+AWAITS_ADOPTION = (
+    "the store is empty and this repository was run before; "
+    "`muster adopt` says which of its jobs are new"
+)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A part of a change that waits: for approval, or for its time.
+
+    Attributes:
+        part: ``structure``, all of it; or ``removal``, of the jobs named.
+        message: why, with figures and limits, and the command that approves it.
+        digest: what approves it; empty where nothing does.
+        jobs: those whose documents have left and that stay in force.
+        until: when it may apply by itself; None: it does not.
+    """
+
+    part: Literal["structure", "removal"]
+    message: str
+    digest: str = ""
+    jobs: tuple[str, ...] = ()
+    until: float | None = None
+
+
+class SyncStatus(msgspec.Struct, frozen=True):
+    """How the repository stands: what was tried last, what is in force, and what is wrong.
+
+    ``sync`` is ``Synced`` (head is in force), ``OutOfSync`` (head, or part of it, was refused
+    or is held) or ``Unknown`` (the repository can't be read). Times are seconds since the epoch.
+    ``suspended`` maps ``Cluster`` and ``Queue/name`` to since when they are.
+    """
+
+    sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
+    attempted_revision: str | None = None
+    structure_revision: str | None = None
+    jobs_revision: str | None = None
+    message: str = ""
+    checked_at: float | None = None
+    problems: tuple[Problem, ...] = ()
+    held: tuple[Held, ...] = ()
+    suspended: dict[str, float] = {}
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """What git asks for at one moment.
+
+    ``generation`` grows with every new value, so that ``core`` can tell without comparing that
+    nothing changed. ``jobs`` maps names to normalised jobs, those whose newest version is
+    refused in their last good one. ``refused`` maps names of jobs that are written but have no
+    good version at all to the problem, so that they are shown as ``Invalid``.
+    """
+
+    generation: int = 0
+    structure: Structure = Structure()
+    jobs: Mapping[str, Job] = {}
+    refused: Mapping[str, str] = {}
+    status: SyncStatus = SyncStatus()
