@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from reconciler.operations import client as clients
 from reconciler.operations import localcluster
@@ -59,6 +59,27 @@ class Bed:
             identity="tester@example.org",
         )
         self.api: clients.Client | None = None
+
+    def __enter__(self) -> Self:
+        """Bring the cluster up; it ends with the block."""
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs to find the controller."""
+        endpoint = self.cluster.endpoint
+        given = {"MUSTER_SERVER": endpoint.url}
+        if endpoint.token_file is not None:
+            given["MUSTER_TOKEN_FILE"] = str(endpoint.token_file)
+        return {**os.environ, **given}
 
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of its own."""

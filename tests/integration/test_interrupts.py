@@ -24,21 +24,9 @@ PROGRAM = str(Path(sys.executable).with_name("muster"))
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
-    made = beds.Bed(tmp_path_factory.mktemp("interrupts"), nodes=1)
-    try:
-        made.start()
+    with beds.Bed(tmp_path_factory.mktemp("interrupts"), nodes=1) as made:
         made.commit({"queues.yaml": QUEUES})
         yield made
-    finally:
-        made.stop()
-
-
-def environment(bed: beds.Bed) -> dict[str, str]:
-    endpoint = bed.cluster.endpoint
-    given = {"MUSTER_SERVER": endpoint.url}
-    if endpoint.token_file is not None:
-        given["MUSTER_TOKEN_FILE"] = str(endpoint.token_file)
-    return {**os.environ, **given}
 
 
 def interrupted(
@@ -52,7 +40,7 @@ def interrupted(
     process = subprocess.Popen(
         [PROGRAM, *words],
         cwd=cwd,
-        env={**environment(bed), "PYTHONPROFILEIMPORTTIME": "1"},
+        env={**bed.environment, "PYTHONPROFILEIMPORTTIME": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,7 +1,6 @@
 """What jobs print, as the command line shows it: arrays, failures, evictions, and after Ctrl-C."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -67,24 +66,16 @@ URGENT = beds.job(
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
-    made = beds.Bed(tmp_path_factory.mktemp("output"), nodes=1)
-    try:
-        made.start()
+    with beds.Bed(tmp_path_factory.mktemp("output"), nodes=1) as made:
         made.commit({"queues.yaml": QUEUES})
         yield made
-    finally:
-        made.stop()
 
 
 def command(bed: beds.Bed, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """A command line of ``muster``, and its environment."""
-    endpoint = bed.cluster.endpoint
-    given = {"MUSTER_SERVER": endpoint.url, "MUSTER_TOKEN_FILE": str(endpoint.token_file)}
-    if endpoint.token_file is None:
-        del given["MUSTER_TOKEN_FILE"]
     return (
         [sys.executable, "-u", "-m", "reconciler.cli.main", *arguments],
-        {**os.environ, "COLUMNS": "80", **given},
+        {**bed.environment, "COLUMNS": "80"},
     )
 
 
@@ -212,10 +203,10 @@ def test_lines_are_told_apart_by_when_they_were_written(bed: beds.Bed) -> None:
     bed.commit({"clock.yaml": beds.job("clock", script)})
     bed.until(lambda: "early 2" in muster(bed, "logs", "clock").stdout)
     bed.until(lambda: list(bed.cluster.state.glob("**/logs/clock.*.2.stdout.times")))
-    began = time.time()
-    while time.time() < began + 1:
-        time.sleep(0.1)  # so that the times of the lines are other than this
-    between = times.format_time(began)
+    (early,) = muster(bed, "logs", "clock", "--timestamps").stdout.splitlines()
+    moment = times.parse_time(early.split()[0]) + 0.005
+    between = times.format_time(moment)
+    bed.until(lambda: time.time() > moment + 0.005)
     go.touch()
     bed.until(lambda: "late" in muster(bed, "logs", "clock").stdout)
     lines = muster(bed, "logs", "clock", "--timestamps").stdout.splitlines()

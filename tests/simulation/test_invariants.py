@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,9 +46,9 @@ def record(spec: desired.Job, state: JobState, reason_key: str = "") -> records.
 
 
 def attempt(
-    spec: desired.Job, index: int = 0, node: str = "n0", **changes: object
+    spec: desired.Job, index: int = 0, node: str = "n0", **changes: Any
 ) -> records.AttemptRecord:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "id": f"{spec.key}.0.main.{index}.1",
         "job": spec.name,
         "run": spec.run,
@@ -64,7 +65,7 @@ def attempt(
         "lease_s": 60,
         **changes,
     }
-    return records.AttemptRecord(**values)  # type: ignore[arg-type]
+    return records.AttemptRecord(**values)
 
 
 def view(
@@ -72,7 +73,7 @@ def view(
     attempts: tuple[records.AttemptRecord, ...],
     *,
     started: bool = True,
-    **changes: object,
+    **changes: Any,
 ) -> View:
     """Jobs that run, all of whose attempts have just started."""
     plain = View(
@@ -94,7 +95,7 @@ PAIR = job("pair", count=2)
 HALF = Resources(1000, 0, 500)
 
 
-def with_resources(name: str, resources: Resources, **changes: object) -> desired.Job:
+def with_resources(name: str, resources: Resources, **changes: Any) -> desired.Job:
     spec = job(name, **changes)
     group = msgspec.structs.replace(spec.groups[0], resources=resources)
     return msgspec.structs.replace(spec, groups=(group,))
@@ -159,7 +160,7 @@ def test_gangs_run_partly_for_a_while_only() -> None:
     assert partly.check(later) == [], "the other has done its work"
 
 
-def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, object]:
+def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, Any]:
     hog = job("hog", gpu=2)
     held = [attempt(hog, 0, node, devices=(0, 1)) for node in ("n0", "n1")]
     held[1] = msgspec.structs.replace(held[1], id="other")
@@ -177,12 +178,12 @@ def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, object]:
 def test_guarantees() -> None:
     no_room = reasons.ReasonCode.INSUFFICIENT_RESOURCES
     spec = job("mine", gpu=1, queue="owner")
-    found = invariants.guarantees(view(**waiting(spec, no_room)))  # type: ignore[arg-type]
+    found = invariants.guarantees(view(**waiting(spec, no_room)))
     assert found == ["mine is within the guarantee of owner and fits on n0"]
     for other in (job("mine", gpu=1), job("mine", cpu=3, queue="owner")):
-        assert not invariants.guarantees(view(**waiting(other, no_room)))  # type: ignore[arg-type]
+        assert not invariants.guarantees(view(**waiting(other, no_room)))
     off = waiting(spec, reasons.ReasonCode.DEPENDENCY)
-    assert not invariants.guarantees(view(**off))  # type: ignore[arg-type]
+    assert not invariants.guarantees(view(**off))
 
 
 def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
@@ -200,8 +201,8 @@ def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
         given = waiting(spec, code)
         hog = job("hog", gpu=2, queue="borrower" if told else "owner")
         given["specs"] = (hog, spec)
-        given["job_records"]["hog"] = record(hog, JobState.RUNNING)  # type: ignore[index]
-        found = invariants.guarantees(view(**given, structure=structure))  # type: ignore[arg-type]
+        given["job_records"]["hog"] = record(hog, JobState.RUNNING)
+        found = invariants.guarantees(view(**given, structure=structure))
         assert bool(found) == told, found
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -37,7 +38,7 @@ REFUSED = "spec.queue: there is no queue nowhere"
 class Leader:
     """A loop over a store, driven by hand, and all that it decided and committed."""
 
-    def __init__(self, folder: Path, now: float, **options: bool) -> None:
+    def __init__(self, folder: Path, now: float, **options: Any) -> None:
         self.folder = folder
         self.now = now
         self.inbox = inboxes.Inbox()
@@ -50,7 +51,7 @@ class Leader:
             inbox=self.inbox,
             hint=lambda: None,
             clock=lambda: self.now,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
         self._waiting: list[outcome.Outcome] = []
@@ -422,7 +423,7 @@ def test_nothing_that_decides_is_left_out() -> None:
 def test_every_part_of_an_outcome_is_checked() -> None:
     empty = outcome.Outcome(now=1.0, desired_generation=1)
     one = records.NodeRecord(name="n", state=NodeState.READY)
-    other: dict[str, object] = {
+    other: dict[str, Any] = {
         "now": 2.0,
         "desired_generation": 2,
         "jobs": (samples.job(),),

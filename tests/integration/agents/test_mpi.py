@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -129,11 +130,11 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     made.close()
 
 
-def template(*command: str, **fields: object) -> TaskTemplate:
+def template(*command: str, **fields: Any) -> TaskTemplate:
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return TaskTemplate(
         "job", 1, "main", command, framework="mpi", allow_root=True, environment=environment,
-        **{"cpu_milli": 2000, **fields},  # type: ignore[arg-type]
+        **{"cpu_milli": 2000, **fields},
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,10 +73,10 @@ def contained(node: Node, podman: Podman) -> Node:
     return node
 
 
-def template(script: str, **fields: object) -> TaskTemplate:
+def template(script: str, **fields: Any) -> TaskTemplate:
     return TaskTemplate(
         "job", 1, "g", script=script, runtime="podman",
-        **{"image": IMAGE, "grace_s": 20, "environment": {"MY": "a b"}, **fields},  # type: ignore[arg-type]
+        **{"image": IMAGE, "grace_s": 20, "environment": {"MY": "a b"}, **fields},
     )  # fmt: skip
 
 

@@ -195,13 +195,13 @@ class Served:
             assert time.monotonic() < ends_at
             time.sleep(0.01)
 
-    def commit(self, views: dict[str, bytes] | None = None, **parts: object) -> None:
+    def commit(self, views: dict[str, bytes] | None = None, **parts: Any) -> None:
         """A cycle with these parts."""
         self._cycle += 1
         self.store.commit(
             self.epoch,
             self._cycle,
-            samples.cycle(**parts),  # type: ignore[arg-type]
+            samples.cycle(**parts),
             journal=b"",
             snapshot=None,
             views=views or {},

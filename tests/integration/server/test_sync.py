@@ -1,6 +1,7 @@
 """Agents and the loop hear each other through the server, one agent a node, over cuts."""
 
 import contextlib
+from typing import Any
 
 import httpx
 import msgspec
@@ -14,13 +15,13 @@ SET = wire.AssignmentSet(
 )
 
 
-def update(version: int, *, epoch: int = 1, **fields: object) -> link.NodeUpdate:
+def update(version: int, *, epoch: int = 1, **fields: Any) -> link.NodeUpdate:
     payload = msgspec.msgpack.encode(SET)
     return link.NodeUpdate(
         "n1",
         epoch,
         version,
-        **({"payload": payload} | fields),  # type: ignore[arg-type]
+        **({"payload": payload} | fields),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,9 +46,9 @@ def on_device(pid: int) -> Node:
     return Node(devices.GpuProcess(pid, 0, "GPU-0"))
 
 
-def order(pid: int = 0, name: str = "a", **more: object) -> Remedy:
+def order(pid: int = 0, name: str = "a", **more: Any) -> Remedy:
     values = {"verb": "end-process", "cause": "c", "pool": "p", "at": 0.0, "uuid": "GPU-0", **more}
-    return Remedy(id=name, pid=pid, **values)  # type: ignore[arg-type]
+    return Remedy(id=name, pid=pid, **values)
 
 
 @pytest.fixture

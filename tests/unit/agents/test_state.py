@@ -1,5 +1,7 @@
 """Rows of situations: what an agent knows, what it hears, and the steps that follow."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,17 +30,15 @@ ENDED = AttemptReport("a", AttemptState.ENDED, end_reason=EndReason.EXITED, exit
 ORDER = StopOrder(EndReason.PREEMPTED, "SIGUSR1", 30, at=0.0)
 
 
-def assigned(name: str = "a", **fields: object) -> Assignment:
+def assigned(name: str = "a", **fields: Any) -> Assignment:
     """An assignment for this boot."""
-    return Assignment(**{"attempt": name, "template": "t", "boot_id": BOOT, **fields})  # type: ignore[arg-type]
+    return Assignment(**{"attempt": name, "template": "t", "boot_id": BOOT, **fields})
 
 
-def answer(
-    *assignments: Assignment, epoch: int = 1, version: int = 1, **more: object
-) -> SyncResponse:
+def answer(*assignments: Assignment, epoch: int = 1, version: int = 1, **more: Any) -> SyncResponse:
     """An answer with a whole set."""
     chosen = AssignmentSet({"t": TEMPLATE}, assignments)
-    return SyncResponse(epoch, version, chosen, **more)  # type: ignore[arg-type]
+    return SyncResponse(epoch, version, chosen, **more)
 
 
 def node(*reports: AttemptReport) -> NodeState:

@@ -4,6 +4,7 @@ import ast
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,13 +68,13 @@ def judged(
     code: str,
     message: str = "so it is",
     attempts: tuple[records.AttemptRecord, ...] = (),
-    **changes: object,
+    **changes: Any,
 ) -> truth.Finding:
     """What is found of one reason of a job that waits, beside work that runs."""
     reason = reasons.Reason(reasons.ReasonCode(code), message)
     others = {one.job: record(HOG, JobState.RUNNING) for one in attempts}
     nodes = {name: records.NodeRecord(name, NodeState.READY, "pool") for name in POOL.nodes}
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "now": NOW,
         "structure": desired.Structure(pools={"pool": POOL}, queues=QUEUES, quotas=QUOTAS),
         "job_records": {**others, spec.name: record(spec, JobState.PENDING, "key")},
@@ -82,7 +83,7 @@ def judged(
         "why": {"key": (reason,)},
         **changes,
     }
-    (found,) = truth.Checker(moment.Seen(**values)).findings()  # type: ignore[arg-type]
+    (found,) = truth.Checker(moment.Seen(**values)).findings()
     return found
 
 
@@ -102,13 +103,13 @@ WAITS = {"hog": record(HOG, JobState.PENDING)}
 DONE = {"hog": record(HOG, JobState.SUCCEEDED)}
 
 
-def waits_for(spec: desired.Job, others: dict[str, records.JobRecord]) -> dict[str, object]:
+def waits_for(spec: desired.Job, others: dict[str, records.JobRecord]) -> dict[str, Any]:
     """Records of a job that waits beside others."""
     return {"job_records": {**others, spec.name: record(spec, JobState.PENDING, "key")}}
 
 
 #: Of each code a reason that is true, and one that is planted.
-CASES: list[tuple[str, dict[str, object], dict[str, object]]] = [
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("Held", {"spec": job("x", queue="held")}, {"spec": ONE}),
     ("Invalid", {"spec": job("x", queue="gone")}, {"spec": ONE}),
     (
@@ -199,10 +200,10 @@ CASES: list[tuple[str, dict[str, object], dict[str, object]]] = [
     ("code", "true", "planted"), CASES, ids=lambda v: v if isinstance(v, str) else ""
 )
 def test_a_planted_reason_is_found(
-    code: str, true: dict[str, object], planted: dict[str, object]
+    code: str, true: dict[str, Any], planted: dict[str, Any]
 ) -> None:
     for given_, verdict in ((true, truth.Verdict.TRUE), (planted, truth.Verdict.FALSE)):
-        finding = judged(**{"spec": ONE, "code": code, **given_})  # type: ignore[arg-type]
+        finding = judged(**{"spec": ONE, "code": code, **given_})
         assert finding.verdict is verdict, finding
 
 

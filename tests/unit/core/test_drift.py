@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,8 +73,8 @@ class Node(world.VirtualNode):
 class Site(World):
     """Four nodes with two GPUs each, of a pool that says much, and one queue with a limit."""
 
-    def __init__(self, nodes: int = 4, **settings: object) -> None:
-        super().__init__(nodes=0, settings=desired.Settings(**settings))  # type: ignore[arg-type]
+    def __init__(self, nodes: int = 4, **settings: Any) -> None:
+        super().__init__(nodes=0, settings=desired.Settings(**settings))
         names = tuple(f"n{number}" for number in range(nodes))
         self.pool = desired.Pool(
             name="pool",
@@ -95,7 +96,7 @@ class Site(World):
         assert isinstance(found, Node)
         return found
 
-    def change_pool(self, **changes: object) -> None:
+    def change_pool(self, **changes: Any) -> None:
         pool = msgspec.structs.replace(self.structure.pools["pool"], **changes)
         self.change_structure(pools={"pool": pool})
 
@@ -125,7 +126,7 @@ Healing = Callable[[], None]
 Cause = Callable[[Site, random.Random], tuple[str, str, Healing]]
 
 
-def _inventory(site: Site, name: str, **changes: object) -> Healing:
+def _inventory(site: Site, name: str, **changes: Any) -> Healing:
     node = site.node(name)
     before = node.inventory
     node.inventory = msgspec.structs.replace(before, **changes)
@@ -190,7 +191,7 @@ def driver(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     return "node-driver", name, _inventory(site, name, gpu_driver=other)
 
 
-def _with_gpu(site: Site, name: str, index: int, **changes: object) -> Healing:
+def _with_gpu(site: Site, name: str, index: int, **changes: Any) -> Healing:
     gpus = list(site.node(name).inventory.gpus)
     gpus[index] = msgspec.structs.replace(gpus[index], **changes)
     return _inventory(site, name, gpus=tuple(gpus))

@@ -1,5 +1,7 @@
 """What a change does: tables of changes and their figures, and what the digest depends on."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,25 +13,25 @@ from reconciler.model.resources import Resources
 from tests.unit.core import world
 
 
-def pool(name: str, count: int, gpus: int = 8, **changes: object) -> desired.Pool:
-    values: dict[str, object] = {
+def pool(name: str, count: int, gpus: int = 8, **changes: Any) -> desired.Pool:
+    values: dict[str, Any] = {
         "name": name,
         "nodes": tuple(f"{name}{number}" for number in range(count)),
         "node_resources": Resources(64_000, 2**38, gpus * 1000),
     }
-    return desired.Pool(**(values | changes))  # type: ignore[arg-type]
+    return desired.Pool(**(values | changes))
 
 
 def state(
     *pools: desired.Pool,
     queues: tuple[desired.Queue, ...] = (desired.Queue("default"),),
     jobs: tuple[desired.Job, ...] = (),
-    **settings: object,
+    **settings: Any,
 ) -> desired.Desired:
     return desired.Desired(
         generation=1,
         structure=desired.Structure(
-            settings=desired.Settings(**settings),  # type: ignore[arg-type]
+            settings=desired.Settings(**settings),
             pools={one.name: one for one in pools},
             queues={one.name: one for one in queues},
         ),
@@ -215,7 +217,7 @@ J = world.job("j", gpu=4)
     ],
 )
 def test_what_becomes_of_a_running_job(
-    change: dict[str, object] | None, how: str, lost: float
+    change: dict[str, Any] | None, how: str, lost: float
 ) -> None:
     place = running(J)
     new = None if change is None else msgspec.structs.replace(J, **change)
@@ -244,7 +246,7 @@ def saved(place: world.World, at: float) -> records.Observed:
 @pytest.mark.parametrize("checkpoint", [None, desired.Checkpoint()])
 @pytest.mark.parametrize("change", [None, {"suspend": True}, {"run": 2}])
 def test_what_is_lost_counts_from_the_newest_checkpoint_that_is_known(
-    change: dict[str, object] | None, checkpoint: desired.Checkpoint | None
+    change: dict[str, Any] | None, checkpoint: desired.Checkpoint | None
 ) -> None:
     """Half an hour of four GPUs; a checkpoint of an earlier attempt saves nothing of this one."""
     job = msgspec.structs.replace(J, checkpoint=checkpoint)

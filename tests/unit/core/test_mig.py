@@ -1,6 +1,7 @@
 """Layouts of MIG that nodes do not have yet: what is given away meanwhile, and what is told."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +17,13 @@ GIB = 2**30
 ONES, THREES = (("1g.18gb", 7),), (("3g.71gb", 2),)
 
 
-def cut(index: int, instances: Iterable[tuple[str, int]], **more: object) -> records.Gpu:
+def cut(index: int, instances: Iterable[tuple[str, int]], **more: Any) -> records.Gpu:
     """A device with instances."""
     parts = [profile for profile, count in instances for _ in range(count)]
     return records.Gpu(
         index, f"GPU-{index}", "H200", mig_enabled=True,
         mig=tuple(devices.MigInstance(f"MIG-{index}-{n}", p, n, 0) for n, p in enumerate(parts)),
-        **more,  # type: ignore[arg-type]
+        **more,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Nodes come when work waits for them, leave when nothing runs, and are made once each."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,8 +23,8 @@ ASKED = desired.Provisioning(minimum=0, maximum=4, script="cloud", idle_s=600, c
 class Cloud(world.World):
     """A pool ``c`` whose machines are made by a script that a test plays."""
 
-    def __init__(self, asked: desired.Provisioning = ASKED, **more: object) -> None:
-        super().__init__(nodes=0, **more)  # type: ignore[arg-type]
+    def __init__(self, asked: desired.Provisioning = ASKED, **more: Any) -> None:
+        super().__init__(nodes=0, **more)
         #: What the script was told and has not answered yet, and what it made, by id.
         self.told: dict[str, model.Order] = {}
         self.machines: dict[str, str] = {}
@@ -39,7 +40,7 @@ class Cloud(world.World):
         self.boot = self.most = 0
         self.scale(asked)
 
-    def scale(self, asked: desired.Provisioning, **changes: object) -> None:
+    def scale(self, asked: desired.Provisioning, **changes: Any) -> None:
         names = tuple(f"c-{number}" for number in range(asked.maximum))
         pool = desired.Pool(
             name="c",
@@ -143,7 +144,7 @@ class Cloud(world.World):
                 assert not live, "a machine is destroyed under its work"
 
 
-def cores(name: str, cpu: int = 4, **more: object) -> desired.Job:
+def cores(name: str, cpu: int = 4, **more: Any) -> desired.Job:
     """A job of so many CPUs; a node has four."""
     return job(name, cpu=cpu, **more)
 

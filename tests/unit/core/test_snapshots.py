@@ -1,5 +1,7 @@
 """The snapshot's columns equal a slow and obvious recount of what runs."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +26,13 @@ def asks(draw: st.DrawFn) -> desired.TaskGroup:
     count = draw(st.integers(1, 3))
     minimum = draw(st.sampled_from([None, 1]))
     cpu = draw(st.integers(1, 2)) * 500
-    common = {"name": "main", "count": count, "command": ("true",), "minimum": minimum}
-    amounts = {
+    common: dict[str, Any] = {
+        "name": "main",
+        "count": count,
+        "command": ("true",),
+        "minimum": minimum,
+    }
+    amounts: dict[str, tuple[Resources, dict[str, Any]]] = {
         "cpu": (Resources(cpu, GI, 0), {}),
         "whole": (Resources(cpu, GI, draw(st.integers(1, 2)) * 1000), {}),
         "share": (Resources(cpu, GI, draw(st.sampled_from([100, 250, 500]))), {}),
@@ -33,7 +40,7 @@ def asks(draw: st.DrawFn) -> desired.TaskGroup:
         "mig": (Resources(cpu, GI, 142), {"devices": 1, "mig_profile": "1g.10gb"}),
     }
     resources, more = amounts[kind]
-    return desired.TaskGroup(resources=resources, **common, **more)  # type: ignore[arg-type]
+    return desired.TaskGroup(resources=resources, **common, **more)
 
 
 @st.composite

@@ -4,7 +4,7 @@ Nothing of the core is replaced. The world keeps a ``Memory``, turns the engine'
 into reports as agents would, and lets a test end tasks, silence nodes and move time.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,12 +18,12 @@ from reconciler.model.states import AttemptState, EndReason, JobState
 GI = 2**30
 
 
-def job(name: str, **changes: object) -> desired.Job:
+def job(name: str, **changes: Any) -> desired.Job:
     """A one-task job of one CPU; ``cpu``, ``gpu``, ``count`` shape its single group."""
     cpu = changes.pop("cpu", 1)
     gpu = changes.pop("gpu", 0)
     count = changes.pop("count", 1)
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "name": name,
         "run": 1,
         "hash": "0123456789abcdef",
@@ -38,7 +38,7 @@ def job(name: str, **changes: object) -> desired.Job:
         ),
         **changes,
     }
-    return desired.Job(**values)  # type: ignore[arg-type]
+    return desired.Job(**values)
 
 
 class VirtualNode:
@@ -153,7 +153,7 @@ class World:
         self.jobs.update({spec.name: spec for spec in jobs})
         self.generation += 1
 
-    def change_structure(self, **changes: object) -> None:
+    def change_structure(self, **changes: Any) -> None:
         """Git now holds another structure."""
         self.structure = msgspec.structs.replace(self.structure, **changes)
         self.generation += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -456,10 +457,32 @@ def test_what_a_revision_left_that_failed_half_way_is_not_in_force(
     assert set(value.jobs) == {"a", "x"}
 
 
-def test_a_job_that_nobody_foresaw_is_refused_alone(
-    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("broken", "files", "problem"),
+    [
+        (
+            (normalise, "_check_dependencies"),
+            {"jobs/b.yaml": job("b", dependsOn="[{job: a}]"), "jobs/c.yaml": job("c")},
+            ("jobs/b.yaml", "Job/b"),
+        ),
+        (
+            (structure, "_is_duplicate"),
+            {"more.yaml": queue("more"), "jobs/c.yaml": job("c")},
+            None,
+        ),
+    ],
+    ids=["job", "structure"],
+)
+def test_a_defect_of_ours_costs_what_shows_it_and_nothing_else(
+    repository: Repository,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    broken: tuple[ModuleType, str],
+    files: dict[str, str],
+    problem: tuple[str, str] | None,
 ) -> None:
-    """A defect of ours costs the job that shows it, and neither the revision nor the next."""
+    """The job alone, or the structure of the revision; other jobs and the next revision go on."""
 
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("nobody foresaw that")
@@ -468,31 +491,13 @@ def test_a_job_that_nobody_foresaw_is_refused_alone(
     one = make()
     one.load()
     with monkeypatch.context() as patched:
-        patched.setattr(normalise, "_check_dependencies", fails)
-        repository.commit(
-            {"jobs/b.yaml": job("b", dependsOn="[{job: a}]"), "jobs/c.yaml": job("c")}
-        )
-        value = one.load()
-    assert set(value.jobs) == {"a", "c"}
-    assert rules(value) == ["defect"]
-    (problem,) = value.status.problems
-    assert (problem.path, problem.object) == ("jobs/b.yaml", "Job/b")
-    assert "nobody foresaw that" in problem.message
-
-
-def test_a_structure_that_nobody_foresaw_is_refused_and_jobs_go_on(
-    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> None:
-        raise ZeroDivisionError("nobody foresaw that")
-
-    repository.commit(BASE)
-    one = make()
-    one.load()
-    with monkeypatch.context() as patched:
-        patched.setattr(structure, "_is_duplicate", fails)
-        repository.commit({"more.yaml": queue("more"), "jobs/c.yaml": job("c")})
+        patched.setattr(*broken, fails)
+        repository.commit(files)
         value = one.load()
     assert set(value.jobs) == {"a", "c"}
     assert set(value.structure.queues) == {"default", "research"}
     assert set(rules(value)) == {"defect"}
+    if problem is not None:
+        (found,) = value.status.problems
+        assert (found.path, found.object) == problem
+        assert "nobody foresaw that" in found.message

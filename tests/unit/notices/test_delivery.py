@@ -114,8 +114,8 @@ def channel(receiver: Receiver, **changes: Any) -> desired.Channel:
     return desired.Channel(**(values | changes))
 
 
-def status(sync: str = "Synced", revision: str = REVISION, **more: Any) -> desired.SyncStatus:
-    return desired.SyncStatus(sync=sync, attempted_revision=revision, **more)  # type: ignore[arg-type]
+def status(sync: Any = "Synced", revision: str = REVISION, **more: Any) -> desired.SyncStatus:
+    return desired.SyncStatus(sync=sync, attempted_revision=revision, **more)
 
 
 def news(sync: str = "Synced", revision: str = REVISION, **more: Any) -> messages.Notice:

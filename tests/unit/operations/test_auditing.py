@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,8 @@ from reconciler.model import desired
 from reconciler.operations import auditing
 
 
-def entry(revision: str = "abc", **more: object) -> auditing.Entry:
-    return auditing.Entry(at=1.0, revision=revision, result="Synced", **more)  # type: ignore[arg-type]
+def entry(revision: str = "abc", **more: Any) -> auditing.Entry:
+    return auditing.Entry(at=1.0, revision=revision, result="Synced", **more)
 
 
 @pytest.fixture
@@ -140,8 +141,8 @@ def test_the_first_commit_adds_all_that_it_brings(weight: float, more: tuple[str
     assert (found.added, found.changed, found.removed) == (3 + len(more), 0, 0)
 
 
-def settings(**values: object) -> desired.Structure:
-    return desired.Structure(settings=desired.Settings(**values))  # type: ignore[arg-type]
+def settings(**values: Any) -> desired.Structure:
+    return desired.Structure(settings=desired.Settings(**values))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Two processes decide what one does."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,10 @@ def test_a_child_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> N
     parent = os.getpid()
     future = forecasts.future
 
-    def fails(*given: object, **more: object) -> forecasts.Future:
+    def fails(*given: Any, **more: Any) -> forecasts.Future:
         if os.getpid() != parent:
             raise SimulationError("no end")
-        return future(*given, **more)  # type: ignore[arg-type]
+        return future(*given, **more)
 
     monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
     monkeypatch.setattr(forecasts, "future", fails)
@@ -49,10 +50,10 @@ def test_a_child_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = os.getpid()
     future = forecasts.future
 
-    def fails(*given: object, **more: object) -> forecasts.Future:
+    def fails(*given: Any, **more: Any) -> forecasts.Future:
         if os.getpid() == parent:
             raise SimulationError("no end")
-        return future(*given, **more)  # type: ignore[arg-type]
+        return future(*given, **more)
 
     monkeypatch.setattr(futures, "_is_worth_it", lambda _observed: True)
     monkeypatch.setattr(forecasts, "future", fails)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,15 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
         os.close(held)
 
 
-def made(folder: Path, **options: str) -> localcluster.LocalCluster:
+def made(folder: Path, **options: Any) -> localcluster.LocalCluster:
     listen = f"127.0.0.1:{localcluster.free_port()}"
-    asked = {"repository": str(folder), "listen": listen, "branch": "main", **options}
-    return localcluster.LocalCluster(folder=folder, **asked)  # type: ignore[arg-type]
+    asked: dict[str, Any] = {
+        "repository": str(folder),
+        "listen": listen,
+        "branch": "main",
+        **options,
+    }
+    return localcluster.LocalCluster(folder=folder, **asked)
 
 
 @pytest.mark.parametrize("of", ["nowhere", "below", "missing"])

@@ -11,7 +11,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import fields
-from typing import Literal
+from typing import Any, Literal
 
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling import windows
@@ -142,7 +142,7 @@ def _waiting(
     drawn: tuple[list[dict[str, float | int | None]], list[str]],
 ) -> None:
     asks, pools = drawn
-    more: dict[str, object] = dict(rng.choice(asks))
+    more: dict[str, Any] = dict(rng.choice(asks))
     if not (more["gpu"] or more["cpu"] or more["memory"]):
         more["cpu"] = 1
     if rng.random() < 0.1:
@@ -150,7 +150,7 @@ def _waiting(
     s.job(
         f"w{index}",
         rng.choice(names),
-        **more,  # type: ignore[arg-type]
+        **more,
         array=rng.choice([1, 1, 1, 3]),
         parallelism=rng.choice([None] * 9 + [0, 1]),
         priority=rng.choice([10, 50, 50, 50, 90]),

@@ -1,5 +1,7 @@
 """How nodes drop out, and why nodes were chosen, in words."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -130,10 +132,10 @@ def test_funnel_of_filters_affinity_and_exclusive() -> None:
         ),
     ],
 )
-def test_why(asked: GroupShape, more: dict[str, object], expected: str) -> None:
+def test_why(asked: GroupShape, more: dict[str, Any], expected: str) -> None:
     """In the order in which the choice was made."""
     there = [Node(path=(at // 2,)) for at in range(4)]
-    space = room(there, shape(asked, nodes=4, **more), levels=("rack",))  # type: ignore[arg-type]
+    space = room(there, shape(asked, nodes=4, **more), levels=("rack",))
     plan = space.plan(0)
 
     assert plan is not None

@@ -1,5 +1,7 @@
 """Two futures from one snapshot: who starts sooner or later, and who has to leave."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -21,9 +23,9 @@ STRUCTURE = desired.Structure(
 SAVES = desired.Checkpoint()
 
 
-def job(name: str, *, gpu: int = 4, limit_s: int | None = 3600, **more: object) -> desired.Job:
+def job(name: str, *, gpu: int = 4, limit_s: int | None = 3600, **more: Any) -> desired.Job:
     group = desired.TaskGroup("main", 1, Resources(1000, GI, gpu * 1000), command=("true",))
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "name": name,
         "run": 1,
         "hash": "0" * 16,
@@ -32,7 +34,7 @@ def job(name: str, *, gpu: int = 4, limit_s: int | None = 3600, **more: object) 
         "time_limit_s": limit_s,
         **more,
     }
-    return desired.Job(**values)  # type: ignore[arg-type]
+    return desired.Job(**values)
 
 
 def wanted(*jobs: desired.Job, structure: desired.Structure = STRUCTURE) -> desired.Desired:

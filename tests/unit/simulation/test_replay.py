@@ -1,5 +1,7 @@
 """Workloads through the real controller, and the figures that follow."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -111,8 +113,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 # -- figures
 
 
-def made(jobs: list[JobResult], stretches: list[Stretch], **more: object) -> Run:
-    return Run("p", 10, jobs, stretches, **more)  # type: ignore[arg-type]
+def made(jobs: list[JobResult], stretches: list[Stretch], **more: Any) -> Run:
+    return Run("p", 10, jobs, stretches, **more)
 
 
 def test_figures_by_hand() -> None:

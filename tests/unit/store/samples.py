@@ -1,5 +1,7 @@
 """Records to store, small and of any number."""
 
+from typing import Any
+
 from reconciler.model import desired, events, outcome, records
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
@@ -107,6 +109,6 @@ def reason(message: str = "nothing is free") -> Reason:
     return Reason(code=ReasonCode.INSUFFICIENT_RESOURCES, message=message)
 
 
-def cycle(now: float = 100.0, **parts: object) -> outcome.Outcome:
+def cycle(now: float = 100.0, **parts: Any) -> outcome.Outcome:
     """An outcome with these parts."""
-    return outcome.Outcome(now=now, desired_generation=1, **parts)  # type: ignore[arg-type]
+    return outcome.Outcome(now=now, desired_generation=1, **parts)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from reconciler.store import journals, reader
 from tests.unit.store import samples
 
 #: Nothing is too old.
-_KEPT = {"events_before": 0.0, "journal_before": 0.0, "history_before": 0.0}
+_KEPT: dict[str, Any] = {"events_before": 0.0, "journal_before": 0.0, "history_before": 0.0}
 
 
 @pytest.fixture
@@ -233,8 +234,8 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     )
     commit(opened, epoch, 1, samples.cycle(jobs=jobs))
 
-    def names(**filters: object) -> list[int]:
-        return [int(found.name[4:]) for found in opened.jobs(**filters)]  # type: ignore[arg-type]
+    def names(**filters: Any) -> list[int]:
+        return [int(found.name[4:]) for found in opened.jobs(**filters)]
 
     assert names() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert names(states=["Running"]) == [9, 8, 7]
@@ -342,8 +343,8 @@ def test_what_is_too_old_goes_in_bounded_batches(
             snapshot=b"s" if number % 3 == 1 else None,
         )
 
-    def prune(**limits: float) -> int:
-        return opened.prune(epoch, 100.0, **(_KEPT | limits))  # type: ignore[arg-type]
+    def prune(**limits: Any) -> int:
+        return opened.prune(epoch, 100.0, **(_KEPT | limits))
 
     assert prune() == 0
     assert prune(events_before=6.0) == 4
@@ -394,7 +395,7 @@ def test_entries_without_a_snapshot_go_by_age_too(
         snapshot = b"s" if number == 5 else None
         commit(opened, epoch, number, samples.cycle(now=float(number)), snapshot=snapshot)
     limits = _KEPT | {"journal_before": 4.0}
-    assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]  # type: ignore[arg-type]
+    assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]
     assert [one.cycle for one in journals.entries(opened, epoch, 0, None)] == [4, 5, 6]
 
 
