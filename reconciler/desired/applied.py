@@ -260,10 +260,10 @@ class Applied:
 
     def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
         """Queues that jobs in force are in and that the structure does not have."""
-        users = checks.users_of_missing_queues(self.jobs, self.basis.structure)
+        users = dependents.users_of_missing_queues(self.jobs, self.basis.structure)
         self._queue_users = {name for names in users.values() for name in names}
         return [
-            checks.queue_in_use(queue, names, earlier.origins.get(f"Queue/{queue}", ""))
+            dependents.queue_in_use(queue, names, earlier.origins.get(f"Queue/{queue}", ""))
             for queue, names in sorted(users.items())
         ]
 

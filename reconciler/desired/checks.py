@@ -6,7 +6,7 @@ what a fault refuses.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from reconciler.desired import storage
 from reconciler.desired.faults import Fault
@@ -479,28 +479,4 @@ def cycle(members: tuple[str, ...]) -> Fault:
         "dependency-cycle",
         f"the jobs wait for each other: {listed}; remove one dependency",
         ("spec", "dependsOn"),
-    )
-
-
-def users_of_missing_queues(
-    jobs: Mapping[str, desired.Job], structure: desired.Structure
-) -> dict[str, list[str]]:
-    """Queues that the structure does not have, with the jobs that are in them."""
-    users: dict[str, list[str]] = {}
-    for name, job in jobs.items():
-        if job.queue not in structure.queues:
-            users.setdefault(job.queue, []).append(name)
-    return users
-
-
-def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
-    """A queue that a revision takes away, by the file that it was in, while jobs are in it."""
-    return desired.Problem(
-        rule="queue-in-use",
-        severity="error",
-        path=path,
-        message=f"the queue is taken away while {len(jobs)} jobs are in it "
-        f"({', '.join(sorted(jobs)[:3])}{' …' if len(jobs) > 3 else ''}): "
-        "move or remove them first, or in the same commit",
-        object=f"Queue/{queue}",
     )

@@ -1,4 +1,9 @@
-"""Which jobs wait for which, so that a job that changes has those judged again that name it."""
+"""Who depends on whom: jobs that wait for others, and queues that jobs in force are in.
+
+A job that changes has those judged again that name it; a queue is not taken away from its jobs.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from reconciler.model import desired
 
@@ -23,3 +28,27 @@ class Dependents:
                     del self._users[dependency.job]
         for dependency in after.depends_on if after is not None else ():
             self._users.setdefault(dependency.job, set()).add(name)
+
+
+def users_of_missing_queues(
+    jobs: Mapping[str, desired.Job], structure: desired.Structure
+) -> dict[str, list[str]]:
+    """Queues that the structure does not have, with the jobs that are in them."""
+    users: dict[str, list[str]] = {}
+    for name, job in jobs.items():
+        if job.queue not in structure.queues:
+            users.setdefault(job.queue, []).append(name)
+    return users
+
+
+def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
+    """A queue that a revision takes away, by the file that it was in, while jobs are in it."""
+    return desired.Problem(
+        rule="queue-in-use",
+        severity="error",
+        path=path,
+        message=f"the queue is taken away while {len(jobs)} jobs are in it "
+        f"({', '.join(sorted(jobs)[:3])}{' …' if len(jobs) > 3 else ''}): "
+        "move or remove them first, or in the same commit",
+        object=f"Queue/{queue}",
+    )
