@@ -207,10 +207,17 @@ class Clone:
         )
 
     def _path_of(self, kind: str, name: str) -> str:
-        path = self.find(kind, name)
-        if path is None:
+        root = self.root.resolve()
+        found = [
+            str(path.relative_to(root))
+            for path, document in self._documents(name.encode())
+            if document.kind == kind and document.name == name
+        ]
+        if not found:
             raise self.missing(kind, name)
-        return path
+        if len(found) > 1:
+            raise CloneError(requests.several(kind, name, found))
+        return found[0]
 
     def missing(self, kind: str, name: str) -> CloneError:
         """The error that there is no such object, with names that are like it."""

@@ -81,14 +81,23 @@ def _split(text: str) -> list[_Chunk]:
 def _find(chunks: Sequence[_Chunk], kind: str, name: str) -> tuple[int, dict[str, Any]]:
     for index, chunk in enumerate(chunks):
         value = chunk.value()
-        if (
-            isinstance(value, dict)
-            and value.get("kind") == kind
-            and isinstance(value.get("metadata"), dict)
-            and value["metadata"].get("name") == name
-        ):
+        if is_object(value, kind, name):
             return index, value
     raise EditError(f"{kind}/{name} does not stand in this file")
+
+
+def is_object(value: Any, kind: str, name: str) -> bool:
+    """Whether a document is this object of Muster; its ``spec`` may still be anything."""
+    if not isinstance(value, dict):
+        return False
+    version, metadata = value.get("apiVersion"), value.get("metadata")
+    return (
+        isinstance(version, str)
+        and version.startswith("muster/")
+        and value.get("kind") == kind
+        and isinstance(metadata, dict)
+        and metadata.get("name") == name
+    )
 
 
 def documents(text: str) -> list[Any]:

@@ -1,6 +1,7 @@
 """What can be asked of the desired repository, and what became of it."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -80,13 +81,17 @@ class ReviseObject(msgspec.Struct, frozen=True):
 
 
 class RemoveObject(msgspec.Struct, frozen=True):
-    """Take an object out, and its file where nothing else stands in it."""
+    """Take an object out, and its file where nothing else stands in it.
+
+    ``everywhere``: of several documents of the name all; else they are a conflict.
+    """
 
     kind: str
     name: str
     author: Person
     reason: str = ""
     subject: str = ""
+    everywhere: bool = False
 
 
 class Approve(msgspec.Struct, frozen=True):
@@ -115,9 +120,22 @@ APPROVE_TRAILER = "Muster-Approve"
 SUBMITTER_TRAILER = "Muster-Submitter"
 
 
+#: The most files that a message names.
+_PLACES_MAX = 8
+
+
 def approval_subject(digest: str, reason: str) -> str:
     """The first line of a commit that approves a change."""
     return f"Approve {digest}" + (f": {reason}" if reason else "")
+
+
+def several(kind: str, name: str, paths: Sequence[str]) -> str:
+    """That several documents have one name, and what to do about it."""
+    often = Counter(paths)
+    listed = [path if count == 1 else f"{path} ({count} times)" for path, count in often.items()]
+    shown = ", ".join(listed[:_PLACES_MAX])
+    shown += f" and {len(listed) - _PLACES_MAX} more" if len(listed) > _PLACES_MAX else ""
+    return f"{kind}/{name} is there {len(paths)} times, in {shown}: take out all but one first"
 
 
 class Result(msgspec.Struct, frozen=True):

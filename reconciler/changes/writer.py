@@ -51,14 +51,39 @@ class _Batch:
         self._prefix = f"{sub_path}/" if sub_path else ""
         #: Files as changed so far; None: taken away.
         self.files: dict[str, bytes | None] = {}
-        self._added: dict[tuple[str, str], str | None] = {}
+        #: Where objects stand now that were added or taken out.
+        self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
         self.results: list[Result] = []
         #: Of each request that changed something, in order.
         self.steps: list[_Step] = []
 
-    def _path_of(self, kind: str, name: str) -> str | None:
+    def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
+        """Where an object stands; a file once for each document of the name.
+
+        Raises:
+            MissingError: nowhere.
+        """
         key = (kind, name)
-        return self._added[key] if key in self._added else self._index.path_of(kind, name)
+        found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
+        if not found:
+            hint = nearest.hint(name, self._index.names(kind))
+            unreadable = self._index.unreadable()
+            if unreadable:
+                hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
+            raise requests.MissingError(f"there is no {kind}/{name} in the repository{hint}")
+        return found
+
+    def _only_path_of(self, kind: str, name: str) -> str:
+        """Where an object stands.
+
+        Raises:
+            MissingError: nowhere.
+            ConflictError: several documents have its name.
+        """
+        path, *others = self._paths_of(kind, name)
+        if others:
+            raise requests.ConflictError(requests.several(kind, name, [path, *others]))
+        return path
 
     def _text(self, path: str) -> str:
         data = self.files[path] if path in self.files else self._index.read(path)
@@ -106,10 +131,10 @@ class _Batch:
         self.steps.append(_Step(request.author, subject, {}, trailers))
         return Result("accepted")
 
-    def _change(self, path: str, data: bytes | None, author: Person, subject: str) -> Result:
-        self.files[path] = data
-        self.steps.append(_Step(author, subject, {path: data}))
-        return Result("accepted", path)
+    def _change(self, files: dict[str, bytes | None], author: Person, subject: str) -> Result:
+        self.files.update(files)
+        self.steps.append(_Step(author, subject, files))
+        return Result("accepted", next(iter(files)))
 
     def _add(self, request: AddJob) -> Result:
         data = request.text.encode()
@@ -121,11 +146,14 @@ class _Batch:
         if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
             message = f"a submission is one document, of kind Job and name {request.name}"
             return Result("refused", path, message=message)
-        present = self._path_of("Job", request.name)
-        if present is not None:
+        key = ("Job", request.name)
+        taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
+        if taken:
             wanted = edit.documents(request.text)[0]
-            if wanted in edit.documents(self._text(present)):
-                return Result("unchanged", present, self._index.head, "it is there already")
+            for present in dict.fromkeys(taken):
+                if wanted in edit.documents(self._text(present)):
+                    return Result("unchanged", present, self._index.head, "it is there already")
+            present = taken[0]
             message = (
                 f"another job of the name {request.name} stands in {present}: choose another "
                 "name, or change that one"
@@ -135,8 +163,8 @@ class _Batch:
             before = self._text(path)
             text = edit.append_document(before, request.text) if before else request.text
             data = text.encode()
-        self._added["Job", request.name] = path
-        return self._change(path, data, request.author, f"Submit Job/{request.name}")
+        self._moved[key] = (path,)
+        return self._change({path: data}, request.author, f"Submit Job/{request.name}")
 
     def _edit(self, request: EditObject | ReviseObject) -> Result:
         if not request.name:
@@ -146,9 +174,7 @@ class _Batch:
                     "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
                 )
             request = msgspec.structs.replace(request, name=names[0])
-        path = self._path_of(request.kind, request.name)
-        if path is None:
-            return self._missing(request.kind, request.name)
+        path = self._only_path_of(request.kind, request.name)
         before = self._text(path)
         if isinstance(request, ReviseObject):
             fields = request.revise(_document(before, request.kind, request.name))
@@ -165,29 +191,29 @@ class _Batch:
         what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
         subject += f": {request.reason}" if request.reason else ""
-        return self._change(path, after.encode(), request.author, subject)
+        return self._change({path: after.encode()}, request.author, subject)
 
     def _remove(self, request: requests.RemoveObject) -> Result:
-        path = self._path_of(request.kind, request.name)
-        if path is None:
-            return self._missing(request.kind, request.name)
-        after = edit.remove_document(self._text(path), request.kind, request.name)
-        self._added[request.kind, request.name] = None
-        subject = request.subject or f"Remove {request.kind}/{request.name}"
+        kind, name = request.kind, request.name
+        if request.everywhere:
+            paths = self._paths_of(kind, name)
+        else:
+            paths = (self._only_path_of(kind, name),)
+        files: dict[str, bytes | None] = {}
+        for path in paths:
+            data = files[path] if path in files else self._text(path).encode()
+            after = edit.remove_document((data or b"").decode(), kind, name)
+            files[path] = None if after is None else after.encode()
+        self._moved[kind, name] = ()
+        subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""
-        data = None if after is None else after.encode()
-        return self._change(path, data, request.author, subject)
-
-    def _missing(self, kind: str, name: str) -> Result:
-        hint = nearest.hint(name, self._index.names(kind))
-        return Result("missing", message=f"there is no {kind}/{name} in the repository{hint}")
+        return self._change(files, request.author, subject)
 
 
 def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
     """One document of a file."""
     for document in edit.documents(text):
-        metadata = document.get("metadata") if isinstance(document, dict) else None
-        if isinstance(metadata, dict) and (document["kind"], metadata.get("name")) == (kind, name):
+        if edit.is_object(document, kind, name):
             found: Mapping[str, Any] = document
             return found
     raise edit.EditError(f"{kind}/{name} can't be read")

@@ -113,7 +113,7 @@ class GitPusher:
             require_digest(name)
             return requests.Approve(name, author, reason)
         if change.verb == "cancel":
-            return requests.RemoveObject("Job", name, author, reason, subject)
+            return requests.RemoveObject("Job", name, author, reason, subject, everywhere=True)
         if change.verb == "prune":
             last = self._last_runs(name)
             if last is None or not last.finished_as:

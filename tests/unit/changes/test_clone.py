@@ -100,3 +100,16 @@ def test_a_hook_that_refuses_leaves_no_trace(work: Path) -> None:
     with pytest.raises(clone.CloneError, match="nothing was changed"):
         clone.Clone(work).add_job(job("c"), "c")
     assert git(work, "status", "--porcelain") == ""
+
+
+def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
+    (work / "jobs" / "z.yaml").write_text(job("b", priority=3))
+    git(work, "add", ".")
+    git(work, "commit", "--quiet", "-m", "another b")
+    mine = clone.Clone(work)
+    told = "Job/b is there 2 times, in jobs/a.yaml, jobs/z.yaml: take out all but one first"
+    with pytest.raises(clone.CloneError, match=told):
+        mine.remove("Job", "b")
+    with pytest.raises(clone.CloneError, match=told):
+        mine.set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
+    assert git(work, "log", "-1", "--format=%s") == "another b"

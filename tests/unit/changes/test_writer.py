@@ -297,3 +297,81 @@ def test_names_that_are_like_it_are_told(repository: Repository, make: Make) -> 
     (result,) = make().write([RemoveObject("Job", "trian-1", ALICE)], now=NOW)
     told = "there is no Job/trian-1 in the repository; did you mean train-1 or train-2?"
     assert result.message == told
+
+
+def test_a_document_that_moves_to_another_file_is_found_there(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({"a.yaml": job("a"), "z.yaml": documents(job("b"), job("x"))})
+    one = make()
+    assert one.write([add("a")], now=NOW)[0].status == "unchanged"
+    repository.commit({"a.yaml": documents(job("a"), job("x")), "z.yaml": job("b")})
+    hold = EditObject("Job", "x", ((("spec", "suspend"), True),), ALICE)
+    results = one.write([hold, add("x", priority=3)], now=NOW)
+    assert [(result.status, result.path) for result in results] == [
+        ("accepted", "a.yaml"),
+        ("refused", "a.yaml"),
+    ]
+    assert one.write([RemoveObject("Job", "x", ALICE)], now=NOW)[0].status == "accepted"
+    assert show(repository, "a.yaml") + "\n" == job("a")
+
+
+def test_the_second_of_a_name_is_found_when_the_first_goes(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({"a.yaml": job("x")})
+    one = make()
+    assert one.write([add("x")], now=NOW)[0].status == "unchanged"
+    repository.commit({"b.yaml": job("x", priority=2)})
+    assert one.write([add("x")], now=NOW)[0].path == "a.yaml"
+    assert one.write([add("x", priority=2)], now=NOW)[0].path == "b.yaml"
+    repository.commit({"a.yaml": None})
+    assert one.write([add("x")], now=NOW)[0].status == "refused"
+    assert one.write([RemoveObject("Job", "x", ALICE)], now=NOW)[0].path == "b.yaml"
+
+
+def test_several_documents_of_a_name(repository: Repository, make: Make) -> None:
+    """Which one counts is not the writer's to say; what is to go goes wherever it stands."""
+    alike = documents(job("x"), job("a"), job("x", priority=3))
+    repository.commit({"a.yaml": alike, "b.yaml": job("x", priority=2)})
+    one = make()
+    hold = EditObject("Job", "x", ((("spec", "suspend"), True),), ALICE)
+    results = one.write(
+        [
+            hold,
+            RemoveObject("Job", "x", ALICE),
+            RemoveObject("Job", "x", ALICE, everywhere=True),
+            RemoveObject("Job", "x", ALICE, everywhere=True),
+            hold,
+        ],
+        now=NOW,
+    )
+    assert [result.status for result in results] == [
+        "conflict",
+        "conflict",
+        "accepted",
+        "missing",
+        "missing",
+    ]
+    told = "Job/x is there 3 times, in a.yaml (2 times), b.yaml: take out all but one first"
+    assert results[0].message == told
+    assert git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines() == ["a.yaml"]
+    assert show(repository, "a.yaml") + "\n" == job("a")
+
+
+def test_an_object_that_is_not_of_muster_is_left_alone(repository: Repository, make: Make) -> None:
+    foreign = job("x").replace("muster/v1", "batch/v1")
+    repository.commit({"a.yaml": documents(foreign, "note: mine\n", job("x"))})
+    revise = ReviseObject("Job", "x", lambda _: ((("spec", "suspend"), True),), ALICE)
+    assert make().write([revise], now=NOW)[0].status == "accepted"
+    assert make().write([RemoveObject("Job", "x", ALICE)], now=NOW)[0].status == "accepted"
+    assert show(repository, "a.yaml") + "\n" == documents(foreign, "note: mine\n")
+
+
+def test_a_file_that_cannot_be_read_may_hold_what_is_missing(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({"a.yaml": "a: [", "b.yaml": job("b")})
+    (result,) = make().write([RemoveObject("Job", "x", ALICE)], now=NOW)
+    assert result.status == "missing"
+    assert result.message.endswith("; a.yaml can't be read and may hold it: mend that file first")
