@@ -94,13 +94,13 @@ class _Batch:
         if not isinstance(request, requests.Together):
             self._judge(request)
             return
-        files, added, steps = dict(self.files), dict(self._added), len(self.steps)
+        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
         first = len(self.results)
         for one in request.requests:
             self._judge(one)
         mine = self.results[first:]
         if any(result.status in requests.BAD for result in mine):
-            self.files, self._added = files, added
+            self.files, self._moved = files, moved
             del self.steps[steps:]
             withdrawn = Result("withdrawn", message="another that goes together with it is refused")
             self.results[first:] = [
