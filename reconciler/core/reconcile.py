@@ -241,7 +241,7 @@ def _queue_usage(
             pending_jobs=situation.pending_jobs.get(queue.name, 0),
             running_jobs=running.get(queue.name, 0),
             fair_share=_measured(share.fair_share),
-            demand=share.demand,
+            demand=_countable(share.demand),
             weight=queue.weight,
             priority=queue.priority,
         )
@@ -250,6 +250,12 @@ def _queue_usage(
 
 
 _UNMEASURED = (columns.UNLIMITED, columns.UNLIMITED, columns.UNLIMITED)
+
+
+def _countable(amounts: columns.Vector) -> columns.Vector:
+    """What many jobs ask for together may be more than what is stored can hold."""
+    cpu, memory, gpu = (min(amount, columns.UNLIMITED) for amount in amounts)
+    return (cpu, memory, gpu)
 
 
 def _measured(share: columns.Vector) -> tuple[int | None, int | None, int | None]:

@@ -14,7 +14,7 @@ from reconciler.desired.yamlreader import Path
 from reconciler.model import desired, quantities
 from reconciler.model.documents import job as documents
 from reconciler.model.documents import jobaffinity
-from reconciler.model.resources import Resources
+from reconciler.model.resources import RESOURCE_NAMES, Resources
 
 #: Slices of compute of one device (NVIDIA Multi-Instance GPU user guide).
 MIG_SLICES = 7
@@ -181,6 +181,27 @@ def size(
             expected=f"at most {found}",
         )
     return found, None if least >= found else least
+
+
+def check_total(made: desired.Job, spec: documents.JobSpec, faults: Faults) -> None:
+    """Refuse what all tasks of all elements ask for together where nothing could count it."""
+    for resource, name in enumerate(RESOURCE_NAMES):
+        each = [group.resources.as_vector()[resource] * group.count for group in made.groups]
+        total = sum(each) * made.element_count
+        if total <= quantities.LARGEST_TOTAL:
+            continue
+        most = each.index(max(each))
+        of_group = bool(spec.groups) and spec.groups[most].resources is not None
+        unit = ("milli-CPUs", "bytes", "milli-GPUs")[resource]
+        faults.add(
+            "out-of-range",
+            f"all tasks together ask for more {name} than any cluster has: ask for less in each, "
+            "or for fewer tasks",
+            *(("spec", "groups", most) if of_group else ("spec",)),
+            *("resources", name),
+            found=f"{total} {unit} in all",
+            expected=f"at most 2^61 {unit}",
+        )
 
 
 def of_job(spec: documents.JobSpec, faults: Faults) -> desired.Topology:

@@ -150,6 +150,8 @@ def _job(
     if spec.affinity is not None:
         made = asking.with_affinity(made, spec.affinity, faults)
     _check_size(made, faults)
+    if not faults.found:
+        asking.check_total(made, spec, faults)
     return (None, faults.found) if faults.found else (made, faults.found)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from reconciler.desired import asking
 from reconciler.desired.collecting import Faults
-from reconciler.model import checks, desired, drift, hostlists, resources
+from reconciler.model import checks, desired, drift, hostlists, quantities, resources
 from reconciler.model.documents import health, nodepool
 from reconciler.model.documents.drift import DriftKind
 
@@ -52,6 +52,29 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         provisioning=_provisioning(spec, faults),
         leaving=_leaving(spec.drain, faults),
     )
+
+
+def counted(
+    added: desired.Pool, before: resources.Resources, faults: Faults
+) -> resources.Resources:
+    """What all nodes have with those of one more pool; a fault where nothing could count it.
+
+    ``before``: what those of the other pools have.
+    """
+    total = before + added.promised().times(len(added.nodes))
+    fields = (("nodes", "cpu"), ("nodes", "memory"), ("nodes", "gpus", "count"))
+    each = zip(total.as_vector(), resources.RESOURCE_NAMES, fields, strict=True)
+    for amount, name, field in each:
+        if amount > quantities.LARGEST_TOTAL:
+            faults.add(
+                "out-of-range",
+                f"with this pool all nodes together have more {name} than can be counted, "
+                "overcommit included: say what one node has, or declare fewer",
+                *("spec", *field),
+                found=f"{amount} in all",
+                expected="at most 2^61",
+            )
+    return total
 
 
 def _leaving(said: nodepool.DrainSpec, faults: Faults) -> desired.Leaving | None:

@@ -26,7 +26,7 @@ from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault, defect
 from reconciler.desired.normalise import Basis, PriorityClass
 from reconciler.model import access as access_model
-from reconciler.model import desired, hostlists
+from reconciler.model import desired, hostlists, resources
 from reconciler.model.documents import (
     access,
     cluster,
@@ -68,6 +68,7 @@ class Build:
         self.volumes: dict[str, desired.Volume] = {}
         self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
+        self.promised = resources.NOTHING
         self.cluster: Placed | None = None
         self.prune: dict[str, desired.Prune] = {}
         self.access = access_model.Access()
@@ -163,6 +164,7 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
     name = item.document.name
     if isinstance(part, nodepool.NodePool):
         made.pools[name] = pools.pool(name, part.spec, faults)
+        made.promised = pools.counted(made.pools[name], made.promised, faults)
     elif isinstance(part, queue.Queue):
         made.queues[name] = sharing.queue(name, part.spec, faults)
     elif isinstance(part, queue.PriorityClass):

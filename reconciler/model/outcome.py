@@ -65,7 +65,8 @@ Action = NodeAction | RunProvisioner
 class QueueUsage(msgspec.Struct, frozen=True):
     """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs.
 
-    ``fair_share`` is None where its share is not measured; ``demand`` is what it has and asks for.
+    ``fair_share`` is None where its share is not measured; ``demand`` is what it has and asks
+    for, at most 2^62.
     """
 
     name: str

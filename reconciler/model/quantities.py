@@ -26,6 +26,8 @@ DURATION_UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 #: The largest amount accepted in any unit: it must fit in a signed 64-bit column.
 LARGEST_AMOUNT = 2**62
+#: The most that a job may ask for, or all nodes have, in all: two of these add up in a column.
+LARGEST_TOTAL = 2**61
 
 CPU_PATTERN = r"^[0-9]+(\.[0-9]{1,3})?$|^[0-9]+m$"
 MEMORY_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"

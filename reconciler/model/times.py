@@ -2,10 +2,16 @@
 
 from datetime import UTC, datetime
 
+#: The first and the last moment that RFC 3339 can name, in seconds since the epoch.
+FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
+
 
 def format_time(seconds: float) -> str:
-    """``2026-11-21T08:00:00.000Z``."""
-    moment = datetime.fromtimestamp(seconds, UTC)
+    """``2026-11-21T08:00:00.000Z``; what lies outside the years 1 to 9999 as their end.
+
+    Times come of what people and machines write, and showing one must not cost the whole page.
+    """
+    moment = datetime.fromtimestamp(max(FIRST, min(LAST, seconds)), UTC)  # in this order NaN loses
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -501,9 +501,10 @@ class Snapshot:
 
 
 def _total(parts: Iterable[tuple[Vector, int]]) -> Vector:
+    """The sum, at most ``UNLIMITED``: what is more than all there can be starts no better."""
     cpu = memory = gpu = 0
     for amounts, count in parts:
         cpu += amounts[0] * count
         memory += amounts[1] * count
         gpu += amounts[2] * count
-    return (cpu, memory, gpu)
+    return (min(cpu, UNLIMITED), min(memory, UNLIMITED), min(gpu, UNLIMITED))

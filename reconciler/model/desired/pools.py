@@ -158,12 +158,18 @@ class Pool(msgspec.Struct, frozen=True):
         """What tasks may take of each node, overcommit included."""
         has = self.node_resources
         cpu, memory = self.overcommit
-        return Resources(int(has.cpu_milli * cpu), int(has.memory_bytes * memory), has.gpu_milli)
+        return Resources(
+            _times(has.cpu_milli, cpu), _times(has.memory_bytes, memory), has.gpu_milli
+        )
 
     @property
     def shareable(self) -> bool:
         """Whether a device may be shared by tasks."""
         return self.sharing != "none"
+
+
+def _times(amount: int, factor: float) -> int:
+    return amount if factor == 1.0 else int(amount * factor)  # large ones are no exact floats
 
 
 def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:

@@ -1,5 +1,7 @@
 """Times as text and back."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,4 +34,18 @@ def test_no_time(text: str) -> None:
 def test_there_and_back(milliseconds: int) -> None:
     text = times.format_time(milliseconds / 1000)
     assert times.parse_time(text) == pytest.approx(milliseconds / 1000, abs=0.0011)
+    assert times.format_time(times.parse_time(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1e18, "9999-12-31T23:59:59.000Z"),
+        (math.inf, "9999-12-31T23:59:59.000Z"),
+        (math.nan, "9999-12-31T23:59:59.000Z"),
+        (-1e18, "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_moments_that_no_text_can_name_are_shown_as_the_nearest(seconds: float, text: str) -> None:
+    assert times.format_time(seconds) == text
     assert times.format_time(times.parse_time(text)) == text
