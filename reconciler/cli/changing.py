@@ -37,8 +37,8 @@ Clone = Annotated[
     Path | None,
     typer.Option(
         "--clone",
-        help="Your clone of the repository; else the one you stand in, else the controller "
-        "commits for you.",
+        help="Your clone of the repository, or a cluster's folder in it; else the one you stand "
+        "in, else the controller commits for you.",
         envvar="MUSTER_CLONE",
     ),
 ]

@@ -22,6 +22,7 @@ from reconciler.operations import (
     authoring,
     draining,
     endpoints,
+    places,
     pusher,
     revisions,
     submission,
@@ -112,14 +113,20 @@ class Done(msgspec.Struct, frozen=True):
 class Target:
     """Where changes are made: a clone, or a controller.
 
-    Beside a clone the endpoint, where there is one, is asked how jobs stand, and no more.
+    Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
+    repository is read, and no more; ``standing`` is what it said of that (``/v1/sync``).
     """
 
     def __init__(
-        self, *, clone: clones.Clone | None = None, endpoint: endpoints.Endpoint | None = None
+        self,
+        *,
+        clone: clones.Clone | None = None,
+        endpoint: endpoints.Endpoint | None = None,
+        standing: dict[str, Any] | None = None,
     ) -> None:
         self.clone = clone
         self.endpoint = endpoint
+        self.standing = standing
 
     def describe(self) -> str:
         """The place, in words."""
@@ -142,7 +149,9 @@ def find_target(
             with contextlib.suppress(endpoints.EndpointError):
                 endpoint = endpoints.find(server, token_file, here)
             if clone is not None or endpoint is None or _has_identity(here):
-                return Target(clone=clones.Clone(clone or here), endpoint=endpoint)
+                told = places.standing(endpoint)
+                found = places.clone_of(clone or here, endpoint, told)
+                return Target(clone=found, endpoint=endpoint, standing=told)
             return Target(endpoint=endpoint)  # who has no name in git has one at the controller
         return Target(endpoint=endpoints.find(server, token_file, here))
     except (clones.CloneError, endpoints.EndpointError) as error:

@@ -44,18 +44,18 @@ def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone
 
 def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
     """The pool of each node, in order; raises where one is in none."""
-    found = revisions.read_folder(clone.root)
+    found = revisions.read_folder(clone.state)
     pools = found.structure.pool_of_node()
     errors = [problem for problem in found.status.problems if problem.severity == "error"]
     if not pools and errors:
         raise requests.ConflictError(
-            f"no pool in {clone.root} can be read, so nothing is known of "
+            f"no pool in {clone.state} can be read, so nothing is known of "
             f"{hostlists.fold(nodes)}; mend this first: {errors[0].text()}"
         )
     for node in nodes:
         if node not in pools:
             hint = nearest.hint(node, pools)
-            raise requests.ConflictError(f"no pool in {clone.root} declares a node {node}{hint}")
+            raise requests.ConflictError(f"no pool in {clone.state} declares a node {node}{hint}")
     return {node: pools[node] for node in nodes}
 
 

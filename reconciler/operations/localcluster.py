@@ -184,6 +184,9 @@ class LocalCluster:
         require_repository(self.repository)
         place = parse_address(self.listen)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        ignored = self.state / ".gitignore"
+        if not ignored.exists():  # the folder is often a clone's, and holds tokens
+            ignored.write_text("*\n", encoding="utf-8")
         self._take_folder()
         try:
             _require_free(place, self.listen)

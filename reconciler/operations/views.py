@@ -439,10 +439,11 @@ def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
     )
 
 
-def sync_view(of: desired.SyncStatus) -> viewtypes.SyncView:
-    """How the repository stands."""
+def sync_view(of: desired.SyncStatus, folder: str = "") -> viewtypes.SyncView:
+    """How the repository stands, of which ``folder`` is read."""
     return viewtypes.SyncView(
         sync=of.sync,
+        folder=folder,
         attempted_revision=of.attempted_revision,
         structure_revision=of.structure_revision,
         jobs_revision=of.jobs_revision,

@@ -287,9 +287,10 @@ class HeldView(viewforms.View, frozen=True):
 
 
 class SyncView(viewforms.View, frozen=True):
-    """How the repository stands."""
+    """How the repository stands; ``folder`` of it is read, all of it where that is empty."""
 
     sync: str
+    folder: str
     attempted_revision: str | None
     structure_revision: str | None
     jobs_revision: str | None

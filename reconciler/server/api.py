@@ -205,6 +205,11 @@ def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
     return [views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
 
 
+def show_sync(service: services.Services) -> viewtypes.SyncView:
+    """How the repository stands."""
+    return views.sync_view(views.stored_sync(service.reader.view(views.SYNC)), service.folder)
+
+
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
 def nodes(state: State) -> lists.Nodes:
     """All nodes by name."""
@@ -251,8 +256,7 @@ def drift(
 def git_sync(state: State) -> lists.Sync:
     """Revisions attempted and in force, and what is wrong with what is written."""
     service: services.Services = state.services
-    shown = views.sync_view(views.stored_sync(service.reader.view(views.SYNC)))
-    return lists.Sync(sync=shown, **lists.head(service))
+    return lists.Sync(sync=show_sync(service), **lists.head(service))
 
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
@@ -265,7 +269,7 @@ def snapshot(state: State) -> lists.Snapshot:
         queues=show_queues(service),
         pools=show_pools(service),
         drift=[views.drift_view(one) for one in service.reader.drift()],
-        sync=views.sync_view(views.stored_sync(service.reader.view(views.SYNC))),
+        sync=show_sync(service),
         **lists.head(service),
     )
 

@@ -52,6 +52,8 @@ class Services:
         #: Whether commits for users are signed, and the folder below which such commits count.
         self.signs = False
         self.jobs_folder = "jobs/"
+        #: The folder of the repository that is read; empty: all of it.
+        self.folder = ""
         #: The log of what became of revisions.
         self.audit_path = link_path.with_name(auditing.FILE)
         self.store_url = store_url

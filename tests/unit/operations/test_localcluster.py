@@ -84,8 +84,11 @@ def test_an_address_that_is_taken_is_told_and_the_folder_let_go(tmp_path: Path) 
         for _ in range(2):
             with pytest.raises(localcluster.ClusterError, match=f"can listen on {listen}: Addr"):
                 made(tmp_path, listen=listen).start()
+    assert git(tmp_path, "status", "--porcelain") == "", "git would commit tokens"
     again = made(tmp_path)
     again.claim()
+    (tmp_path / ".muster" / "token").write_text("secret")
+    assert git(tmp_path, "status", "--porcelain") == ""
     again.stop()
 
 

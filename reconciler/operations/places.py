@@ -1,0 +1,92 @@
+"""Where in a clone desired state begins: a repository may hold several clusters, one a folder.
+
+What the controller says that it reads comes first: a job that is written elsewhere is never seen.
+Where no controller can be asked it is the folder with the ``Cluster`` that somebody stands in or
+names, and else the whole repository, as long as that holds one cluster at most.
+"""
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from reconciler.changes import clone as clones
+from reconciler.desired import documents, gitobjects
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints
+
+#: How long a controller may take to say what it reads before a clone goes on without it.
+LOOK_S = 3.0
+#: A line that begins a Cluster, as git's regular expressions have it.
+_CLUSTER = r"""^ *['"]?kind['"]?: *['"]?Cluster['"]? *$"""
+
+
+def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
+    """What the controller says of its repository (``/v1/sync``); None where it can't be asked."""
+    if endpoint is None:
+        return None
+    try:
+        with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+            found: dict[str, Any] = api.get("/v1/sync")["sync"]
+    except (clients.ApiError, endpoints.EndpointError):
+        return None
+    return found
+
+
+def clone_of(
+    folder: Path, endpoint: endpoints.Endpoint | None, told: dict[str, Any] | None
+) -> clones.Clone:
+    """The clone around a folder, from where its desired state begins.
+
+    Args:
+        folder: where somebody stands, or what they named.
+        endpoint: of the controller. told: what it says of its repository.
+
+    Raises:
+        CloneError: there is none, or it can't be told which of its clusters is meant.
+    """
+    found = clones.Clone(folder)
+    own = _own(folder.resolve(), found.root.resolve())
+    read = None if told is None else told.get("folder")  # older controllers tell none
+    if isinstance(read, str) and (found.root / read).is_dir():
+        if own is not None and not _is_within(own, read) and not _is_within(read, own):
+            url = endpoint.url if endpoint is not None else "there"
+            raise clones.CloneError(
+                f"the controller at {url} reads {read}/ of its repository, and {folder} belongs to "
+                f"the cluster in {own}/: nothing was changed; stand in {read}/ or name it with "
+                "--clone, or name the other cluster's controller with MUSTER_SERVER"
+            )
+        return clones.Clone(folder, sub_path=read)
+    if own is None and len(several := _clusters(found.root)) > 1:
+        raise clones.CloneError(
+            f"{found.root} holds several clusters ({', '.join(one + '/' for one in several[:5])}), "
+            "and no controller tells which one it reads: stand in its folder, or name it, as in "
+            f"--clone {found.root / several[0]}"
+        )
+    return clones.Clone(folder, sub_path=own or "")
+
+
+def _own(folder: Path, root: Path) -> str | None:
+    """The nearest folder at or above one, below the root, in which a Cluster stands."""
+    for one in (folder, *folder.parents):
+        if not one.is_relative_to(root):
+            return None
+        for path in sorted([*one.glob("*.yaml"), *one.glob("*.yml")]):
+            if path.is_symlink() or b"Cluster" not in (data := path.read_bytes()):
+                continue
+            if any(document.kind == "Cluster" for document in documents.read(data).documents):
+                return "" if one == root else one.relative_to(root).as_posix()
+    return None
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return not outer or PurePosixPath(inner).is_relative_to(outer)
+
+
+def _clusters(root: Path) -> list[str]:
+    """The folders of a work tree in which, as committed or staged, a Cluster stands."""
+    try:
+        found = gitobjects.run(root, "grep", "-E", "-l", "-z", "-e", _CLUSTER, good=(0, 1)).stdout
+    except gitobjects.GitError:
+        return []
+    paths = [PurePosixPath(one) for one in found.decode(errors="replace").split("\0") if one]
+    seen = [one for one in paths if one.suffix in {".yaml", ".yml"}]
+    return sorted({"" if str(one.parent) == "." else str(one.parent) for one in seen})

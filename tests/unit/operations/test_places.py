@@ -1,0 +1,115 @@
+"""Which folder of a clone a change is written to, where a repository holds several clusters."""
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import changing, endpoints
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
+
+CLUSTER = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: %s}\nspec: {}\n"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of a repository that holds two clusters."""
+    for name in [name for name in os.environ if name.startswith("MUSTER_")]:
+        monkeypatch.delenv(name)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    repository = Repository(tmp_path / "state.git")
+    repository.commit(
+        {
+            "README.md": "two clusters",
+            "clusters/test/cluster.yaml": CLUSTER % "test",
+            "clusters/test/jobs/a.yaml": job("a"),
+            "clusters/prod/cluster.yaml": CLUSTER % "prod",
+            "clusters/prod/jobs/a.yaml": job("a", priority=1),
+        }
+    )
+    git(tmp_path, "clone", "--quiet", str(repository.path), "work")
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def reading() -> Iterator[tuple[dict[str, str], str]]:
+    """What a controller says of its repository, and where it says so."""
+    told = {"sync": "Synced", "folder": "clusters/test"}
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"sync": told}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield told, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def find(here: Path, clone: Path | None = None) -> changing.Target:
+    return changing.find_target(clone=clone, server=None, token_file=None, here=here)
+
+
+def submitted(target: changing.Target) -> str:
+    """The only file of the commit of a new job."""
+    changing.carry_out([changing.Submit(job("new"))], target)
+    assert target.clone is not None
+    return git(target.clone.root, "show", "--name-only", "--format=", "HEAD").strip()
+
+
+@pytest.mark.parametrize(
+    ("here", "clone"),
+    [("", None), ("clusters/test", None), ("clusters/test/jobs", None), ("", "")],
+)
+def test_a_job_is_written_where_the_controller_reads(
+    work: Path, reading: tuple[dict[str, str], str], here: str, clone: str | None
+) -> None:
+    endpoints.write(work, endpoints.Endpoint(reading[1]))
+    target = find(work / here, None if clone is None else work)
+    assert submitted(target) == "clusters/test/jobs/new.yaml"
+    changing.carry_out([changing.Act("cancel", "a")], target)
+    assert not (work / "clusters/test/jobs/a.yaml").exists()
+    assert (work / "clusters/prod/jobs/a.yaml").exists(), "of the name in the other cluster"
+
+
+def test_another_cluster_than_the_controllers_is_refused(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    endpoints.write(work, endpoints.Endpoint(reading[1]))
+    for here, clone in ((work / "clusters/prod", None), (work, work / "clusters/prod")):
+        with pytest.raises(changing.ChangeError, match=r"reads clusters/test/ .* clusters/prod/"):
+            find(here, clone)
+
+
+def test_a_controller_of_another_repository_says_nothing_of_this_one(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    reading[0]["folder"] = "sites/north"
+    endpoints.write(work, endpoints.Endpoint(reading[1]))
+    assert submitted(find(work / "clusters/prod")) == "clusters/prod/jobs/new.yaml"
+
+
+def test_without_a_controller_it_is_where_one_stands(work: Path) -> None:
+    assert submitted(find(work / "clusters/prod/jobs")) == "clusters/prod/jobs/new.yaml"
+    assert find(work, work / "clusters/test").clone is not None
+    with pytest.raises(changing.ChangeError, match=r"several clusters .*--clone .*clusters/prod"):
+        find(work)
+
+
+def test_one_cluster_is_the_whole_repository(work: Path) -> None:
+    git(work, "rm", "--quiet", "-r", "clusters/prod")
+    assert submitted(find(work)) == "jobs/new.yaml"
