@@ -18,7 +18,7 @@ from reconciler.core import recall as recalls
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import AttemptState, EndReason
-from reconciler.simulation import faults, machines
+from reconciler.simulation import faults, machines, watching
 from reconciler.simulation.agenda import Agenda, SimulationError
 
 #: The most cycles at one moment: with more the controller and its nodes have no rest.
@@ -61,47 +61,21 @@ class Timing(msgspec.Struct, frozen=True):
     cycle_every_s: float = 0.0
 
 
-class Watcher(Protocol):
-    """Who wants to know what really happens."""
-
-    def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up."""
-
-    def ended(
-        self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
-    ) -> None:
-        """A task has left after it ran so long."""
-
-    def decided(self, result: outcome.Outcome) -> None:
-        """A cycle has decided."""
-
-
-class NoWatcher:
-    """Wants to know nothing."""
-
-    def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """Nothing."""
-
-    def ended(
-        self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
-    ) -> None:
-        """Nothing."""
-
-    def decided(self, result: outcome.Outcome) -> None:
-        """Nothing."""
-
-
 def endless(_: records.AttemptRecord) -> machines.Fate:
     """The fate of tasks that run until they are told to leave."""
     return machines.Fate()
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """A node's whole set as of one cycle, and for which agent process it was made."""
+    """A node's whole set as of one cycle, and for which agent process it was made.
+
+    ``held`` are attempts that are to wait until their whole gang has what it needs.
+    """
 
     incarnation: str
     version: int
     assignments: tuple[records.AttemptRecord, ...]
+    held: frozenset[str]
 
 
 class Cluster:
@@ -117,7 +91,7 @@ class Cluster:
         fates: Fates = endless,
         timing: Timing | None = None,
         weather: faults.Weather | None = None,
-        watcher: Watcher | None = None,
+        watcher: watching.Watcher | None = None,
         decide: Decide = reconcile.reconcile,
     ) -> None:
         """A cluster whose nodes are all up and have spoken.
@@ -138,7 +112,7 @@ class Cluster:
         self.wake_at: float | None = None
         self._fates = fates
         self._weather = weather or faults.Weather()
-        self._watcher: Watcher = watcher or NoWatcher()
+        self._watcher: watching.Watcher = watcher or watching.NoWatcher()
         self._decide = decide
         loaded = observed or records.Observed()
         self.generation = loaded.desired_generation + 1
@@ -315,12 +289,10 @@ class Cluster:
         if self.timing.heartbeat_s is not None:
             self.memory.answered[name] = self.now
         attempts = self.memory.attempts
+        assignments = tuple(attempts[a] for a in self.memory.attempts_by_node.get(name, ()))
+        held = frozenset(one.id for one in assignments if self._holds(one))
         self._version += 1
-        told = _Told(
-            node.incarnation,
-            self._version,
-            tuple(attempts[a] for a in self.memory.attempts_by_node.get(name, ())),
-        )
+        told = _Told(node.incarnation, self._version, assignments, held)
         asked_at = self._asked_at.get(name, self.now)
         for delay_s in self._weather.carry():
             take = partial(self._take, node, told, acknowledged, asked_at)
@@ -328,6 +300,15 @@ class Cluster:
                 self.at(self.now + delay_s, take)
             else:
                 take()
+
+    def _holds(self, attempt: records.AttemptRecord) -> bool:
+        """Whether a task is to wait because one of its gang has not what it needs yet."""
+        record = self.memory.jobs.get(attempt.job)
+        if record is None or not record.spec.waits_for_images:
+            return False
+        gang = self.memory.recall.by_job.get(attempt.job, {}).get(attempt.element, ())
+        others = [self.memory.attempts[name] for name in gang]
+        return any(one.lacks_image and one.try_number == attempt.try_number for one in others)
 
     def pause(self, seconds: float) -> None:
         """The controller stands still; what reaches it meanwhile waits."""
@@ -368,21 +349,44 @@ class Cluster:
         node.version = told.version
         for name, task in node.to_stop(told.assignments, self.now):
             self._plan_end(node, name, task.ends_at)
+        for name in node.to_go(told.held, self.now):
+            self._starts(node, name, self.now + self.timing.start_s)
         for attempt in node.to_start(told.assignments, self.now):
-            self._begin(node, attempt, self.now + self.timing.start_s)
+            fate = self._fates(attempt)
+            held = attempt.id in told.held
+            if fate.fetch_s or held:
+                task = node.fetch(attempt, fate, self.now, held=held)
+                self.at(task.fetched_at, partial(self._fetched, node, attempt.id))
+            else:
+                self._begin(node, attempt, self.now + self.timing.start_s)
         if node.news:
             self._speaking[node.name] = None
 
     def _begin(
         self, node: machines.VirtualNode, attempt: records.AttemptRecord, starts_at: float
     ) -> None:
-        task = node.start(attempt, self._fates(attempt), starts_at)
+        node.start(attempt, self._fates(attempt), starts_at)
+        self._starts(node, attempt.id, starts_at)
+
+    def _fetched(self, node: machines.VirtualNode, name: str) -> None:
+        """What a task needs is there: it goes, unless it is to wait for the rest of its gang."""
+        task = node.tasks.get(name)
+        if task is None or task.told or not task.waits or task.fetched_at > self.now:
+            return
+        node.news[name] = None
+        self._speaking[node.name] = None
+        if not task.held:
+            self._starts(node, name, self.now + self.timing.start_s)
+
+    def _starts(self, node: machines.VirtualNode, name: str, starts_at: float) -> None:
+        task = node.tasks[name]
+        task.go(starts_at)
         if task.starts_at <= self.now:
-            self._watcher.started(attempt, task.starts_at)
+            self._watcher.started(task.attempt, task.starts_at)
         else:
-            self.at(task.starts_at, partial(self._is_up, node, attempt.id))
+            self.at(task.starts_at, partial(self._is_up, node, name))
         if task.ends_at != math.inf:
-            self._plan_end(node, attempt.id, max(self.now, task.ends_at))
+            self._plan_end(node, name, max(self.now, task.ends_at))
 
     def _is_up(self, node: machines.VirtualNode, name: str) -> None:
         task = node.tasks.get(name)
@@ -390,6 +394,15 @@ class Cluster:
             node.news[name] = None
             self._speaking[node.name] = None
             self._watcher.started(task.attempt, task.starts_at)
+
+    def _look_again(self, node: machines.VirtualNode) -> None:
+        """An agent that begins finds out how far what waits is, and fetches what it lacks."""
+        for task in node.fetch_again(self.now):
+            self.at(task.known_at, partial(self._tell, node.name))
+            self.at(max(self.now, task.fetched_at), partial(self._fetched, node, task.attempt.id))
+
+    def _tell(self, name: str) -> None:
+        self._speaking[name] = None
 
     def _plan_end(self, node: machines.VirtualNode, name: str, at: float) -> None:
         self.at(at, partial(self._end, node, name))
@@ -496,6 +509,7 @@ class Cluster:
             node.boot_again()
         elif fault.kind == "restart-agent" and node.up:
             node.restart_agent()
+            self._look_again(node)
         elif fault.kind == "connect":
             node.connected = True
         self._speaking[node.name] = None

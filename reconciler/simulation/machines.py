@@ -7,7 +7,7 @@ asks for its report and carries it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -28,11 +28,17 @@ class Fate(msgspec.Struct, frozen=True):
         runs_s: seconds from its start to its end by itself; infinite: it never ends.
         exit_code: with which status it then ends.
         leaves_s: seconds that it takes to leave once told to, at most its grace.
+        fetch_s: seconds until what it needs is on its node; 0: it is there already.
+        fetches_again: whether that is lost when the agent begins anew before the start.
+        looks_s: how long such an agent then does not know how far the attempt is.
     """
 
     runs_s: float = math.inf
     exit_code: int = 0
     leaves_s: float = 0.0
+    fetch_s: float = 0.0
+    fetches_again: bool = False
+    looks_s: float = 0.0
 
 
 def as_cut(inventory: records.Inventory) -> records.Inventory:
@@ -55,10 +61,12 @@ class Task(msgspec.Struct):
     """One process, or one that is about to be.
 
     Attributes:
-        starts_at: when it is up.
+        starts_at: when it is up; infinite: not while it waits for something.
         ends_at: when it ends by itself, or as told.
         why: what that end is.
         told: whether it was told to leave.
+        fetched_at: when what it needs is there. known_at: from when on its agent knows that.
+        held: whether it is to wait then for the rest of its gang.
     """
 
     attempt: records.AttemptRecord
@@ -67,6 +75,26 @@ class Task(msgspec.Struct):
     ends_at: float
     why: EndReason = EndReason.EXITED
     told: bool = False
+    fetched_at: float = -math.inf
+    known_at: float = -math.inf
+    held: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not been told to start, for want of what it or its gang needs."""
+        return self.starts_at == math.inf
+
+    def go(self, starts_at: float) -> None:
+        """It waits for nothing any more."""
+        self.starts_at = starts_at
+        if not self.told:
+            self.ends_at = starts_at + self.fate.runs_s
+
+    def stage(self, now: float) -> AttemptState:
+        """How far it is with its start."""
+        if not self.waits or now < self.known_at:
+            return AttemptState.STARTING
+        return AttemptState.FETCHING if now < self.fetched_at else AttemptState.READY
 
 
 class VirtualNode:
@@ -145,6 +173,31 @@ class VirtualNode:
         self.tasks[attempt.id] = task
         self.news[attempt.id] = None
         return task
+
+    def fetch(self, attempt: records.AttemptRecord, fate: Fate, now: float, *, held: bool) -> Task:
+        """Begin to get what a task needs, which starts when that is there and it is not held."""
+        task = self.start(attempt, fate, math.inf)
+        task.fetched_at, task.held = now + fate.fetch_s, held
+        return task
+
+    def fetch_again(self, now: float) -> list[Task]:
+        """Another agent looks after what has not started: those attempts."""
+        found = [task for task in self.tasks.values() if task.waits and not task.told]
+        for task in found:
+            task.known_at = now + task.fate.looks_s
+            if task.fate.fetches_again:
+                task.fetched_at = task.known_at + task.fate.fetch_s
+        return found
+
+    def to_go(self, held: Container[str], now: float) -> list[str]:
+        """Attempts that were held and are so no longer, and have what they need."""
+        found = []
+        for name, task in self.tasks.items():
+            if task.waits and not task.told:
+                task.held = name in held
+                if not task.held and task.fetched_at <= now:
+                    found.append(name)
+        return found
 
     def to_stop(
         self, assignments: Iterable[records.AttemptRecord], now: float
@@ -246,7 +299,7 @@ class VirtualNode:
     def _of_task(self, name: str, task: Task, now: float) -> records.AttemptReport:
         state = AttemptState.STOPPING if task.told else AttemptState.RUNNING
         if task.starts_at > now:
-            return records.AttemptReport(name, AttemptState.STARTING)
+            return records.AttemptReport(name, task.stage(now))
         return records.AttemptReport(name, state, started_at=self._clock(task.starts_at))
 
     def _clock(self, at: float) -> float:

@@ -30,6 +30,9 @@ DELAY_S_MAX = 20.0
 PAUSE_S = 60.0
 #: The longest from one cycle to the next where there is input: leases have to be renewed meanwhile.
 PACE_S_MAX = 5.0
+#: Which part of the jobs needs an image, and how long one may take to come.
+IMAGES = 0.3
+FETCHES_S = (0.0, 2.0, 10.0, 45.0)
 OWNERS = ("alice@example.org", "bob@example.org")
 
 What = Literal[
@@ -141,6 +144,7 @@ def draw(seed: int) -> Plan:
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
     steps += _corners(random.Random(f"{seed} rare"), nodes, [s.subject for s in steps if s.job])
+    steps = [_with_image(seed, step) for step in steps]
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -152,6 +156,24 @@ def draw(seed: int) -> Plan:
         delay=0.0 if calm else chance.choice([0.0, 0.1, 0.3]),
         pace_s=random.Random(f"{seed} pace").choice([0.0, 2.0, PACE_S_MAX, PACE_S_MAX]),
     )
+
+
+def plain(plan: Plan) -> Plan:
+    """A story as it was before there were images and slow controllers: some are known by seed."""
+    replace = msgspec.structs.replace
+    steps = tuple(
+        replace(step, job=replace(step.job, runtime="process", image="")) if step.job else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=steps, pace_s=0.0)
+
+
+def _with_image(seed: int, step: Step) -> Step:
+    """Some jobs need an image, which takes its time to come."""
+    if step.job is None or random.Random(f"{seed} {step.subject} image").random() > IMAGES:
+        return step
+    job = msgspec.structs.replace(step.job, runtime="podman", image="docker.io/library/busybox")
+    return msgspec.structs.replace(step, job=job)
 
 
 # -- what git says

@@ -102,6 +102,9 @@ class Teller:
             for pool in plan.structure.pools.values()
             for name in pool.nodes
         }
+        self.images = {
+            step.job.name for step in plan.steps if step.job and step.job.runtime != "process"
+        }
         self.armed: list[stories.What] = []
         self.up: set[str] = set()
         self.jobs = invariants.Jobs()
@@ -246,10 +249,14 @@ class Teller:
         runs_s = chance.uniform(1, stories.RUNS_S_MAX)
         own = random.Random(f"{gang} {attempt.index}")
         fails = own.random() < (0.7 if stories.is_flaky(attempt.job) else 0.12)
+        image = random.Random(f"{gang} {attempt.index} image")
         return machines.Fate(
             runs_s=float("inf") if stories.endless(attempt.job) else runs_s * (1 - fails / 2),
             exit_code=3 if fails else 0,
             leaves_s=own.choice([0.0, 1.0, 5.0, 60.0]),
+            fetch_s=image.choice(stories.FETCHES_S) if attempt.job in self.images else 0.0,
+            fetches_again=image.random() < 0.5,
+            looks_s=image.choice([0.0, 1.0]),
         )
 
     # -- watching
@@ -293,7 +300,10 @@ class Teller:
 
     def decided(self, result: outcome.Outcome) -> None:
         """After each cycle, all that must hold does."""
-        starts = [a.attempt for a in result.actions if isinstance(a, outcome.StartAttempt)]
+        # what was given to its node before, and only goes now, is no new start
+        new = {attempt.id for attempt in result.attempts if attempt.assigned_at == result.now}
+        told = [a.attempt for a in result.actions if isinstance(a, outcome.StartAttempt)]
+        starts = [name for name in told if name in new]
         self.told.starts += len(starts)
         stopped = {a.attempt for a in result.actions if isinstance(a, outcome.StopAttempt)}
         self.told.evictions += sum(

@@ -316,3 +316,32 @@ def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() ->
     assert "later" not in cluster.memory.jobs
     cluster.run(BEGIN + 53)
     assert "later" in cluster.memory.jobs
+
+
+def test_a_gang_starts_when_all_of_it_has_its_image() -> None:
+    """Its tasks say how far they are; an agent that begins anew may have to fetch once more."""
+    log = Log()
+    fates = iter([Fate(runs_s=50, fetch_s=5), Fate(runs_s=50, fetch_s=20, fetches_again=True)])
+    known: dict[str, Fate] = {}
+    cluster = clusters.Cluster(
+        structure(gpu=1),
+        now=BEGIN,
+        fates=lambda attempt: known.setdefault(attempt.id, next(fates)),
+        watcher=log,
+        timing=clusters.Timing(start_s=1, heartbeat_s=10),
+    )
+    cluster.commit([job("gang", gpu=1, count=2, runtime="podman", image="docker.io/a/b")])
+
+    def states() -> list[AttemptState]:
+        return [attempt.state for attempt in cluster.memory.attempts.values()]
+
+    cluster.run(BEGIN + 6)
+    assert states() == [AttemptState.READY, AttemptState.FETCHING]
+    (slow,) = (one.node for one in cluster.memory.attempts.values() if one.index == 1)
+    cluster.suffer(faults.Fault(cluster.now, "restart-agent", slow))
+    cluster.run(BEGIN + 25)
+    assert states() == [AttemptState.READY, AttemptState.FETCHING]
+    cluster.run(BEGIN + 30)
+    assert [line[:2] for line in log.lines] == [(27, "start"), (27, "start")]
+    cluster.run(BEGIN + 90)
+    assert state(cluster, "gang") is JobState.SUCCEEDED
