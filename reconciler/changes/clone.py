@@ -112,11 +112,7 @@ class Clone:
         """
         path = self._path_of(kind, name)
         for document in edit.documents(self._read(path) or ""):
-            metadata = document.get("metadata") if isinstance(document, dict) else None
-            if isinstance(metadata, dict) and (document.get("kind"), metadata.get("name")) == (
-                kind,
-                name,
-            ):
+            if edit.is_object(document, kind, name):
                 return dict(document)
         raise CloneError(f"{kind}/{name} can't be read in {path}")
 

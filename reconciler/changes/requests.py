@@ -112,7 +112,7 @@ class Together(msgspec.Struct, frozen=True):
 
 
 #: What keeps requests that go together with one from being done.
-BAD = frozenset({"refused", "missing", "conflict"})
+BAD = frozenset({"refused", "missing", "conflict", "defect"})
 
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
@@ -144,11 +144,19 @@ class Result(msgspec.Struct, frozen=True):
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
     ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
     because of how it stands. ``failed``: nothing was changed, try again later. ``withdrawn``: it
-    could be done, and was not, since another that goes together with it can't be.
+    could be done, and was not, since another that goes together with it can't be. ``defect``:
+    Muster failed over it, and over it alone.
     """
 
     status: Literal[
-        "accepted", "unchanged", "refused", "missing", "conflict", "failed", "withdrawn"
+        "accepted",
+        "unchanged",
+        "refused",
+        "missing",
+        "conflict",
+        "failed",
+        "withdrawn",
+        "defect",
     ]
     path: str = ""
     commit: str | None = None

@@ -6,6 +6,7 @@ somebody else was faster, their commits are taken up and the batch is built agai
 acknowledged request is in the branch; each one that is not says why.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from reconciler.changes.requests import (
 from reconciler.desired import documents, gitobjects, source
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import nearest
+
+_LOG = logging.getLogger(__name__)
 
 #: How often a batch is built again because somebody else's push came first.
 ATTEMPTS_MAX = 8
@@ -121,8 +124,15 @@ class _Batch:
             result = Result("missing", message=str(error))
         except requests.ConflictError as error:
             result = Result("conflict", message=str(error))
-        except (edit.EditError, UnicodeDecodeError) as error:
+        except (edit.EditError, UnicodeError) as error:
             result = Result("refused", message=str(error))
+        except Exception as error:
+            if isinstance(error, GitError | OSError):
+                raise  # it is the repository, and concerns all
+            # Many people share a batch: what nobody thought of costs one of them the change.
+            _LOG.exception("%s of the batch can't be judged", type(request).__name__)
+            told = "an unexpected error while it was made; the controller's log has it"
+            result = Result("defect", message=told)
         self.results.append(result)
 
     def _approve(self, request: requests.Approve) -> Result:
@@ -363,7 +373,7 @@ class Writer:
             message += "\n\n" + "\n".join(listed)
         trailers = [*group.trailers, (requests.SUBMITTER_TRAILER, group.author.address)]
         message += "\n\n" + "\n".join(f"{key}: {value}" for key, value in trailers)
-        data = (message + "\n").encode()
+        data = (message + "\n").encode("utf-8", "replace")
         head = (
             f"commit {reference}\n"
             f"mark :{mark}\n"
@@ -371,7 +381,7 @@ class Writer:
             f"committer {self._committer.text()} {now} +0000\n"
             f"data {len(data)}\n"
         )
-        return head.encode() + data
+        return head.encode("utf-8", "replace") + data
 
     # --- making it the head -----------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgspec
 from reconciler.changes import clone as clones
 from reconciler.changes import requests
 from reconciler.model import hostlists, nearest
-from reconciler.operations import revisions
+from reconciler.operations import pusher, revisions
 
 Verb = Literal["drain", "undrain"]
 
@@ -63,12 +63,14 @@ def _of_pool(
     verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: clones.Clone
 ) -> list[dict[str, Any]]:
     """The overrides of a pool with those nodes drained, or no longer drained."""
-    spec = clone.document("NodePool", pool).get("spec") or {}
-    before = list(spec.get("overrides") or [])
+    before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]
     if verb == "drain":
         return [*before, {"hosts": hostlists.fold(nodes), "reason": reason}]
-    after = [left for entry in before if (left := _without(entry, nodes))]
-    drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
+    try:
+        after = [left for entry in before if (left := _without(entry, nodes))]
+        drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
+    except hostlists.HostListError as error:
+        raise requests.ConflictError(f"an override of pool {pool}: {error}") from None
     idle = [node for node in nodes if node not in drained]
     if idle:
         raise requests.ConflictError(f"no override of pool {pool} drains {hostlists.fold(idle)}")

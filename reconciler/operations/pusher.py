@@ -7,6 +7,7 @@ commit is made upon, again each time that somebody else was faster.
 """
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ import msgspec
 
 from reconciler.changes import edit, requests, writer
 from reconciler.core import digests
-from reconciler.desired import source
+from reconciler.desired import explain, source
 from reconciler.model import hostlists, nearest
 from reconciler.operations import submission, suspending
 from reconciler.operations.submission import Result, SubmittedDocument
+
+_LOG = logging.getLogger(__name__)
 
 #: Gives pool name to the names of its nodes, as they are in force.
 PoolNames = Callable[[], Mapping[str, Sequence[str]]]
@@ -90,18 +93,32 @@ class GitPusher:
         made: list[requests.Request] = []
         bad: dict[int, Result] = {}
         for position, change in enumerate(group):
-            try:
-                made.append(self._request(change))
-            except requests.MissingError as error:
-                bad[position] = Result(change.name, 404, str(error))
-            except requests.ConflictError as error:
-                bad[position] = Result(change.name, 400, str(error))
+            found = self._understood(change)
+            if isinstance(found, Result):
+                bad[position] = found
+            else:
+                made.append(found)
         if not bad:
             return made, []
         return [], [
             bad.get(position) or submission.withdrawn(change.name)
             for position, change in enumerate(group)
         ]
+
+    def _understood(self, change: SubmittedDocument) -> requests.Request | Result:
+        """What is asked of the writer, or why nothing: no change costs the others theirs."""
+        try:
+            return self._request(change)
+        except requests.MissingError as error:
+            return Result(change.name, 404, str(error))
+        except requests.ConflictError as error:
+            return Result(change.name, 400, str(error))
+        except submission.UnavailableError as error:
+            return Result(change.name, 503, str(error))
+        except Exception:
+            _LOG.exception("a change of %s can't be understood", change.name)
+            told = "an unexpected error before it was made; the controller's log has it"
+            return Result(change.name, 500, told)
 
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
@@ -159,9 +176,39 @@ def finished(last: LastRun) -> str:
     )
 
 
+def _spec(document: _Document) -> Mapping[str, Any]:
+    """The spec of a document as somebody wrote it, which may be anything.
+
+    Raises:
+        ConflictError: it is no mapping.
+    """
+    spec = document.get("spec")
+    if spec is None:
+        return {}
+    if not isinstance(spec, Mapping):
+        raise requests.ConflictError(_wrong(document, "spec", spec, "a mapping"))
+    return spec
+
+
+def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
+    """That a field has to be mended before anything can be made of it."""
+    label = f"{document['kind']}/{document['metadata']['name']}"
+    shown = explain.shown(found)
+    return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
+
+
 def run_of(document: _Document) -> int:
-    """The run that a document asks for."""
-    return int((document.get("spec") or {}).get("run", 1))
+    """The run that a document asks for.
+
+    Raises:
+        ConflictError: it says something else than a whole number there.
+    """
+    run = _spec(document).get("run")
+    if run is None:
+        return 1
+    if isinstance(run, bool) or not isinstance(run, int):
+        raise requests.ConflictError(_wrong(document, "spec.run", run, "a whole number"))
+    return run
 
 
 def _rerunning(document: _Document) -> requests.Fields:
@@ -190,8 +237,17 @@ def _releasing(_document: _Document) -> requests.Fields:
 _SIMPLE = {"rerun": _rerunning, "release": _releasing}
 
 
-def _overrides(document: _Document) -> list[Any]:
-    return list((document.get("spec") or {}).get("overrides") or [])
+def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
+    """The overrides of a pool as they are written.
+
+    Raises:
+        ConflictError: they are no list of mappings.
+    """
+    found = _spec(document).get("overrides") or []
+    if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+        expected = "a list of mappings"
+        raise requests.ConflictError(_wrong(document, "spec.overrides", found, expected))
+    return found
 
 
 def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Fields]:
@@ -201,7 +257,7 @@ def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Field
     added = {"hosts": change.name, "reason": change.reason, "owner": change.identity}
 
     def revise(document: _Document) -> requests.Fields:
-        return ((("spec", "overrides", len(_overrides(document))), added),)
+        return ((("spec", "overrides", len(overrides_of(document))), added),)
 
     return revise
 
@@ -211,7 +267,7 @@ def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
 
     def revise(document: _Document) -> requests.Fields:
         made: list[tuple[tuple[str | int, ...], Any]] = []
-        overrides = _overrides(document)
+        overrides = overrides_of(document)
         for position in reversed(range(len(overrides))):
             entry = overrides[position]
             path = ("spec", "overrides", position)
@@ -257,6 +313,7 @@ _STATUS = {
     "missing": 404,
     "conflict": 409,
     "refused": 400,
+    "defect": 500,
     "withdrawn": submission.WITHDRAWN,
 }
 

@@ -375,3 +375,33 @@ def test_a_file_that_cannot_be_read_may_hold_what_is_missing(
     (result,) = make().write([RemoveObject("Job", "x", ALICE)], now=NOW)
     assert result.status == "missing"
     assert result.message.endswith("; a.yaml can't be read and may hold it: mend that file first")
+
+
+def test_what_nobody_thought_of_costs_one_request_only(
+    repository: Repository, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository.commit({"a.yaml": documents(job("a"), job("b"))})
+
+    def revise(document: Mapping[str, Any]) -> Fields:
+        return ((("spec", "run"), document["spec"]["nobody wrote this"]),)
+
+    broken = ReviseObject("Job", "a", revise, ALICE)
+    group = Together((add("d"), broken))
+    results = make().write([broken, add("c", BOB), group], now=NOW)
+    assert [result.status for result in results] == ["defect", "accepted", "withdrawn", "defect"]
+    assert "nobody wrote this" in caplog.text
+    assert show(repository, "jobs/c.yaml") + "\n" == job("c")
+
+
+def test_text_that_is_none_costs_one_request_only(repository: Repository, make: Make) -> None:
+    repository.commit({"a.yaml": job("a")})
+    odd = "\ud800"
+    results = make().write(
+        [
+            EditObject("Job", "a", ((("spec", "suspendReason"), odd),), ALICE),
+            EditObject("Job", "a", ((("spec", "suspend"), True),), Person(odd, odd), odd),
+            add("b"),
+        ],
+        now=NOW,
+    )
+    assert [result.status for result in results] == ["refused", "accepted", "accepted"]

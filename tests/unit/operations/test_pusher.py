@@ -1,0 +1,107 @@
+"""Many people's changes share a push, and what one of them meets costs the others nothing."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from reconciler.desired import source
+from reconciler.operations import pusher, submission
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
+
+Make = Callable[..., pusher.GitPusher]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, ENVIRONMENT[name])
+    return Repository(tmp_path / "state.git")
+
+
+@pytest.fixture
+def make(repository: Repository) -> Iterator[Make]:
+    made: list[pusher.GitPusher] = []
+
+    def _make(pools: pusher.PoolNames = dict) -> pusher.GitPusher:
+        made.append(pusher.GitPusher(source.Source(str(repository.path)), pools))
+        return made[-1]
+
+    yield _make
+    for one in made:
+        one.close()
+
+
+def change(verb: submission.Verb, name: str, text: str = "") -> submission.SubmittedDocument:
+    return submission.SubmittedDocument(verb, "me", name, text, reason="why")
+
+
+BESIDE = change("submit", "beside", job("beside"))
+
+
+def head(kind: str, name: str) -> str:
+    return f"apiVersion: muster/v1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+
+
+def nodes() -> Mapping[str, Sequence[str]]:
+    return {"p": ("n1", "n2")}
+
+
+@pytest.mark.parametrize(
+    ("verb", "spec", "status", "told"),
+    [
+        ("rerun", "{run: two}", 409, 'spec.run of Job/a: found "two", expected a whole number'),
+        ("rerun", "{run: 1.5}", 409, "found 1.5, expected a whole number"),
+        ("rerun", "{run: true}", 409, "found true, expected a whole number"),
+        ("rerun", "{run: .nan}", 409, "expected a whole number"),
+        ("rerun", "[1]", 409, "spec of Job/a: found a list of 1, expected a mapping"),
+        ("rerun", "text", 409, 'found "text", expected a mapping'),
+        ("rerun", "null", 200, ""),
+        ("hold", "[1]", 400, ""),
+        ("release", "[1]", 200, ""),
+        ("cancel", "[1]", 200, ""),
+    ],
+)
+def test_a_job_that_is_no_job(  # noqa: PLR0917
+    repository: Repository, make: Make, verb: submission.Verb, spec: str, status: int, told: str
+) -> None:
+    repository.commit({"a.yaml": head("Job", "a") + f"spec: {spec}\n"})
+    (first,), (second,) = make().push([[change(verb, "a")], [BESIDE]])
+    assert (first.status, second.status) == (status, 200), (first.message, second.message)
+    assert told in first.message
+    assert git(repository.path, "show", "main:jobs/beside.yaml") + "\n" == job("beside")
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        ("[1]", 409),
+        ("{overrides: 5}", 409),
+        ("{overrides: {hosts: n1}}", 409),
+        ("{overrides: [n1]}", 409),
+    ],
+)
+def test_a_pool_that_is_no_pool(
+    repository: Repository, make: Make, verb: submission.Verb, spec: str, status: int
+) -> None:
+    repository.commit({"p.yaml": head("NodePool", "p") + f"spec: {spec}\n"})
+    (first,), (second,) = make(nodes).push([[change(verb, "n1")], [BESIDE]])
+    assert (first.status, second.status) == (status, 200), (first.message, second.message)
+    assert "mend the document first" in first.message
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(submission.UnavailableError("later"), 503), (KeyError("x"), 500)]
+)
+def test_nodes_that_nobody_can_tell(
+    repository: Repository, make: Make, error: Exception, status: int
+) -> None:
+    def fails() -> Mapping[str, Sequence[str]]:
+        raise error
+
+    repository.commit({"a.yaml": job("a")})
+    group = [change("cancel", "a"), change("drain", "n1")]
+    (first,), two, (second,) = make(fails).push([[change("drain", "n1")], group, [BESIDE]])
+    assert (first.status, second.status) == (status, 200), (first.message, second.message)
+    assert [one.status for one in two] == [submission.WITHDRAWN, status]
