@@ -128,6 +128,7 @@ class Maker:
             least=tuple(group.least for group in spec.groups) if resizable else (),
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
+            began=min(began, self._at),
         )
 
     def _protected_until(

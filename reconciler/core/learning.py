@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from reconciler.core import columns as tables
+from reconciler.core import held as holders
+from reconciler.core import runtimes
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired
@@ -21,10 +23,6 @@ from reconciler.scheduling import snapshot as columns
 #: After so many tasks an arrival counts half; so many kinds are told apart.
 ARRIVALS_HALVED = 2000
 KINDS_MAX = 64
-#: Run times kept of each owner and stem, how many there must be to go by, and stems kept.
-RUN_TIMES_MAX = 16
-RUN_TIMES_NEEDED = 3
-STEMS_MAX = 4096
 #: Hours of a budget that are kept, whatever its window.
 HOURS_MAX = 24 * 400
 HOUR_S = 3600
@@ -99,43 +97,27 @@ def _group_of(kind: TaskKind) -> desired.TaskGroup:
 # --- run times ------------------------------------------------------------------------------
 
 
-def stem_of(spec: desired.Job) -> str:
-    """Owner and name without the number at its end: what runs again and again has one stem."""
-    return f"{spec.owner}\n{spec.name.rstrip('0123456789').rstrip('-') or spec.name}"
-
-
 def expected_s(work: desk.Work) -> Callable[[desired.Job], float]:
     """How long one run of a job is expected to take: its limit, or less where it is learned."""
     quantile = work.desired.structure.settings.scheduling.learned_quantile
-    known = work.observed.recollection.run_times
-
-    def expected(spec: desired.Job) -> float:
-        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
-        if quantile is None:
-            return limit_s
-        times = known.get(stem_of(spec), ())
-        if len(times) < RUN_TIMES_NEEDED:
-            return limit_s
-        ordered = sorted(times)
-        return min(limit_s, ordered[math.ceil(quantile * len(ordered)) - 1])
-
-    return expected
+    if quantile is None:
+        return runtimes.limit_of
+    book = runtimes.Book(work.observed.recollection)
+    return lambda spec: book.cautious_s(spec, quantile)
 
 
-def _with_run_times(
-    known: Mapping[str, tuple[float, ...]], ended: list[desk.Ended]
-) -> Mapping[str, tuple[float, ...]]:
-    new = [one for one in ended if one.ran_s is not None]
-    if not new:
-        return known
-    found = dict(known)
-    for one in new:
-        stem = stem_of(one.spec)
-        times = found.pop(stem, ())  # what ran last stands last
-        found[stem] = (*times, round(one.ran_s or 0.0, 3))[-RUN_TIMES_MAX:]
-    while len(found) > STEMS_MAX:
-        del found[next(iter(found))]
-    return found
+def usual_s(work: desk.Work) -> Callable[[str, float], float] | None:
+    """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
+
+    Nobody plans by it: it is for telling when what waits may start.
+    """
+    book = runtimes.Book(work.observed.recollection)
+
+    def usual(job: str, ran_s: float) -> float:
+        spec = holders.spec_of(work, job)
+        return columns.ENDLESS if spec is None else book.usual_s(spec, ran_s)
+
+    return usual if book else None
 
 
 # --- use over time --------------------------------------------------------------------------
@@ -242,10 +224,12 @@ def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
 def renewed(work: desk.Work) -> Recollection:
     """What is remembered after the arrivals and ends of this cycle."""
     before = work.observed.recollection
+    times, parts = runtimes.renewed(before, work.ended)
     found = msgspec.structs.replace(
         before,
         arrivals=with_arrivals(before.arrivals, work.arrived),
-        run_times=_with_run_times(before.run_times, work.ended),
+        run_times=times,
+        limit_parts=parts,
         spent=_with_spent(work, before.spent),
         short_since=work.short_since,
     )

@@ -1,5 +1,6 @@
 """From the scheduler's decisions to attempts, evictions and the reasons that records carry."""
 
+import math
 from collections import Counter
 
 import msgspec
@@ -328,7 +329,7 @@ def _deadlines(
             continue
         estimate = decided.estimates.get(claim.job)
         latest = situation.at + claim.slack_s
-        if estimate is not None and estimate.certain and estimate.at > latest:
+        if estimate is not None and estimate.certain and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
         message = f"{_LATE} it would have to start by {times.format_time(latest)} at the latest"

@@ -93,6 +93,7 @@ def build(work: desk.Work, at: float) -> Situation:
         kept=learning.kept_of(recollection, nodes.row_of),
         mix=mix,
         turn=recollection.turn,
+        usual_s=learning.usual_s(work),
     )
     return Situation(
         snapshot=snapshot,

@@ -57,6 +57,8 @@ class Recollection(msgspec.Struct, frozen=True):
             where there is a window; what was offered under the name of no queue.
         held: queue to GPUs of itself and all below it since then.
         run_times: owner and stem of a job's name to the last run times in seconds.
+        limit_parts: the same to those run times as parts of their time limits, and of each owner
+            (with an empty stem) to those of all that it ran.
         spent: quota to GPU-seconds settled in it by the hour in which the work ended.
         growing: what pools could do for work that waits.
         short_since: element (``JOB/ELEMENT``) to since when it has fewer tasks than it needs.
@@ -70,6 +72,7 @@ class Recollection(msgspec.Struct, frozen=True):
     used_at: float = 0.0
     held: Mapping[str, float] = {}
     run_times: Mapping[str, tuple[float, ...]] = {}
+    limit_parts: Mapping[str, tuple[float, ...]] = {}
     spent: Mapping[str, Mapping[int, float]] = {}
     short_since: Mapping[str, float] = {}
     growing: Growing = Growing()

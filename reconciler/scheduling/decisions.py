@@ -1,5 +1,6 @@
 """What the scheduler returns: placements, evictions, and a true reason for all that waits."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,13 +84,15 @@ class Estimate:
     """When a claim is expected to start.
 
     Attributes:
-        at: seconds since the epoch.
-        certain: whether it holds as long as what runs keeps to its limits; else it says
-            "unless reclaimed".
+        at: seconds since the epoch, as work runs as a rule.
+        certain: whether it starts by ``latest`` as long as what runs keeps to its limits; else it
+            says "unless reclaimed".
+        latest: the moment from which room is reserved for it; infinity: none is.
     """
 
     at: float
     certain: bool = False
+    latest: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """When what waits can be expected to start, as far as limits on run times let one say.
 
-Reservations tell for the heads. For claims behind them the GPUs (CPUs where a claim wants no GPU)
-are taken as one pool: running work gives them back when it ends at the latest, and claims take them
-in turn and give them back after their own time: always one of the queue that has least of its
-share by then, in a queue by priority and arrival. That leaves out gaps between nodes and what is
-taken back by force, so it is an estimate; what nothing bounds gets none.
+Work with a limit is taken to run as long as its like does as a rule (``Snapshot.usual_s``), else to
+its limit. Who has room reserved starts there when the work on those nodes has ended by that
+measure, and at the moment of the reservation at the latest. For claims behind them the GPUs (CPUs
+where a claim wants no GPU) are taken as one pool: running work gives them back when it ends, and
+claims take them in turn and give them back after their own time: always one of the queue that has
+least of its share by then, in a queue by priority and arrival. That leaves out gaps between nodes
+and what is taken back by force, so it is an estimate; what nothing bounds gets none.
 """
 
 import heapq
@@ -45,11 +47,13 @@ def estimates(
     """
     found: dict[str, Estimate] = {}
     guaranteed = any(any(amounts) for amounts in ledger.guaranteed)
-    for reservation in calendar.reservations:
+    expected = _Expected(situation, queues)
+    waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
+    for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
-        if ask.progress.left > 0:
-            certain = not guaranteed or ledger.covered(ask.queue, ask.amounts)
-            found.setdefault(ask.job, Estimate(reservation.starts_at, certain=certain))
+        certain = not guaranteed or ledger.covered(ask.queue, ask.amounts)
+        latest = reservation.starts_at
+        found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
     if not columns.elements.any():
         return found
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
@@ -59,8 +63,105 @@ def estimates(
             for ranked in _by_queue(columns, mask)
         }
         waiting = _in_turn(situation, ledger, streams)
-        _pour(situation, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
+        _pour(expected, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
     return found
+
+
+class _Expected:
+    """How long work takes as a rule, and when that makes room."""
+
+    def __init__(self, situation: snapshots.Snapshot, queues: list[order.Line]) -> None:
+        self.situation = situation
+        self._queues = queues
+        self._ends: list[tuple[float, snapshots.Holding]] | None = None
+
+    def runs_s(self, job: str, limit_s: float) -> float:
+        """How long one run of a job takes that has not begun."""
+        usual_s = self.situation.usual_s
+        return limit_s if usual_s is None or limit_s == math.inf else min(limit_s, usual_s(job, 0))
+
+    def ends(self) -> list[tuple[float, snapshots.Holding]]:
+        """When running work ends, of what has a limit and was not told to leave."""
+        if self._ends is None:
+            now, usual_s = self.situation.now, self.situation.usual_s
+            found = []
+            for holding in self.situation.holdings:
+                end = holding.ends_at
+                if end == math.inf or holding.leaving:
+                    continue
+                if usual_s is not None:
+                    ran_s = max(0.0, now - holding.began)
+                    end = min(end, holding.began + usual_s(holding.job, ran_s))
+                found.append((max(end, now), holding))
+            self._ends = found
+        return self._ends
+
+    def gains(self, resource: int) -> list[tuple[float, int]]:
+        """When how much comes back: of what ran before, and of what starts in this cycle."""
+        situation, totals = self.situation, ledgers.total_of
+        found = [(end, totals(holding.tasks)[resource]) for end, holding in self.ends()]
+        for queue in self._queues:
+            for progress in queue.progress.values():
+                if not progress.started:
+                    continue
+                line = situation.lines[progress.line]
+                end = situation.now + self.runs_s(progress.claim.job, line.duration_s)
+                if end < math.inf:
+                    amount = situation.shapes[line.shape].least[resource] * progress.started
+                    found.append((end, amount))
+        return found
+
+    def starts(
+        self, calendar: backfill.Calendar, reservations: list[backfill.Reservation]
+    ) -> Iterator[float]:
+        """When each of these could start on its nodes, after those before it."""
+        changes: dict[int, list[tuple[float, snapshots.Vector]]] = {
+            task.node: [] for reservation in reservations for task in reservation.tasks
+        }
+        if changes:
+            for end, holding in self.ends():
+                for held in holding.tasks:
+                    if held.node in changes:
+                        changes[held.node].append((end, held.amounts))
+        for reservation in reservations:
+            ask = reservation.ask
+            needed: dict[int, snapshots.Vector] = {}
+            for task in reservation.tasks:
+                known = needed.get(task.node, ledgers.NOTHING)
+                needed[task.node] = ledgers.plus(known, task.amounts)
+            runs_s = self.runs_s(ask.job, ask.line.duration_s)
+            at = max(
+                _room_at(self.situation.now, calendar.later.amounts[node], changes[node], amounts)
+                for node, amounts in needed.items()
+            )
+            for node, amounts in needed.items():
+                changes[node].append((at, ledgers.minus(ledgers.NOTHING, amounts)))
+                if runs_s < math.inf:
+                    changes[node].append((at + runs_s, amounts))
+            yield at
+
+
+def _room_at(
+    now: float,
+    free: NDArray[np.int64],
+    changes: list[tuple[float, snapshots.Vector]],
+    needed: snapshots.Vector,
+) -> float:
+    """From when on a node has room for good, as far as is known; infinity: never."""
+    changes.sort()
+    left: snapshots.Vector = (int(free[0]), int(free[1]), int(free[2]))
+    at = now if _holds(left, needed) else math.inf
+    for moment, amounts in changes:
+        left = ledgers.plus(left, amounts)
+        if not _holds(left, needed):
+            at = math.inf
+        elif at == math.inf:
+            at = moment
+    return at
+
+
+def _holds(left: snapshots.Vector, needed: snapshots.Vector) -> bool:
+    return all(has >= asks for has, asks in zip(left, needed, strict=True))
 
 
 def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[NDArray[np.intp]]:
@@ -145,24 +246,20 @@ def _in_turn(
 
 
 def _pour(
-    situation: snapshots.Snapshot,
+    expected: _Expected,
     calendar: backfill.Calendar,
     waiting: Iterable[Waiting],
     resource: int,
     found: dict[str, Estimate],
 ) -> None:
-    now = situation.now
+    situation, now = expected.situation, expected.situation.now
     free: int | None = None
     ends: list[tuple[float, int]] = []
     moment = now
     for line, claim, left in waiting:
         if free is None:
             free = int(calendar.later.amounts[:, resource].sum())
-            ends = [
-                (max(holding.ends_at, now), ledgers.total_of(holding.tasks)[resource])
-                for holding in situation.holdings
-                if holding.ends_at < math.inf and not holding.leaving
-            ]
+            ends = expected.gains(resource)
             heapq.heapify(ends)
         asked = situation.shapes[line.shape].least[resource]
         while free < asked and ends:
@@ -175,5 +272,6 @@ def _pour(
             if free < asked:
                 break
             free -= asked
-            if line.duration_s < math.inf:
-                heapq.heappush(ends, (moment + line.duration_s, asked))
+            runs_s = expected.runs_s(claim.job, line.duration_s)
+            if runs_s < math.inf:
+                heapq.heappush(ends, (moment + runs_s, asked))

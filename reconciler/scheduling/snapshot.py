@@ -7,7 +7,7 @@ matters to a decision but its arrival, so that ten thousand alike claims cost on
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -353,6 +353,7 @@ class Holding:
         priority, order: as of its claim.
         tasks: what each of its tasks has.
         preemptible: whether others may evict it at all.
+        began: when it started.
         since: from when work would be lost by an eviction: its start or newest checkpoint.
         protected_until: minimum run time: no eviction before.
         movable: whether it may be moved to let another start (it checkpoints).
@@ -386,6 +387,7 @@ class Holding:
     least: tuple[int, ...] = ()
     doubtful: bool = False
     moving: bool = False
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +483,8 @@ class Snapshot:
         mix: what arrives here; empty: placement packs.
         turn: grows by one each cycle; rotates the choice among equal nodes.
         line_columns: ``lines`` as columns, by whoever keeps them; None: worked out.
+        usual_s: (job, seconds that an element of it has run) to the seconds that one takes as a
+            rule, for estimates alone; None: nothing is known but limits.
     """
 
     nodes: NodeColumns
@@ -498,6 +502,7 @@ class Snapshot:
     mix: tuple[MixEntry, ...] = ()
     turn: int = 0
     line_columns: LineColumns | None = None
+    usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
 
 
 def _total(parts: Iterable[tuple[Vector, int]]) -> Vector:

@@ -3,17 +3,16 @@
 A snapshot of everything that the controller knows and a desired state come in; the real
 ``reconcile`` goes through virtual time with it, and out comes when each job that waits starts, and
 who is made to leave. Nothing is submitted meanwhile, and nothing fails. A task runs as long as its
-like ran before, else as long as its time limit; without either it never ends. ``shifts`` compares
-two such futures.
+like, or its owner's work, ran before, else as long as its time limit; without either it never ends.
+``shifts`` compares two such futures.
 """
 
 import math
 from collections.abc import Mapping
-from statistics import median_low
 
 import msgspec
 
-from reconciler.core import learning, losses
+from reconciler.core import losses, runtimes
 from reconciler.model import desired, outcome, records
 from reconciler.model.states import EndReason, JobState, NodeState
 from reconciler.simulation import cluster as clusters
@@ -153,25 +152,24 @@ class Expected:
     """How long tasks run; what an interrupted element has saved is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
-        self._run_times = observed.recollection.run_times
+        self._known = runtimes.Book(observed.recollection)
         self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
         self._saved_s: dict[tuple[str, int], float] = {}
 
-    def of_job(self, spec: desired.Job) -> float:
-        """Seconds of one run of an element; infinite where nothing says it."""
+    def of_job(self, spec: desired.Job, ran_s: float = 0.0) -> float:
+        """Seconds of one run of an element that has run so long; infinite where nothing says it."""
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
-        times = self._run_times.get(learning.stem_of(spec), ())
-        if len(times) < learning.RUN_TIMES_NEEDED:
-            return limit_s
-        return min(limit_s, median_low(times))
+        return min(limit_s, self._known.usual_s(spec, ran_s))
 
     def fate(self, attempt: records.AttemptRecord, now: float) -> machines.Fate:
         """What becomes of an attempt that begins, or has begun before ``now``."""
         spec = self._jobs.get(attempt.job)
         if spec is None:
             return machines.Fate()
-        runs_s = self.of_job(spec) - self._saved_s.get((attempt.job, attempt.element), 0.0)
+        saved_s = self._saved_s.get((attempt.job, attempt.element), 0.0)
         began = attempt.started_at
+        ran_s = saved_s if began is None else saved_s + max(0.0, now - began)
+        runs_s = self.of_job(spec, ran_s) - saved_s
         if began is not None and began + runs_s <= now and spec.time_limit_s is not None:
             runs_s = spec.time_limit_s - BEFORE_LIMIT_S  # it has run for longer than its like did
         elif began is not None and began + runs_s <= now:

@@ -410,6 +410,7 @@ class Situation:
                     tasks=held.tasks,
                     preemptible=job.preemptible,
                     since=held.since,
+                    began=held.since,
                     movable=job.movable,
                     ends_at=held.since + job.time_limit_s,
                     leaving=held.leaving,

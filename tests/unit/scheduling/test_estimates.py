@@ -1,9 +1,13 @@
-"""Nobody is told when work starts that could not start as queues and nodes are."""
+"""When work starts by what is known of run times; nobody is told who could never start."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import pytest
 
+from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.decisions import Estimate
 from tests.unit.scheduling.situations import Situation
 
 
@@ -49,3 +53,53 @@ def test_the_queue_that_has_less_of_its_share_is_reckoned_with_first() -> None:
         s.job(f"late{number}", "a", gpu=1, time_limit_s=1000.0)
     found = {job: one.at for job, one in s.decide().estimates.items()}
     assert found == {"late0": 100.0, "late1": 200.0, "early0": 300.0, "early1": 400.0}
+
+
+def usual(**runs_s: float) -> Callable[[str, float], float]:
+    """What is known of run times; of other jobs nothing."""
+    return lambda job, ran_s: max(runs_s.get(job, math.inf), ran_s)
+
+
+def told(s: Situation, **runs_s: float) -> dict[str, Estimate]:
+    """Estimates where jobs run as long as is said."""
+    given = dataclasses.replace(s.snapshot(), usual_s=usual(**runs_s))
+    return scheduler.schedule(given).estimates
+
+
+def test_run_times_tell_when_what_is_behind_starts() -> None:
+    s = busy()
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    for number in range(3):
+        s.job(f"w{number}", "main", gpu=4, time_limit_s=1000)
+    found = told(s)
+    assert [found[f"w{n}"].at for n in range(3)] == [600.0, 1600.0, 2600.0]
+    found = told(s, r=200.0, w0=30.0)
+    assert [found[f"w{n}"].at for n in range(3)] == [200.0, 230.0, 1230.0]
+
+
+def test_a_reservation_is_expected_when_its_nodes_are_free_as_a_rule() -> None:
+    """The moment of the reservation stays what its limits make of it."""
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a")
+    s.policy = dataclasses.replace(s.policy, backfill="conservative")
+    s.job("r1", "a", gpu=4, on=("n1",), time_limit_s=600)
+    s.job("r2", "a", gpu=4, on=("n2",), time_limit_s=500)
+    s.job("gang", "a", gpu=4, tasks=2, time_limit_s=100)
+    s.job("after", "a", gpu=4, tasks=2, time_limit_s=100)
+    assert told(s, r1=50.0)["gang"] == Estimate(500.0, certain=True, latest=600.0)
+    found = told(s, r1=50.0, r2=70.0, gang=10.0)
+    assert found["gang"] == Estimate(70.0, certain=True, latest=600.0)
+    assert found["after"] == Estimate(80.0, certain=True, latest=700.0)
+
+
+def test_nobody_is_expected_after_the_moment_of_the_reservation() -> None:
+    s = busy().job("w", "main", gpu=4, time_limit_s=60)
+    assert told(s, r=10_000.0)["w"].at == 600.0
+
+
+def test_what_starts_in_this_cycle_gives_back_too() -> None:
+    s = Situation().node("n", gpu=4).queue("main", guaranteed=4)
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("first", "main", gpu=4, time_limit_s=600)
+    s.job("second", "main", gpu=4, time_limit_s=600)
+    assert told(s)["second"].at == 600.0
+    assert told(s, first=50.0)["second"].at == 50.0
