@@ -24,7 +24,7 @@ from reconciler.model.states import ELEMENT_CODE, JobState
 _PENDING = ELEMENT_CODE[JobState.PENDING]
 _LIVE = (ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING])
 _FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT})
-_DUE = re.compile(r"room is due to (?P<job>\S+) at (?P<at>\S+)$")
+_DUE = re.compile(r"room is due to (?P<job>\S+) at (?P<at>[^\s;]+)(?:;|$)")
 _STRICT = re.compile(r"(?P<job>\S+) goes first, and nobody passes it")
 _FIRST = re.compile(r"others go first: (?P<jobs>[^;]+)")
 

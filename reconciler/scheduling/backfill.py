@@ -43,6 +43,11 @@ class Reservation:
     tasks: tuple[TaskPlacement, ...]
     room: Room
 
+    @property
+    def place(self) -> tuple[str, float, tuple[int, ...]]:
+        """Whose it is, when and where: alike for two that keep the same."""
+        return (self.ask.job, self.starts_at, tuple(task.node for task in self.tasks))
+
 
 def most(policy: snapshots.Policy) -> int:
     """How many claims may have a reservation at once."""
@@ -62,6 +67,8 @@ class Calendar:
         self.reservations: list[Reservation] = []
         #: Grows whenever room that was kept is given up.
         self.given_up = 0
+        #: All that was given up, in that order, also where the same was made again since.
+        self.dropped: list[Reservation] = []
         self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
         self._ends: list[tuple[float, int]] | None = None
         self._combined: dict[int, Room] = {}
@@ -113,6 +120,20 @@ class Calendar:
             else:
                 high = middle
         return self.reservations[low - 1]
+
+    def gone_since(self) -> list[float]:
+        """After so many were dropped, when the first began of those that were dropped since.
+
+        One that was made again at the same moment on the same nodes is not gone. The list has an
+        entry more than ``dropped``; infinity: none has gone since.
+        """
+        there = {reservation.place for reservation in self.reservations}
+        found = [math.inf]
+        for reservation in reversed(self.dropped):
+            gone = math.inf if reservation.place in there else reservation.starts_at
+            found.append(min(found[-1], gone))
+        found.reverse()
+        return found
 
     def _beside(self, reach: int) -> Room:
         """What is free now beside the first reservations."""
@@ -169,11 +190,13 @@ class Calendar:
             return
         self.given_up += 1
         nodes = {task.node for task in tasks}
+        there = self.reservations
         self.reservations = [
             reservation
-            for reservation in self.reservations
+            for reservation in there
             if not any(task.node in nodes for task in reservation.tasks)
         ]
+        self.dropped += [r for r in there if r not in self.reservations]
         for reservation in self.reservations:
             reservation.room.hold(tasks)
 
@@ -241,6 +264,7 @@ class Calendar:
 
     def _give_up(self, given_up: list[Reservation]) -> None:
         self.given_up += bool(given_up)
+        self.dropped += given_up
         self.reservations = [r for r in self.reservations if r not in given_up]
         self._combined.clear()
         for reservation in given_up:
@@ -303,7 +327,9 @@ class Calendar:
 
     def has_moments(self) -> bool:
         """Whether anything ends at a moment that is known."""
-        return bool(self._started or self._finite_ends())
+        if self._started or self._finite_ends():
+            return True
+        return any(reservation.ends_at < math.inf for reservation in self.reservations)
 
     def _moments(
         self,
@@ -324,8 +350,8 @@ class Calendar:
                 changes.append((r.ends_at, 2, number, (1, *taken)))
         changes.sort(key=lambda change: change[:3])
         at = 0
-        if changes and self.reservations:
-            yield now, []
+        if self.reservations and changes and changes[0][0] > now:
+            yield now, []  # else what is reserved from now on is taken at that very moment
         while at < len(changes):
             moment, batch = changes[at][0], []
             while at < len(changes) and changes[at][0] == moment:

@@ -49,7 +49,8 @@ class Cause:
         ahead: whether other claims had started or been promised room before (``room``).
         subject: the claim itself, where the reason is its own, or whom it waits behind.
         stopping: elements that are being stopped for the claim.
-        at: start of its reservation.
+        at: start of its reservation, or of the one that it would delay (``kept``).
+        until: start of its own reservation where another keeps it out (``kept``), if it has one.
         held_back: the cap that is not the array's own (``array``).
     """
 
@@ -60,7 +61,13 @@ class Cause:
     subject: str = ""
     stopping: tuple[str, ...] = ()
     at: float = 0.0
+    until: float | None = None
     held_back: reasons.Reason | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has room reserved in time."""
+        return self.kind == "reserved" or self.until is not None
 
 
 @lru_cache(maxsize=TEXTS_MAX)
@@ -135,6 +142,15 @@ def _above(
                     name = situation.queues.names[member]
                     return f"queue {name} is above {what} of {amount_text(resource, bound)}"
     return ""
+
+
+def _reserved_text(at: float | None) -> str:
+    """From when room is reserved for whoever is told."""
+    return (
+        ""
+        if at is None
+        else f"; room is reserved for it from {times.format_time(at)} at the latest"
+    )
 
 
 def _together(group: snapshots.GroupShape) -> str:
@@ -229,7 +245,7 @@ class Explainer:
             return reasons.Reason(
                 reasons.ReasonCode.RESERVED,
                 f"it would fit now, but it could still run when room is due to {cause.subject} "
-                f"at {times.format_time(cause.at)}",
+                f"at {times.format_time(cause.at)}{_reserved_text(cause.until)}",
                 unblocks=f"{cause.subject} starts, or the time limit is shorter",
             )
         if cause.excess is not None:
@@ -240,10 +256,9 @@ class Explainer:
             return self._over_guarantee(line, cause.excess)
         reason = self._no_room(line.shape, behind=cause.ahead)
         if cause.kind == "reserved":
-            until = times.format_time(cause.at)
             return reasons.Reason(
                 reason.code,
-                f"{reason.message}; room is reserved for it from {until} at the latest",
+                f"{reason.message}{_reserved_text(cause.at)}",
                 reason.funnel,
                 reason.unblocks,
             )

@@ -70,15 +70,17 @@ class Progress:
 class Line:
     """The claims of one queue in the order in which they are tried.
 
-    Lines of which nobody was tried yet are in ``fresh``, in order, up to where ``at`` is; the
-    others are in a heap. ``blocked`` lines, of all queues, are passed over. ``ranks`` stand for the
-    order of arrival where claims arrived together (``backlog.Backlog``).
+    Lines of which nobody was tried yet are in ``fresh``, in order, from where ``at`` is; the
+    others are in a heap. ``every`` has all of them. ``blocked`` lines, of all queues, are passed
+    over. ``ranks`` stand for the order of arrival where claims arrived together
+    (``backlog.Backlog``).
     """
 
     situation: snapshots.Snapshot
     columns: snapshots.LineColumns
     blocked: bytearray
     ranks: Mapping[backlog.Entry, int]
+    every: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
     at: int = 0
     places: list[Place] = field(default_factory=list)
@@ -183,10 +185,18 @@ class Line:
         if self.explicit:
             self.places += _ranked(self.situation, lines, self.ranks)
         else:
-            at = self.at
-            self.fresh = [i for n, i in enumerate(self.fresh) if n >= at or i in again]
+            there = again.union(self.fresh[self.at :])
+            self.fresh = [index for index in self.every if index in there]
             self.at, self._next, self._rows = 0, None, None
         heapq.heapify(self.places)
+
+    def again(self, progress: Progress) -> None:
+        """A claim that was skipped, and what follows it in its line, is tried again."""
+        line, position = next(at for at, one in self.progress.items() if one is progress)
+        priority = self.situation.lines[line].priority
+        place = (True, -priority, 0.0, progress.claim.order, line, position)
+        if place not in self.places:
+            heapq.heappush(self.places, place)
 
     def add(self, line: int, claim: snapshots.Claim) -> None:
         """A claim that came up during the cycle: an element that started may grow."""
@@ -227,7 +237,7 @@ def lines_of(
             line.explicit = True
             line.places = _ranked(situation, sorted(members), ranks)
         else:
-            line.fresh = members
+            line.every = line.fresh = members
     return found
 
 

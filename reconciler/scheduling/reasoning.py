@@ -75,6 +75,8 @@ class Reasons:
                 parts += ["firm", self.explainer.situation.queues.names[line.queue]]
             if cause.subject:
                 parts.append(cause.subject)
+            if cause.until is not None:
+                parts.append(f"{cause.until:.3f}")  # the subject is not who has this reservation
             key = self._keys[alike] = "/".join(parts)
             self.found.setdefault(key, told)
         return key

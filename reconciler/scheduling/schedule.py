@@ -11,6 +11,7 @@ import dataclasses
 import sys
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import (
     asking,
@@ -31,6 +32,9 @@ from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import (
     Decisions,
 )
+
+#: So many times those have another turn whom a reservation kept out that has gone since.
+LOOKS_MAX = 4
 
 
 def schedule(situation: snapshots.Snapshot) -> Decisions:
@@ -67,6 +71,8 @@ class Cycle(ways.Ways):
         self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
         self.passing = passing.Passing(self)
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
+        #: Who would delay a reservation, and how many had been dropped by then.
+        self.kept_out: list[tuple[asking.Ask, int]] = []
         self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
 
@@ -80,6 +86,10 @@ class Cycle(ways.Ways):
         risen = self._over() - over
         if risen and self.situation.policy.reclaim:
             self._try_again(risen)
+            self._turns()
+        for _ in range(LOOKS_MAX):
+            if not self._look_again():
+                break
             self._turns()
         self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
         return telling.decisions(self)
@@ -97,6 +107,40 @@ class Cycle(ways.Ways):
         indexes = np.flatnonzero(again)
         self.blocked.restore(indexes)
         self.passing.forget()
+        self._restore(indexes)
+
+    def _look_again(self) -> bool:
+        """Who was kept out by a reservation that has gone since has another turn; whether anyone.
+
+        Its holder may have started, or got room elsewhere or at another time, in a later turn.
+        """
+        kept_out, self.kept_out = self.kept_out, []
+        if not kept_out:
+            return False
+        gone_since, now = self.calendar.gone_since(), self.situation.now
+        free = [
+            ask
+            for ask, at in kept_out
+            if ask.progress.left > 0 and gone_since[at] < now + ask.line.duration_s
+        ]
+        for ask in free:
+            whose = (ask.job, bool(ask.missing))
+            if whose in self.causes and self.causes[whose].kind == "kept":
+                del self.causes[whose]
+            if ask.missing:
+                self.queues[ask.queue].again(ask.progress)
+        again = np.zeros(len(self.columns.queue), dtype=np.bool_)
+        again[[ask.progress.line for ask in free if not ask.missing]] = True
+        # who waits behind the first of a strict queue goes on after it
+        behind = np.isin(self.columns.queue, [ask.queue for ask in free])
+        again |= behind & self.blocked.with_kinds(frozenset({"strict"}))
+        indexes = np.flatnonzero(again)
+        self.blocked.restore(indexes)
+        self._restore(indexes)
+        return bool(free)
+
+    def _restore(self, indexes: NDArray[np.intp]) -> None:
+        """Lines are tried again from their first claim."""
         members: dict[int, list[int]] = {}
         for index, queue in zip(
             indexes.tolist(), self.columns.queue[indexes].tolist(), strict=True
@@ -240,12 +284,23 @@ class Cycle(ways.Ways):
             if self._outranks(ask) and self.start(ask, "allocate"):
                 return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
-                delayed = self.calendar.delayed_by(ask)
-                return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at)
+                return self._kept_out(ask, again=kept)
         if self.promise(ask) or self._move(ask) or self._evict(ask):
             return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return self._reserve(ask, again=kept) or cause
+
+    def _kept_out(self, ask: asking.Ask, *, again: bool) -> explain.Cause:
+        """There is room, but for a reservation: it keeps its own, and gets one where all do.
+
+        ``again``: whether it had one until now.
+        """
+        self.kept_out.append((ask, len(self.calendar.dropped)))
+        delayed = self.calendar.delayed_by(ask)
+        owed = again or self.situation.policy.backfill == "conservative"
+        own = self._reserve(ask, again=again) if owed else None
+        until = None if own is None else own.at
+        return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at, until=until)
 
     def _outranks(self, ask: asking.Ask) -> bool:
         """A claim within its guarantees voids reservations of those that borrow."""
@@ -262,9 +317,9 @@ class Cycle(ways.Ways):
         if ask.missing:
             self.causes[ask.job, True] = cause
             self.queues[ask.queue].skip()
-        elif progress.started or progress.promised or cause.kind == "reserved":
+        elif progress.started or progress.promised or cause.has_room:
             self.causes[ask.job, False] = cause
-            if cause.kind == "reserved":
+            if cause.has_room:
                 self.queues[ask.queue].skip()
             else:
                 own = cause.subject == ask.job

@@ -101,6 +101,81 @@ def test_the_reservation_that_would_be_delayed_is_named() -> None:
     )
 
 
+def test_who_was_kept_out_starts_in_the_same_pass_when_the_reservation_has_gone_elsewhere() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4, pool="other").queue("a").queue("b")
+    s.job("run1", "a", gpu=3, on=("n1",), time_limit_s=100)
+    s.job("run2", "a", gpu=4, on=("n2",), time_limit_s=400)
+    s.job("whole", "a", gpu=4, time_limit_s=100)
+    first = decide(s)
+    assert [(kept.starts_at, kept.nodes) for kept in first.kept] == [(100.0, (0,))]
+    s.apply(first)
+    s.jobs["run2"].time_limit_s = 50
+    s.job("long", "b", gpu=1, time_limit_s=1000, pool="gpu")  # its turn comes first
+    second = decide(s)
+    assert [(kept.starts_at, kept.nodes) for kept in second.kept] == [(50.0, (1,))]
+    assert started(second) == ["long"]
+    assert started(decide(s.apply(second))) == []
+
+
+def test_what_could_grow_but_for_a_reservation_grows_when_that_has_gone_elsewhere() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a").queue("b")
+    s.job("run1", "a", gpu=3, on=("n1",), time_limit_s=100)
+    s.job("run2", "a", gpu=4, on=("n2",), time_limit_s=400)
+    s.job("whole", "a", gpu=4, time_limit_s=100)
+    s.apply(decide(s))
+    s.jobs["run2"].time_limit_s = 50
+    s.node("n3", gpu=1)
+    s.job("elastic", "b", gpu=1, tasks=2, least=1, time_limit_s=1000)
+    second = decide(s)
+    assert [p.action for p in second.placements] == ["backfill", "grow"]
+
+
+def test_where_all_have_a_reservation_so_has_who_is_kept_out_by_one() -> None:
+    """Else who came later could reserve what it waits for."""
+    s = two_busy_nodes()
+    s.apply(decide(s))
+    s.held = s.held[:1]
+    s.job("long", "b", gpu=4, time_limit_s=1000)
+    s.job("later", "b", gpu=4, tasks=2, time_limit_s=50)
+    decisions = decide(s, dataclasses.replace(ONLY_BACKFILL, backfill="conservative"))
+    made = {kept.job: kept.starts_at for kept in decisions.kept}
+    assert made == {"gang": 100.0, "long": 200.0, "later": 1200.0}
+
+
+def test_reservations_stay_when_all_that_ran_has_ended() -> None:
+    """What ends then is only what has room reserved from now on."""
+    s = two_busy_nodes()
+    for name in ("second", "third"):
+        s.job(name, "a", gpu=4, tasks=2, time_limit_s=100)
+    s.job("small", "b", gpu=3, time_limit_s=300)
+    policy = dataclasses.replace(ONLY_BACKFILL, backfill="conservative")
+    s.jobs["small"].waiting = []
+    s.apply(decide(s, policy))
+    s.jobs["small"].waiting = [0]
+    s.held, s.now = [], 100.0
+    decisions = decide(s, policy)
+    assert started(decisions) == ["gang"]
+    made = {kept.job: kept.starts_at for kept in decisions.kept}
+    assert made == {"second": 200.0, "third": 300.0, "small": 400.0}
+
+
+def test_a_reservation_is_not_lost_when_only_another_keeps_its_holder_out() -> None:
+    s = two_busy_nodes()
+    s.apply(decide(s)).job("long", "b", gpu=4, time_limit_s=1000)
+    first = decide(s)
+    assert {kept.job: kept.starts_at for kept in first.kept} == {"gang": 100.0, "long": 200.0}
+    s.apply(first)
+    s.held, s.now = [held for held in s.held if held.job != "run2"], 30.0
+    again = decide(s)
+    assert started(again) == []
+    assert {kept.job: kept.starts_at for kept in again.kept} == {"gang": 100.0, "long": 200.0}
+    assert situations.message(s, again, "long") == (
+        "it would fit now, but it could still run when room is due to gang "
+        "at 1970-01-01T00:01:40.000Z; "
+        "room is reserved for it from 1970-01-01T00:03:20.000Z at the latest"
+    )
+
+
 def test_what_grows_leaves_the_reservation_of_its_job_alone() -> None:
     s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("a").queue("b")
     s.job("run", "a", gpu=4, on=("n2",), time_limit_s=100)
@@ -182,12 +257,12 @@ def test_a_search_that_needs_no_victims_takes_nothing_that_is_reserved() -> None
 
 def test_only_what_guarantees_cover_is_certain_where_anyone_has_one() -> None:
     s = two_busy_nodes()
-    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0)
     s.queue_list[1].guaranteed = situations.amounts(4)
-    assert decide(s).estimates["gang"] == Estimate(100.0, certain=False)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=False, latest=100.0)
     s.queue_list[1].guaranteed = situations.amounts(0)
     s.queue_list[0].guaranteed = situations.amounts(16)
-    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0)
 
 
 def test_a_placement_says_how_its_nodes_were_chosen() -> None:
@@ -196,3 +271,16 @@ def test_a_placement_says_how_its_nodes_were_chosen() -> None:
     why = {placement.job: placement.why for placement in decide(s).placements}
     assert why["one"] == "the tightest fit"
     assert why["gang"] == "as few nodes as can be (2), then the tightest fit"
+
+
+def test_who_waits_behind_the_first_of_a_strict_queue_starts_with_it_in_the_same_pass() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4, pool="other").queue("a")
+    s.queue("b", strict=True)
+    s.job("run1", "a", gpu=2, on=("n1",), time_limit_s=100)
+    s.job("run2", "a", gpu=4, on=("n2",), time_limit_s=400)
+    s.job("whole", "a", gpu=4, time_limit_s=100)
+    s.apply(decide(s))
+    s.jobs["run2"].time_limit_s = 50
+    s.job("long", "b", gpu=1, time_limit_s=1000, pool="gpu")
+    s.job("next", "b", gpu=1, cpu=2, time_limit_s=1000, pool="gpu")
+    assert started(decide(s)) == ["long", "next"]

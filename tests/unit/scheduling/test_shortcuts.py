@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reconciler.scheduling import (
     backfill,
     backlog,
+    explain,
     funnels,
     lines,
     rankings,
@@ -22,6 +23,7 @@ from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import Claim, Line, Snapshot
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.rooms import Node, group, mix, shape, snapshot
+from tests.unit.scheduling.situations import Situation
 
 EXAMPLES = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -238,3 +240,24 @@ def test_of_two_rooms_each_node_keeps_the_lesser(situation: Snapshot, data: st.D
         assert least.instances == tuple(map(min, mine.instances, theirs.instances))
         assert least.occupied == max(mine.occupied, theirs.occupied)
         assert least.exclusive == max(mine.exclusive, theirs.exclusive)
+
+
+def test_lines_may_be_restored_one_after_the_other() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    for gpu in (1, 2, 3):
+        s.job(f"w{gpu}", gpu=gpu)
+    cycle = schedule.Cycle(s.snapshot())
+    (queue,) = cycle.queues
+
+    def tried() -> list[str]:
+        found = []
+        while (progress := queue.head()) is not None:
+            found.append(progress.claim.job)
+            cycle.blocked.put(progress.line, explain.Cause("room"))
+        return found
+
+    assert tried() == ["w1", "w2", "w3"]
+    for some, again in (([1], ["w2"]), ([0, 2], ["w1", "w3"]), ([1], ["w2"])):
+        cycle.blocked.restore(np.array(some))
+        queue.restore(some)
+        assert tried() == again

@@ -20,6 +20,11 @@ STRUCTURE = desired.Structure(
     pools={"gpu": POOL},
     queues={"default": desired.Queue("default"), "other": desired.Queue("other", weight=0.0)},
 )
+#: Nobody has room reserved: who waits goes by the turn of its queue alone.
+UNRESERVED = msgspec.structs.replace(
+    STRUCTURE,
+    settings=desired.Settings(scheduling=desired.Scheduling(backfill="none")),
+)
 SAVES = desired.Checkpoint()
 
 
@@ -41,9 +46,11 @@ def wanted(*jobs: desired.Job, structure: desired.Structure = STRUCTURE) -> desi
     return desired.Desired(1, structure, {one.name: one for one in jobs})
 
 
-def after(*jobs: desired.Job, run_s: float = 600.0) -> tuple[records.Observed, float]:
+def after(
+    *jobs: desired.Job, run_s: float = 600.0, structure: desired.Structure = STRUCTURE
+) -> tuple[records.Observed, float]:
     """What is known of a cluster in which these jobs are wanted since so long."""
-    cluster = clusters.Cluster(STRUCTURE, now=BEGIN, jobs={one.name: one for one in jobs})
+    cluster = clusters.Cluster(structure, now=BEGIN, jobs={one.name: one for one in jobs})
     cluster.run(BEGIN + run_s)
     return cluster.memory.observed((), {}), BEGIN + run_s
 
@@ -55,8 +62,9 @@ URGENT = job("urgent", priority=100, limit_s=60)
 
 
 def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
-    observed, now = after(LOW, KEPT, WAITS)
-    base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
+    observed, now = after(LOW, KEPT, WAITS, structure=UNRESERVED)
+    base = wanted(LOW, KEPT, WAITS, structure=UNRESERVED)
+    head = wanted(LOW, KEPT, WAITS, URGENT, structure=UNRESERVED)
     found = shifts.forecast(base, head, observed, now)
     (gone,) = found.evictions
     assert (gone.job, gone.reason, gone.by.partition("[")[0]) == ("low", "Preempted", "urgent")
@@ -79,10 +87,10 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
 
 def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
     low = msgspec.structs.replace(LOW, checkpoint=SAVES)
-    observed, now = after(low, KEPT, WAITS)
-    found = shifts.forecast(
-        wanted(low, KEPT, WAITS), wanted(low, KEPT, WAITS, URGENT), observed, now
-    )
+    observed, now = after(low, KEPT, WAITS, structure=UNRESERVED)
+    base = wanted(low, KEPT, WAITS, structure=UNRESERVED)
+    head = wanted(low, KEPT, WAITS, URGENT, structure=UNRESERVED)
+    found = shifts.forecast(base, head, observed, now)
     assert [one.lost_gpu_s for one in found.evictions] == [0.0]
     (waits,) = [shift for shift in found.shifts if shift.job == "waits"]
     assert (waits.later_s or 0) == pytest.approx(60, abs=5)
@@ -97,6 +105,18 @@ def test_what_leaves_the_queue_lets_others_start_sooner() -> None:
     (gone,) = found.evictions
     assert (gone.job, gone.reason) == ("low", "Cancelled")
     assert [(q.queue, q.sooner, q.later) for q in found.queues] == [("other", 1, 0)]
+
+
+def test_who_has_room_reserved_starts_before_who_was_preempted() -> None:
+    observed, now = after(LOW, KEPT, WAITS)
+    base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
+    found = shifts.forecast(base, head, observed, now)
+    (gone,) = found.evictions
+    assert gone.job == "low"
+    assert (gone.back_at or 0) - now == pytest.approx(3660, abs=5)
+    later = {shift.job: shift for shift in found.shifts}
+    assert (later["waits"].before or 0) - now == pytest.approx(3000, abs=2)
+    assert (later["waits"].after or 0) - now == pytest.approx(60, abs=2)
 
 
 def test_without_a_change_nothing_is_told() -> None:
