@@ -40,6 +40,7 @@ class Mover:
         self.situation = situation
         self.later = later
         self.searches = SEARCHES_MAX
+        #: Rows of holdings that leave already, whoever told them to.
         self.moved: set[int] = set()
         self._movable: dict[int, list[int]] | None = None
         #: (s,) shapes for which a search found nothing: none will in this cycle.

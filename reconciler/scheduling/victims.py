@@ -176,6 +176,12 @@ class Pool:
         spare, whole = self._of(unit.holding.queue)
         (spare if unit.spare else whole).take(unit)
 
+    def drop(self, row: int) -> None:
+        """What one holding has leaves for another reason."""
+        holding = self.situation.holdings[row]
+        for unit in units_of(row, holding, self.situation.now):
+            self.take(unit)
+
     def lowest_priority(self, queue: int) -> int | None:
         """The lowest priority among a queue's units."""
         first = [next(iter(shelf), None) for shelf in self._of(queue)]

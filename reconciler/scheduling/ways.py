@@ -17,6 +17,7 @@ from reconciler.scheduling import (
     gangs,
     lines,
     order,
+    resettling,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -185,21 +186,20 @@ class Ways:
             return False
         tasks, moves = found
         for move in moves:
-            self.evictions.append(
-                Eviction(
-                    move.holding.job,
-                    move.holding.element,
-                    ask.job,
-                    explain.moved(self.situation, ask.job, move.tasks),
-                    "consolidate",
-                )
-            )
-            self.promised[move.holding.job] = self.promised.get(move.holding.job, 0) + 1
-            self.stopping.setdefault(ask.job, []).append(
-                f"{move.holding.job}[{move.holding.element}]"
-            )
+            self._moves(ask, move.holding, move.tasks)
+            self.clamp(move.tasks)
+            self.evictor.pool.drop(move.index)
         self._promised(ask, tasks)
         return True
+
+    def _moves(
+        self, ask: asking.Ask, holding: snapshots.Holding, tasks: tuple[TaskPlacement, ...]
+    ) -> None:
+        """An element leaves for an ask and starts again where its tasks are placed."""
+        why = explain.moved(self.situation, ask.job, tasks)
+        self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
+        self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
+        self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
     def _evict(self, ask: asking.Ask) -> bool:
         """Evict those from whom the ask may take."""
@@ -213,9 +213,14 @@ class Ways:
         tasks = ask.place(self.later)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")
+        self.mover.moved.update(unit.row for unit in found.units)
+        moved = resettling.resettle(self, ask, found.units)
         whole = {unit.row for unit in found.units if not unit.spare}
         for unit in found.units:
             if unit.spare and unit.row in whole:
+                continue
+            if unit.row in moved:
+                self._moves(ask, unit.holding, moved[unit.row])
                 continue
             ground = "shrink" if unit.spare else found.ground
             leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
