@@ -16,13 +16,12 @@ from reconciler.core import held as holders
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, records
+from reconciler.model.devices import DEVICES_MAX
 from reconciler.model.states import NodeState
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE
 
 _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
-#: The most devices of a node that are told apart.
-DEVICES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class _Kept(recalls.Part):
             return
         for sign, changes in ((1, before), (-1, found)):
             for device, instances in changes.items():
-                if instances is None and device < self.whole.shape[1]:
+                if instances is None and 0 <= device < self.whole.shape[1]:
                     self._devices[row, device] += sign * WHOLE
                 for name, count in instances or ():
                     self._instances[row, self.profiles.index(name)] += sign * count

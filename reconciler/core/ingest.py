@@ -8,7 +8,7 @@ import math
 
 from reconciler.core import held
 from reconciler.core import work as desk
-from reconciler.model import outcome, records, taskwords
+from reconciler.model import outcome, plausible, records, taskwords
 from reconciler.model.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
 #: What a node may say of an attempt that lives.
@@ -21,8 +21,7 @@ _ALIVE = (
 )
 #: States in which nothing of a task runs yet.
 _AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STARTING})
-#: The most that is kept of numbers and texts that a node may choose.
-AMOUNT_MAX = 2**53
+#: The most that is kept of texts that a node may choose.
 MESSAGE_CHARACTERS_MAX = 2000
 #: The most owners whose failures on a node are remembered.
 FAILURES_MAX = 16
@@ -68,8 +67,8 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         boot_id=report.boot_id,
         incarnation=report.incarnation,
         sequence=report.sequence,
-        inventory=report.inventory or node.inventory,
-        usage=report.usage or node.usage,
+        inventory=plausible.inventory(report.inventory) if report.inventory else node.inventory,
+        usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
         last_report_at=max(node.last_report_at, report.received_at),
         unwanted=_unwanted(work, node, report),
     )
@@ -155,7 +154,7 @@ def _saved(
     if attempt.saved is not None and at <= attempt.saved.at:
         return attempt.saved
     step = one.step if one.step is not None and math.isfinite(one.step) else None
-    return taskwords.Saved(one.path, at, step, min(AMOUNT_MAX, max(0, one.bytes)))
+    return taskwords.Saved(one.path, at, step, min(plausible.AMOUNT_MAX, max(0, one.bytes)))
 
 
 def _within(number: int | None, most: int) -> int | None:
@@ -175,8 +174,8 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         signal=signal,
         end_reason=reason,
         message=message,
-        max_memory_bytes=min(AMOUNT_MAX, max(0, told.max_memory_bytes)),
-        cpu_s=min(float(AMOUNT_MAX), max(0.0, told.cpu_s)),
+        max_memory_bytes=min(plausible.AMOUNT_MAX, max(0, told.max_memory_bytes)),
+        cpu_s=min(float(plausible.AMOUNT_MAX), max(0.0, told.cpu_s)),
         saved=_saved(work, attempt, told),
     )
     _count_failure(work, work.attempts[attempt.id])

@@ -34,7 +34,8 @@ def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismat
     """
     wanted = {layout.device: layout.instances for layout in pool.mig}
     for gpu in inventory.gpus:
-        if 1000 * gpu.index >= pool.node_resources.gpu_milli or not unmade(gpu, wanted):
+        needed = 0 <= 1000 * gpu.index < pool.node_resources.gpu_milli
+        if not needed or not unmade(gpu, wanted):
             continue
         found = Counter(one.profile for one in gpu.mig).items() if gpu.mig_enabled else None
         said, has = _cut(wanted.get(gpu.index)), _cut(found)
@@ -108,7 +109,7 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
     declared = pool.node_resources.gpu_milli
     short = _gpu_milli(inventory) < declared
     # devices are given out by number, from 0: one of those may be unusable though others are spare
-    needed = [gpu for gpu in inventory.gpus if 1000 * gpu.index < declared]
+    needed = [gpu for gpu in inventory.gpus if 0 <= 1000 * gpu.index < declared]
     for gpu in inventory.gpus if short else needed:
         name = f"GPU {gpu.index} ({gpu.uuid})"
         if gpu.state != devices.OK:

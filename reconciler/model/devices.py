@@ -7,6 +7,8 @@ Everything that a driver may not tell is None, never 0.
 
 import msgspec
 
+#: The most devices of one node: their numbers are below it.
+DEVICES_MAX = 1024
 #: States of a GPU: only one that is OK takes work.
 OK = "ok"
 #: The driver says that the device has fallen off the bus.

@@ -2,12 +2,12 @@
 
 from datetime import UTC, datetime
 
-#: The first and the last moment that RFC 3339 can name, in seconds since the epoch.
-FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
+#: The first and the last day that can be named in every time zone, in seconds since the epoch.
+FIRST, LAST = -62_135_510_400.0, 253_402_214_400.0
 
 
 def format_time(seconds: float) -> str:
-    """``2026-11-21T08:00:00.000Z``; what lies outside the years 1 to 9999 as their end.
+    """``2026-11-21T08:00:00.000Z``; what lies outside the years 1 to 9999 at their end.
 
     Times come of what people and machines write, and showing one must not cost the whole page.
     """

@@ -16,7 +16,7 @@ from litestar.datastructures import State
 from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
-from reconciler.model import devices, link, wire
+from reconciler.model import devices, link, plausible, wire
 from reconciler.server import access, services, sessions
 from reconciler.server.failures import Failure
 from reconciler.server.link_client import LinkDownError
@@ -24,8 +24,6 @@ from reconciler.server.link_client import LinkDownError
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
-#: The most GPUs of one node whose usage is kept.
-GPUS_MAX = 1024
 ADOPT_RETRY_AFTER_S = 5.0
 #: How long the loop may take to say how a node stands, where its agent knows only answers that
 #: renew its leases.
@@ -68,7 +66,20 @@ def parse(node: str, body: bytes) -> wire.SyncRequest:
         )
     if request.node != node:
         raise Failure(400, f"the path says node {node}, the body {request.node!r}")
-    return request
+    return _plausible(request, time.time())
+
+
+def _plausible(request: wire.SyncRequest, now: float) -> wire.SyncRequest:
+    """The request with what it says of hardware and use within what a machine can have."""
+    if request.inventory is None and request.usage is None and request.gpu_usage is None:
+        return request
+    told, used, gpus = request.inventory, request.usage, request.gpu_usage
+    return msgspec.structs.replace(
+        request,
+        inventory=None if told is None else plausible.inventory(told),
+        usage=None if used is None else plausible.usage(used, now),
+        gpu_usage=None if gpus is None else plausible.gpu_usage(gpus, now),
+    )
 
 
 def require_ready(service: services.Services) -> link.Published:
@@ -250,7 +261,7 @@ async def sync(
     if said.usage is not None:
         session.usage = said.usage
     if said.gpu_usage is not None:
-        session.gpu_usage = said.gpu_usage[:GPUS_MAX]
+        session.gpu_usage = said.gpu_usage
         said = msgspec.structs.replace(said, gpu_usage=None)
     if said.task_metrics is not None:
         session.hear(said.task_metrics)
