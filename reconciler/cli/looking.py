@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, joblist, jobwords, lazily, nodeview, terminal
+from reconciler.cli import (
+    completing,
+    context,
+    joblist,
+    jobwords,
+    lazily,
+    nodeview,
+    patience,
+    terminal,
+)
 from reconciler.model import nearest
 
 if TYPE_CHECKING:
@@ -273,9 +282,13 @@ def events(
     """
     after: int | None = None
     with context.controller(server, token_file) as api:
+        asked = patience.Patient(api) if watch else api
         while True:
             wait_s = FOLLOW_S if watch and after is not None else None
-            page = api.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
+            try:
+                page = asked.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
+            except patience.GoneError as error:
+                terminal.fail(f"{error}; what happens is recorded: muster events", patience.FAILED)
             if after is None and not page["items"]:
                 _check_known(api, job, node)
             if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:

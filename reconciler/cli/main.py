@@ -46,6 +46,10 @@ class _ReaderLeftError(Exception):
     """Nobody reads stdout any more."""
 
 
+class _WriteError(Exception):
+    """What a command prints can't be written: a full disk, say."""
+
+
 class _Group(typer.core.TyperGroup):
     """All commands; a closed pipe leaves them under a name that the parser has no view of."""
 
@@ -55,6 +59,10 @@ class _Group(typer.core.TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderLeftError from error
+        except OSError as error:
+            if not terminal.is_unwritable(error):
+                raise
+            raise _WriteError(error.strerror or str(error)) from error
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - the parser calls it
@@ -136,8 +144,15 @@ def _status(command: Any) -> int:
         return interrupts.STATUS
     except (_ReaderLeftError, BrokenPipeError):
         # whoever read has had enough, as in `muster events | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.drop_stdout()
         return terminal.DONE
+    except (_WriteError, OSError) as error:
+        if isinstance(error, OSError) and not terminal.is_unwritable(error):
+            raise
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        sys.stderr.write(f"muster: what it prints can't be written: {why}\n")
+        terminal.drop_stdout()
+        return terminal.ERROR
     return code if isinstance(code, int) else terminal.DONE
 
 

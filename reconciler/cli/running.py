@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import changing, completing, context, lazily, terminal
+from reconciler.cli import changing, completing, context, lazily, patience, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import authoring
@@ -91,6 +91,7 @@ def run(
 
     128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
     does SIGTERM: what it still prints is shown until it has ended; a second Ctrl-C leaves at once.
+    Where nobody reads the output any more, as behind `| head`, it is cancelled as well: 141.
     What could never start is cancelled after half a minute, with its reason.
 
     Example: muster run --gpus 1 -- nvidia-smi
@@ -127,7 +128,8 @@ def _carry_through(
         leaving.submitted()
         terminal.note(f"submitted {options.name}")
         with context.controller(server, token_file) as api:
-            return leaving.status(_attend(api, options.name))
+            patient = patience.Patient(api, answered=True)
+            return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
     except operations.ChangeError as error:
@@ -137,8 +139,29 @@ def _carry_through(
     except _ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
-    except typer.Exit:
+    except BrokenPipeError:  # before it ends a command here would be ended so as well
+        terminal.drop_stdout()
+        terminal.note("nobody reads the output any more")
+        return _cancel(options.name, to, "nobody read its output", 128 + signal.SIGPIPE)
+    except OSError as error:
+        if not terminal.is_unwritable(error):
+            raise
+        terminal.drop_stdout()
+        told = f"its output can't be written here: {error.strerror}"
+        terminal.note(f"muster: {told}; {_goes_on([options.name])}")
         return MUSTER_FAILED
+    except patience.GoneError as error:
+        terminal.note(f"muster: {error}; {_goes_on([options.name])}")
+        return MUSTER_FAILED
+    except typer.Exit:
+        terminal.note(f"{options.name} may still run: muster job {options.name}")
+        return MUSTER_FAILED
+
+
+def _goes_on(names: list[str]) -> str:
+    """What is true of jobs that nobody watches any more."""
+    go, them = ("goes", names[0]) if len(names) == 1 else ("go", " ".join(names))
+    return f"{', '.join(names)} {go} on without this command: muster wait {them}"
 
 
 class _Interrupted(KeyboardInterrupt):
@@ -250,7 +273,7 @@ def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
     return code
 
 
-def _attend(api: clients.Client, name: str) -> int:
+def _attend(api: patience.Patient, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
     waiting = ("Pending", "Held")
     job = _until(api, name, lambda item: item["state"] not in waiting, give_up=True)
@@ -262,8 +285,11 @@ def _attend(api: clients.Client, name: str) -> int:
         query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
         if first:
             query["task"] = first
+        follows = stream == "stdout"
         try:
-            for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+            for piece in (
+                api.follow(name, query) if follows else api.stream(f"/v1/jobs/{name}/logs", query)
+            ):
                 sink.buffer.write(piece)
                 sink.buffer.flush()
         except clients.ApiError as error:
@@ -277,7 +303,7 @@ def _attend(api: clients.Client, name: str) -> int:
     return status_of(job)
 
 
-def _print_rest(api: clients.Client, name: str, task: str) -> None:
+def _print_rest(api: patience.Patient, name: str, task: str) -> None:
     """What another task wrote, each line behind its name."""
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "task": task}
@@ -309,7 +335,7 @@ def status_of(job: Json) -> int:
 
 
 def _until(
-    api: clients.Client,
+    api: patience.Patient,
     name: str,
     condition: Any,
     ends_at: float | None = None,
@@ -382,25 +408,41 @@ def wait(
 ) -> None:
     """Wait until jobs have ended.
 
-    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up.
+    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up. 125: the
+    controller can't be reached, or did not come back within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """
     ends_at = time.monotonic() + context.seconds(timeout) if timeout else None
-    failed = []
     with context.controller(server, token_file) as api:
-        _require_known(api, names)
-        for name in names:
-            job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
-            if job is None:
-                terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
-            terminal.out.print(f"{name}: {job['state']}", markup=False)
-            if job["state"] != "Succeeded":
-                failed.append(name)
+        try:
+            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, timeout)
+        except (patience.GoneError, clients.ApiError) as error:
+            if isinstance(error, clients.ApiError) and not error.unreachable:
+                raise
+            if ends_at is not None and time.monotonic() > ends_at:
+                terminal.fail(f"not all have ended after {timeout}, and {error}", TIMED_OUT)
+            terminal.fail(f"{error}; {_goes_on(names)}", MUSTER_FAILED)
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
 
 
-def _require_known(api: clients.Client, names: list[str]) -> None:
+def _ended_badly(
+    api: patience.Patient, names: list[str], ends_at: float | None, timeout: str | None
+) -> list[str]:
+    """Wait for jobs and tell each one's end; those that did not succeed."""
+    _require_known(api, names)
+    failed = []
+    for name in names:
+        job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+        if job is None:
+            terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
+        terminal.out.print(f"{name}: {job['state']}", markup=False)
+        if job["state"] != "Succeeded":
+            failed.append(name)
+    return failed
+
+
+def _require_known(api: patience.Patient, names: list[str]) -> None:
     """Leave the command where the controller knows no job of a name.
 
     What was committed just now it may not have read: it is asked to look, and given a few seconds.
@@ -424,7 +466,7 @@ def _require_known(api: clients.Client, names: list[str]) -> None:
         terminal.fail(first, details=others)
 
 
-def _missing(api: clients.Client, names: list[str]) -> dict[str, str]:
+def _missing(api: patience.Patient, names: list[str]) -> dict[str, str]:
     """Those of some names that no job has, with what the controller says of each."""
     found = {}
     for name in names:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, lazily, logwords, terminal
+from reconciler.cli import completing, context, lazily, logwords, patience, terminal
 from reconciler.model import states, times
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def logs(
                     logwords.hint(api, name, query, silent=silent)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+        except patience.GoneError as error:
+            terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", patience.FAILED)
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:
@@ -138,7 +140,12 @@ def _timed(options: dict[str, str | None]) -> dict[str, str]:
 def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
     """What the query asks for, as it comes; whether it was nothing at all."""
     silent = True
-    for piece in api.stream(f"/v1/jobs/{name}/logs", query):
+    follows = query["follow"] == "true"
+    for piece in (
+        patience.Patient(api).follow(name, query)
+        if follows
+        else api.stream(f"/v1/jobs/{name}/logs", query)
+    ):
         if silent and piece.startswith(UNSTARTED):
             _leave_unstarted(api, name, query)
         sys.stdout.buffer.write(piece)
@@ -163,9 +170,14 @@ def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
         )
         tasks = tasks[:TASKS_MAX]
     width = max(map(len, tasks))
+    patient = patience.Patient(api)
 
     def show(task: str) -> None:
-        pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "task": task})
+        asked = {**query, "task": task}
+        follows = query["follow"] == "true"
+        pieces = (
+            patient.follow(name, asked) if follows else api.stream(f"/v1/jobs/{name}/logs", asked)
+        )
         head = f"{task:<{width}} | ".encode()
         for line in lines(pieces):
             # one write a line: those of other tasks come between lines, never within one

@@ -1,5 +1,7 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +28,9 @@ class _Console(rich.console.Console):
 
 out = _Console(highlight=False, soft_wrap=False)
 err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+
+#: Errors of writing where there is no room, and where a terminal or a disk has gone.
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 #: Width of tables that go into a pipe or a file, and the least width of a column that gives way.
 PIPE_WIDTH = 80
@@ -61,6 +66,18 @@ class Output(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+
+def is_unwritable(error: OSError) -> bool:
+    """Whether an error is one of writing what is printed: no file or address is named in it."""
+    return error.errno in UNWRITABLE and error.filename is None
+
+
+def drop_stdout() -> None:
+    """What is left in buffers goes nowhere, so that the interpreter's end does not try again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoReturn:

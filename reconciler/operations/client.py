@@ -40,12 +40,21 @@ class ApiError(Exception):
     Attributes:
         status: HTTP status, 0 where there was no answer.
         problems: what is wrong with what was sent, one text each.
+        unreachable: whether there was no controller, or it left in the middle of its answer.
     """
 
-    def __init__(self, message: str, status: int = 0, problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int = 0,
+        problems: tuple[str, ...] = (),
+        *,
+        unreachable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.problems = problems
+        self.unreachable = unreachable
 
     @property
     def refused(self) -> bool:
@@ -235,8 +244,14 @@ class Client:
         return answer.read()
 
     def _unreachable(self, error: Exception) -> ApiError:
-        told = str(error) or type(error).__name__
-        return ApiError(f"the controller at {self.url} can't be reached ({told}); is it running?")
+        if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
+            told = "it left in the middle of its answer"
+        else:
+            told = str(error) or type(error).__name__
+        return ApiError(
+            f"the controller at {self.url} can't be reached ({told}); is it running?",
+            unreachable=True,
+        )
 
     def _json(self, path: str, content: bytes) -> Json:
         try:

@@ -92,3 +92,34 @@ def test_no_command_shows_its_inside(bed: beds.Bed, words: list[str]) -> None:
         assert "Traceback" not in told, (delay_s, told)
         # it may have ended before, and at its very end the interpreter has no handlers any more
         assert status in (130, -signal.SIGINT, 0, 1), (delay_s, status, told)
+
+
+@pytest.mark.parametrize(("sink", "status"), [("pipe", 141), ("/dev/full", 125)])
+def test_a_run_whose_output_nobody_takes(bed: beds.Bed, sink: str, status: int) -> None:
+    name = f"unread-{status}"
+    loop = "while sleep 0.1; do echo line; done"
+    if sink == "pipe":
+        reads, writes = os.pipe()
+        os.close(reads)
+    else:
+        writes = os.open(sink, os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [PROGRAM, "run", "-n", name, "--cpus", "1", "--", "sh", "-c", loop],
+            cwd=bed.folder,
+            env=bed.environment,
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    if sink == "pipe":
+        assert f"cancelling {name}" in done.stderr
+        bed.until_state(name, "Cancelled", timeout_s=120)
+    else:
+        assert f"{name} goes on without this command: muster wait {name}" in done.stderr
+        assert bed.job(name)["state"] == "Running"

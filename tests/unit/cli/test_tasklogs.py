@@ -23,7 +23,7 @@ class Api:
 
     def get(self, path: str, **query: Any) -> Any:
         assert path == "/v1/jobs/train"
-        attempts = [{"task": task} for task in (*self.written, *self.written)]
+        attempts = [{"task": task, "attempt": 1} for task in (*self.written, *self.written)]
         return {"job": {"attempts": attempts, "state": self.state}}
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ def test_tasks_that_are_followed_are_read_at_the_same_time(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     many = [b"x" * 50 + b"\n"] * 200
-    lines, _ = shown(Api({"main-0": many, "main-1": many}), capfdbinary, follow="true")
+    lines, _ = shown(Api({"main-0": many, "main-1": many}, "Succeeded"), capfdbinary, follow="true")
     assert sorted(lines) == [b"main-0 | " + b"x" * 50] * 200 + [b"main-1 | " + b"x" * 50] * 200
 
 
