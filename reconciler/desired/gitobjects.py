@@ -124,6 +124,24 @@ def git_folder(path: Path) -> Path:
     return folder
 
 
+def common_folder(folder: Path) -> Path:
+    """The git folder that has the references: of a linked work tree that of its repository.
+
+    Args:
+        folder: as :func:`git_folder` tells it.
+
+    Raises:
+        GitError: it can't be read.
+    """
+    try:
+        named = os.fsdecode((folder / "commondir").read_bytes().rstrip(b"\n"))
+    except FileNotFoundError:
+        return folder
+    except OSError as error:
+        raise GitError(f"{folder / 'commondir'} can't be read: {error.strerror}") from error
+    return (folder / named).resolve()
+
+
 class Objects:
     """Objects of one repository, by id or by name, from one long-lived git process."""
 

@@ -17,10 +17,15 @@ _TOP_FILES = frozenset({"packed-refs", "HEAD"})
 
 
 class _References(events.FileSystemEventHandler):
-    """Calls back when a reference was written."""
+    """Calls back when a reference was written.
 
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
-        self._folder = folder
+    Args:
+        folder: the git folder that has the branches.
+        own: that of the work tree, which has its HEAD; mostly the same.
+    """
+
+    def __init__(self, folder: Path, own: Path, changed: Callable[[], None]) -> None:
+        self._tops = (folder, own)
         self._heads = folder / "refs" / "heads"
         self._changed = changed
 
@@ -34,7 +39,7 @@ class _References(events.FileSystemEventHandler):
                 continue
             path = Path(name)
             if self._heads in path.parents or (
-                path.parent == self._folder and path.name in _TOP_FILES
+                path.parent in self._tops and path.name in _TOP_FILES
             ):
                 self._changed()
                 return
@@ -53,12 +58,14 @@ class LocalWatch:
     """
 
     def __init__(self, repository: Path, changed: Callable[[], None]) -> None:
-        folder = gitobjects.git_folder(repository).resolve()
+        own = gitobjects.git_folder(repository).resolve()
+        folder = gitobjects.common_folder(own)
         heads = folder / "refs" / "heads"
         heads.mkdir(parents=True, exist_ok=True)
-        handler = _References(folder, changed)
+        handler = _References(folder, own, changed)
         self._observer = observers.Observer()
-        self._observer.schedule(handler, str(folder), recursive=False)
+        for top in {folder, own}:
+            self._observer.schedule(handler, str(top), recursive=False)
         self._observer.schedule(handler, str(heads), recursive=True)
         self._observer.start()
 

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,27 @@ def test_local_watch_tells_of_references(
         told.get(timeout=10)
     finally:
         watching.close()
+
+
+def test_a_linked_work_tree_tells_of_references(repository: Repository, tmp_path: Path) -> None:
+    """The branches stand in the repository that it belongs to."""
+    repository.commit({"a.yaml": job("a")})
+    linked = tmp_path / "linked"
+    git(repository.path, "worktree", "add", "--quiet", str(linked), "main")
+    told: queue.Queue[None] = queue.Queue()
+    watching = watch.LocalWatch(linked, lambda: told.put(None))
+    try:
+        push(repository)
+        told.get(timeout=60)
+        while not told.empty():
+            told.get()
+        git(linked, "checkout", "--quiet", "-b", "other")
+        told.get(timeout=60)
+    finally:
+        watching.close()
+    own = gitobjects.git_folder(linked)
+    assert own != gitobjects.common_folder(own) == repository.path.resolve()
+    assert not (own / "refs" / "heads").exists()
 
 
 def test_no_repository(repository: Repository) -> None:
