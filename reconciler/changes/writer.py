@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import edit, index, pushing, requests, signing
+from reconciler.changes import edit, index, pushing, requests, signing, worktrees
 from reconciler.changes.requests import (
     MUSTER,
     AddJob,
@@ -252,6 +252,13 @@ class Writer:
         self._committer = committer
         self._attempts_max = attempts_max
         self._index = index.Index(repository)
+        if repository.local:
+            try:
+                worktrees.finish(repository)
+            except (GitError, OSError) as error:
+                _LOG.warning(
+                    "%s can't be looked at before the first change: %s", repository.address, error
+                )
 
     def close(self) -> None:
         """End the processes that it holds."""
@@ -285,6 +292,8 @@ class Writer:
         why = ""
         for _ in range(self._attempts_max):
             self._source.fetch()
+            if self._source.local:
+                worktrees.finish(self._source)
             try:
                 head = self._source.head()
             except source.MissingBranchError:
@@ -389,27 +398,20 @@ class Writer:
         """Make ``commit`` the branch's head; why not, where somebody else was faster."""
         if not self._source.local:
             return self._push(head, commit)
-        tree = self._checked_out()
-        if tree is not None:
-            self._check_clean(tree)
-            gitobjects.run(tree, "read-tree", "-n", "-u", "-m", head, commit)
+        reference = self._full_reference()
+        trees = worktrees.prepare(self._source, reference, head, commit)
         done = gitobjects.run(
             self._source.folder,
-            "update-ref",
-            "-m",
-            "muster",
-            self._full_reference(),
-            commit,
-            head,
+            *("update-ref", "-m", "muster", reference, commit, head),
             good=(0, 1, 128),
         )
         if done.returncode:
+            worktrees.withdraw(self._source, trees)
             said = done.stderr.decode("utf-8", "replace").strip()
             if self._source.head() == head:
                 raise GitError(f"the branch can't be written: {said}")
             return said
-        if tree is not None:
-            gitobjects.run(tree, "read-tree", "-u", "-m", head, commit)
+        worktrees.follow(self._source, trees, head, commit)
         return ""
 
     def _full_reference(self) -> str:
@@ -417,27 +419,6 @@ class Writer:
             return self._source.reference
         found = gitobjects.run(self._source.folder, "symbolic-ref", "HEAD")
         return found.stdout.decode().strip()
-
-    def _checked_out(self) -> Path | None:
-        """The work tree in which the branch is checked out, None where there is none."""
-        folder = self._source.folder
-        bare = gitobjects.run(folder, "rev-parse", "--is-bare-repository").stdout.strip()
-        if bare == b"true":
-            return None
-        current = gitobjects.run(folder, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
-        if current.decode().strip() != self._full_reference():
-            return None
-        return Path(self._source.address)
-
-    @staticmethod
-    def _check_clean(tree: Path) -> None:
-        gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
-        for arguments in (("diff-files", "--quiet"), ("diff-index", "--quiet", "--cached", "HEAD")):
-            if gitobjects.run(tree, *arguments, good=(0, 1)).returncode:
-                raise GitError(
-                    f"the branch is checked out in {tree}, and files there are changed and not "
-                    "committed: commit or undo them, or check out another branch"
-                )
 
     def _push(self, head: str, commit: str) -> str:
         """Push to where the mirror comes from."""
