@@ -145,6 +145,8 @@ def draw(seed: int) -> Plan:
     steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
     steps += _corners(random.Random(f"{seed} rare"), nodes, [s.subject for s in steps if s.job])
     steps = [_with_image(seed, step) for step in steps]
+    images = random.Random(f"{seed} images")
+    steps += images_on_the_way(images, nodes) if images.random() < 0.4 else []
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -579,6 +581,31 @@ def _cancelled_in_silence(
     wanted = chance.sample(jobs, min(6, len(jobs)))
     found += [Step(at + SILENCE_S + 12, "cancel", name) for name in wanted]
     return found + [_fault(at + SILENCE_S + 16, "connect", node) for node in nodes]
+
+
+def images_on_the_way(chance: random.Random, nodes: tuple[str, ...]) -> list[Step]:
+    """A gang's agents begin anew, or fall silent, while its images come."""
+    at = chance.uniform(60, 0.7 * STORM_S)
+    job = msgspec.structs.replace(
+        a_job(chance, "imaged", []),
+        groups=(desired.TaskGroup("main", 2, Resources(500, GI), command=("true",)),),
+        queue="near",
+        owner="",
+        priority=97,
+        array_count=None,
+        parallelism=None,
+        suspend=False,
+        deadline=None,
+        exclusive=False,
+        pools=(),
+        runtime="podman",
+        image="docker.io/library/busybox",
+    )
+    found = [Step(at, "submit", job.name, job)]
+    if chance.random() < 0.5:
+        return found + [_fault(at + 4, "restart-agent", node) for node in nodes]
+    found += [_fault(at + 4, "cut", node) for node in nodes]
+    return found + [_fault(at + 4 + SILENCE_S + 6, "connect", node) for node in nodes]
 
 
 def is_flaky(name: str) -> bool:
