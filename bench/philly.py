@@ -20,10 +20,11 @@ from typing import Any
 
 import msgspec
 
-from bench import moment, truth
+from bench import idleness, moment, truth
+from reconciler.model import desired
 from reconciler.operations import simulations
 from reconciler.simulation import cluster as clusters
-from reconciler.simulation import peers, replay, results, workloads
+from reconciler.simulation import nodepeers, peers, replay, results, workloads
 
 NODES, GPUS = 88, 8
 _LIMIT_S = 300.0
@@ -54,12 +55,59 @@ def _load(options: argparse.Namespace) -> workloads.Workload:
     return workloads.with_limits(workload, options.seed)
 
 
-def _peer(name: str, workload: workloads.Workload) -> tuple[results.Figures, float]:
+def _peer(
+    name: str, workload: workloads.Workload, *, nodes: bool = False
+) -> tuple[results.Figures, float]:
+    """One of ``peers``, over a number of GPUs or on nodes."""
     began = time.monotonic()
-    run = peers.run(name, workload, NODES * GPUS)
+    if nodes:
+        run = nodepeers.run(name, workload, NODES, GPUS)
+    else:
+        run = peers.run(name, workload, NODES * GPUS)
     taken_s = time.monotonic() - began
     run.guaranteed = workloads.guarantees(workload, NODES * GPUS)
     return results.figures(run), taken_s
+
+
+def _seen(cluster: clusters.Cluster) -> moment.Seen:
+    memory = cluster.memory
+    return moment.Seen(
+        now=cluster.now,
+        structure=cluster.structure,
+        job_records=memory.jobs,
+        attempts=memory.attempts,
+        nodes=memory.nodes,
+        why=memory.reasons,
+        promised=memory.promised,
+    )
+
+
+class Idle:
+    """What idle GPUs waited for after each so-many-th cycle; ``spent_s``: what looking took."""
+
+    def __init__(self, every: int, workload: workloads.Workload) -> None:
+        self.every = every
+        self.spent_s = 0.0
+        first, last = workload.rows[0].submit_s, workload.rows[-1].submit_s
+        self.capacity_gpu_s = NODES * GPUS * (last - first)
+        self.found = idleness.Idleness(replay.BEGIN + last)
+
+    def look(self, cluster: clusters.Cluster) -> None:
+        """Take note of this moment."""
+        if not self.every or cluster.cycles % self.every:
+            return
+        began = time.monotonic()
+        self.found.look(_seen(cluster))
+        self.spent_s += time.monotonic() - began
+
+    def rows(self, utilisation: float) -> list[dict[str, Any]]:
+        """The rows of the report: shares of the cluster while jobs came."""
+        if not self.every or not self.capacity_gpu_s:
+            return [{"not_measured": "what idle GPUs waited for: it was not looked at"}]
+        self.found.settle(self.found.until)
+        shares = {kind: gpu_s / self.capacity_gpu_s for kind, gpu_s in self.found.gpu_s.items()}
+        shares["until the next look"] = max(0.0, 1 - utilisation - sum(shares.values()))
+        return [_row(f"muster_idle: {kind}", share, "1") for kind, share in sorted(shares.items())]
 
 
 class Reasons:
@@ -80,17 +128,8 @@ class Reasons:
         """Try out all reasons of this moment."""
         if not self.every or cluster.cycles % self.every:
             return
-        began, memory = time.monotonic(), cluster.memory
-        seen = moment.Seen(
-            now=cluster.now,
-            structure=cluster.structure,
-            job_records=memory.jobs,
-            attempts=memory.attempts,
-            nodes=memory.nodes,
-            why=memory.reasons,
-            promised=memory.promised,
-        )
-        for finding in truth.Checker(seen).findings():
+        began = time.monotonic()
+        for finding in truth.Checker(_seen(cluster)).findings():
             self.found[finding.reason.code.value, finding.verdict] += 1
             if finding.verdict is truth.Verdict.FALSE and len(self.false) < _FALSE_TOLD:
                 self.false.append(
@@ -119,11 +158,11 @@ class Reasons:
 
 
 def _muster(
-    workload: workloads.Workload, cycle_every_s: float, told: Reasons
+    workload: workloads.Workload, options: argparse.Namespace, told: Reasons, idle: Idle
 ) -> tuple[results.Figures, list[float], float]:
     guaranteed = workloads.guarantees(workload, NODES * GPUS)
-    structure = replay.make_structure(NODES, GPUS, "gpu", guaranteed)
-    options = replay.Options(cycle_every_s=cycle_every_s)
+    settings = desired.Settings(scheduling=desired.Scheduling(learned_quantile=options.learned))
+    structure = replay.make_structure(NODES, GPUS, "gpu", guaranteed, settings)
     shown = 0
 
     def tell(ended: int) -> None:
@@ -133,9 +172,14 @@ def _muster(
             spent_s = time.monotonic() - began
             print(f"muster: {ended} jobs have ended, {spent_s:.0f} s", file=sys.stderr)
 
+    def look(cluster: clusters.Cluster) -> None:
+        told.look(cluster)
+        idle.look(cluster)
+
     began = time.monotonic()
-    run = replay.replay_rows(workload, structure, GPUS, options, tell, look=told.look)
-    own_s = time.monotonic() - began - told.spent_s
+    each = replay.Options(cycle_every_s=options.cycle_every)
+    run = replay.replay_rows(workload, structure, GPUS, each, tell, look=look)
+    own_s = time.monotonic() - began - told.spent_s - idle.spent_s
     return results.figures(run), run.estimate_errors_s, own_s
 
 
@@ -177,8 +221,20 @@ def compare(own: results.Figures, others: dict[str, results.Figures]) -> list[di
     return rows
 
 
-def run(arguments: list[str]) -> list[dict[str, Any]]:
-    """Measure; the rows of the report."""
+def _estimates(errors_s: list[float]) -> list[dict[str, Any]]:
+    """By how much first starts missed the first estimate of them."""
+    if not errors_s:
+        return [{"not_measured": "error of estimated starts: nobody who waited had an estimate"}]
+    ordered = sorted(errors_s)
+    rows = [_row("muster_estimates", len(ordered), "count")]
+    for name, place in (("p05", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)):
+        value = ordered[round(place * (len(ordered) - 1))]
+        rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
+    mean_s = sum(map(abs, ordered)) / len(ordered)
+    return [*rows, _row("muster_estimate_error_mean_of_amounts_s", mean_s, "s")]
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench philly", description=__doc__)
     parser.add_argument("--jobs", type=Path, required=True, help="the trace, .csv or .csv.gz")
     parser.add_argument("--first", type=int, help="only so many jobs from its beginning")
@@ -193,14 +249,38 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         metavar="CYCLES",
         help="try out whether all reasons are true after each so-many-th cycle; 0: never",
     )
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--idle-every",
+        type=int,
+        default=10,
+        metavar="CYCLES",
+        help="find out after each so-many-th cycle what idle GPUs wait for; 0: never",
+    )
+    parser.add_argument(
+        "--on-nodes", action="store_true", help="the peers on nodes too, which the rows then name"
+    )
+    parser.add_argument(
+        "--learned",
+        type=float,
+        metavar="QUANTILE",
+        help="plan by this quantile of run times before, not by time limits alone",
+    )
+    return parser.parse_args(arguments)
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Measure; the rows of the report."""
+    options = _options(arguments)
     workload = _load(options)
     if not workload.rows:
         raise RuntimeError(f"{options.jobs} holds no job that could be read")
     with concurrent.futures.ProcessPoolExecutor(1) as pool:
         waiting = {name: pool.submit(_peer, name, workload) for name in peers.POLICIES}
+        for name in nodepeers.POLICIES if options.on_nodes else ():
+            waiting[f"{name} on nodes"] = pool.submit(_peer, name, workload, nodes=True)
         told = Reasons(options.reasons_every)
-        own, errors_s, own_s = _muster(workload, options.cycle_every, told)
+        idle = Idle(options.idle_every, workload)
+        own, errors_s, own_s = _muster(workload, options, told, idle)
         others = {name: future.result() for name, future in waiting.items()}
     rows = compare(own, {name: found for name, (found, _) in others.items()})
     goal = f"value < {_LIMIT_S:g}"
@@ -214,16 +294,8 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     rows.append(_row("malformed_rows", workload.malformed_count, "count"))
     rows.append(_row("muster_cycles", own.cycles, "count"))
     rows.append(_row("muster_evictions", own.evictions, "count"))
-    if errors_s:
-        rows.append(_row("muster_estimates", len(errors_s), "count"))
-        ordered = sorted(errors_s)
-        for name, place in (("p05", 0.05), ("p50", 0.5), ("p95", 0.95)):
-            value = ordered[round(place * (len(ordered) - 1))]
-            rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
-    else:
-        said = "error of estimated starts: nobody who waited had an estimate"
-        rows.append({"not_measured": said})
-    rows += told.rows()
+    rows += _estimates(errors_s)
+    rows += told.rows() + idle.rows(own.utilisation)
     if options.first is not None:
         said = f"the trace beyond its first {options.first} jobs"
         rows.append({"not_measured": said})

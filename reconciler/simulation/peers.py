@@ -313,13 +313,25 @@ def run(name: str, workload: Workload, units: int, progress: Progress | None = N
         units: GPUs, or CPUs, of the cluster.
         progress: is told how many jobs have ended so far.
     """
-    rows = tuple(row for row in workload.rows if row.size <= units)
-    policy = POLICIES[name](rows, units)
+    policy = POLICIES[name](fitting(workload, units), units)
+    return follow(name, policy, workload, units, progress)
+
+
+def fitting(workload: Workload, units: int) -> tuple[Row, ...]:
+    """The rows that are not larger than the cluster: policies know them by their numbers."""
+    return tuple(row for row in workload.rows if row.size <= units)
+
+
+def follow(
+    name: str, policy: Policy, workload: Workload, units: int, progress: Progress | None = None
+) -> results.Run:
+    """What becomes of a workload's jobs under a policy that has been told of none of them yet."""
+    rows = fitting(workload, units)
     jobs = [
         results.JobResult(row.name, row.queue, row.size, row.submit_s, row.runs_s)
         for row in workload.rows
     ]
-    fitting = [job for job in jobs if job.size <= units]
+    known = [job for job in jobs if job.size <= units]
     stretches: list[results.Stretch] = []
     ends: list[tuple[float, int]] = []
     next_row = decisions = 0
@@ -330,8 +342,8 @@ def run(name: str, workload: Workload, units: int, progress: Progress | None = N
         )
         while ends and ends[0][0] <= now:
             job = heapq.heappop(ends)[1]
-            row, begin = rows[job], fitting[job].start_s or 0.0
-            fitting[job].end_s = now
+            row, begin = rows[job], known[job].start_s or 0.0
+            known[job].end_s = now
             stretches.append(results.Stretch(row.name, row.queue, "", row.size, begin, now))
             policy.left(job, now)
         while next_row < len(rows) and rows[next_row].submit_s <= now:
@@ -340,7 +352,7 @@ def run(name: str, workload: Workload, units: int, progress: Progress | None = N
         decisions += 1
         for job in policy.start(now):
             row = rows[job]
-            fitting[job].start_s = now
+            known[job].start_s = now
             runs_s = row.runs_s if row.limit_s is None else min(row.runs_s, row.limit_s)
             heapq.heappush(ends, (now + runs_s, job))
         if progress is not None:
