@@ -123,7 +123,7 @@ class Loop:
         self._cycle_s = 0.0
         self._stopping = False
         self._next_prune_at = clock() + PRUNE_EVERY_S
-        self._clock_offset_s = clock() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._clock_offset_s = self._offset_s(clock())
         self._encoder = msgspec.msgpack.Encoder()
 
     def stop(self) -> None:
@@ -154,7 +154,15 @@ class Loop:
         due_at = self._wake_at if self._wake_at is not None else now + SLEEP_S_MAX
         timeout_s = min(max(0.0, due_at - now), max(0.0, self._page.wait_s()), SLEEP_S_MAX)
         due = self._take(self._selector.select(timeout_s))
-        return due or (self._wake_at is not None and self._clock() >= self._wake_at)
+        now = self._clock()
+        if abs(self._offset_s(now) - self._clock_offset_s) > CLOCK_STEP_S_MAX:
+            return True  # ``wake_at`` is by the clock as it was
+        return due or (self._wake_at is not None and now >= self._wake_at)
+
+    @staticmethod
+    def _offset_s(now: float) -> float:
+        """How far the wall clock is from the one that nobody sets."""
+        return now - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def _gather(self) -> None:
         """Let input that comes together be decided together, unless there has been none."""
@@ -356,15 +364,17 @@ class Loop:
             self._link.send(link.OverrideAnswered(identity, refused))
 
     def _mind_clock(self, now: float) -> None:
-        """Start all silence anew when somebody has set the wall clock.
+        """Start all silence, and what is done now and then, anew when the wall clock was set.
 
         A step forward would look as if every node had been silent for as long, and their work
         would be started elsewhere while it runs.
         """
-        offset_s = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        offset_s = self._offset_s(now)
         if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
             log.warning("the clock was set by %.1f s", offset_s - self._clock_offset_s)
             self._memory.leader_since = now
+            self._next_prune_at = now + PRUNE_EVERY_S
+            self._committed_at = min(self._committed_at, now)
         self._clock_offset_s = offset_s
 
     def _must_commit(self, result: outcome.Outcome) -> bool:

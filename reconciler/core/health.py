@@ -32,6 +32,8 @@ class _Ready(recalls.Part):
     def begin(self, work: desk.Work) -> None:
         """Forget everything under another structure or leader."""
         structure, since = work.desired.structure, work.observed.leader_since
+        if self._made_for is None or self._made_for[1] != since:
+            _forget_the_future(work)
         if self._made_for is not None and self._made_for[0] is structure:
             if self._made_for[1] == since:
                 return
@@ -51,6 +53,22 @@ class _Ready(recalls.Part):
         for name in changed:
             self.until.drop(name)
         return sorted(self.others)
+
+
+def _forget_the_future(work: desk.Work) -> None:
+    """Contacts from after now were stamped before the clock was set back: they count as of now.
+
+    Else their nodes would pass for ready, however silent, until the clock has caught up. Whoever
+    sets the clock, or finds it set at a start, counts as a leader that begins anew.
+    """
+    for name in work.node_names():
+        node = work.node(name)
+        if node is not None and last_contact(node) > work.now:
+            work.renew_node(
+                node,
+                last_report_at=min(node.last_report_at, work.now),
+                last_answer_at=min(node.last_answer_at, work.now),
+            )
 
 
 def pool_of_node(work: desk.Work) -> Mapping[str, str]:

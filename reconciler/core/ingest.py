@@ -33,8 +33,8 @@ def apply_reports(work: desk.Work) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
     for report in work.observed.reports:
         _apply_report(work, report)
-    for name, at in work.observed.answered.items():
-        node = work.node(name)
+    for name, told_at in work.observed.answered.items():
+        node, at = work.node(name), min(work.now, told_at)
         if node is not None and at > node.last_answer_at:
             work.renew_node(node, last_answer_at=at)
 
@@ -69,7 +69,8 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         sequence=report.sequence,
         inventory=plausible.inventory(report.inventory) if report.inventory else node.inventory,
         usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
-        last_report_at=max(node.last_report_at, report.received_at),
+        # what waited while the clock was set back was not received after now
+        last_report_at=max(node.last_report_at, min(work.now, report.received_at)),
         unwanted=_unwanted(work, node, report),
     )
     for told in report.attempts:

@@ -1,5 +1,6 @@
 """What nodes say of themselves reaches the store within a minute, though no cycle is worth it."""
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,38 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     assert store.cycle == cycle + 1
     assert stored() == [5.0, 3.0, 4.0]
     assert {node.name: node for node in store.nodes()} == loop._memory.nodes
+    loop._link.close()
+    loop._selector.close()
+    store.close()
+
+
+def test_setting_the_clock_back_is_answered_by_a_cycle_at_once(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    ahead_s = [0.0]
+    inbox = inboxes.Inbox()
+    store = stores.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
+    loop = controller.Loop(
+        store=store,
+        epoch=store.lead("test", time.time()),
+        socket_path=tmp_path / "loop.sock",
+        inbox=inbox,
+        hint=lambda: None,
+        clock=lambda: time.time() + ahead_s[0],
+    )
+    inbox.put_desired(desired.Desired(1, world.structure), b"")
+    assert loop._wait()
+    loop._memory.add_report(world.nodes["n0"].report(time.time()))
+    assert loop.cycle() is not None
+    inbox.wake()
+    assert not loop._wait()
+    ahead_s[0] = -7200
+    inbox.wake()
+    assert loop._wait()
+    loop.cycle()
+    node = loop._memory.nodes["n0"]
+    assert node.last_report_at < time.time() - 7000
+    inbox.wake()
+    assert not loop._wait()
     loop._link.close()
     loop._selector.close()
     store.close()
