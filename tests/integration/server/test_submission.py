@@ -291,12 +291,18 @@ def test_of_several_all_are_changed_or_none_and_each_that_is_wrong_is_told(
         answer = served.client.post(path, **sent)
         return answer.status_code, answer.json()["error"]["message"]
 
-    for names, status, wrong in (
-        (["a", "typo"], 404, ["typo: there is no Job/typo in the repository"]),
-        (["a", "b", "no"], 409, ["b: run 1 of it is Succeeded", "; no: there is no Job/no"]),
-        (["a", "a"], 400, ["each once"]),
+    for verb, names, status, wrong in (
+        ("hold", ["a", "typo"], 404, ["typo: there is no Job/typo in the repository"]),
+        (
+            "hold",
+            ["a", "b", "no"],
+            409,
+            ["b: run 1 of it is Succeeded", "; no: there is no Job/no"],
+        ),
+        ("hold", ["a", "a"], 400, ["each once"]),
+        ("rerun", ["a", "a"], 400, ["each once"]),
     ):
-        code, message = told("/v1/changes", json={"verb": "hold", "names": names})
+        code, message = told("/v1/changes", json={"verb": verb, "names": names})
         assert (code, [one for one in wrong if one not in message]) == (status, [])
         assert message.endswith(("; nothing was changed", "each once"))
         assert repository.log("%H") == head
