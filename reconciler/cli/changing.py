@@ -121,7 +121,7 @@ def submit(
     least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
     array: _Array = None,
-    time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
+    time_limit: submitwords.TimeLimit = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
     dry_run: DryRun = False,
@@ -140,6 +140,7 @@ def submit(
     if not arguments:
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
     if all(submitwords.is_document(argument) for argument in arguments):
+        places = ["standard input" if one == "-" else one for one in arguments]
         texts = [_read(argument) for argument in arguments]
     else:
         submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
@@ -157,21 +158,24 @@ def submit(
             most=most,
             array=count,
             parallelism=at_once,
-            time_limit=time_limit,
+            time_limit=submitwords.time_limit(time_limit),
             priority_class=priority,
             framework=framework,
         )
-        texts = [authoring.job_text(options)]
+        places, texts = [""], [authoring.job_text(options)]
     owner = context.identity()
     to = target(clone, server, token_file)
-    _submit(texts, owner, to, dry_run=dry_run)
+    asked = [
+        operations.Submit(text, owner, place) for text, place in zip(texts, places, strict=True)
+    ]
+    _submit(asked, to, dry_run=dry_run)
 
 
-def _submit(texts: list[str], owner: str | None, to: operations.Target, *, dry_run: bool) -> None:
-    changes: list[operations.Change] = [operations.Submit(text, owner) for text in texts]
-    made = carry_out(changes, to, dry_run=dry_run)
+def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: bool) -> None:
+    made = carry_out(list(asked), to, dry_run=dry_run)
     if dry_run:
-        sys.stdout.write("---\n".join(authoring.owned(t, owner) if owner else t for t in texts))
+        texts = [authoring.owned(one.text, one.owner) if one.owner else one.text for one in asked]
+        sys.stdout.write("---\n".join(texts))
         sys.stdout.flush()
     for done in made:
         if dry_run:

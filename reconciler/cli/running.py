@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import changing, completing, context, lazily, patience, terminal
+from reconciler.cli import changing, completing, context, lazily, patience, submitwords, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import authoring
@@ -73,7 +73,7 @@ def run(
     tasks: Annotated[
         int | None, typer.Option("--nodes", "--tasks", "-N", help="Tasks that start together.")
     ] = None,
-    time_limit: Annotated[str | None, typer.Option("--time", "-t", help="Time limit.")] = None,
+    time_limit: submitwords.TimeLimit = None,
     priority: Annotated[
         str | None, typer.Option("--priority-class", help="Priority class.")
     ] = None,
@@ -105,7 +105,7 @@ def run(
         cpus=cpus,
         memory=memory,
         count=tasks,
-        time_limit=time_limit,
+        time_limit=submitwords.time_limit(time_limit),
         priority_class=priority,
         framework=framework,
     )
@@ -123,6 +123,8 @@ def _carry_through(
         to = operations.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
+        if submitwords.has_input():
+            terminal.note("standard input does not reach a job: it is not read")
         leaving.about_to_submit()
         operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
         leaving.submitted()

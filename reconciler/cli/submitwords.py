@@ -5,14 +5,23 @@ likely a file that is not there, or a script that is meant to be read, than a pr
 it would become a job that fails.
 """
 
+import array
+import fcntl
+import os
 import re
+import select
 import shlex
+import stat
+import sys
+import termios
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import typer.core
 
 from reconciler.cli import terminal
+from reconciler.model import quantities
 
 #: Key of ``Context.meta``: whether the words stood behind ``--``.
 BEHIND = "muster.behind"
@@ -52,6 +61,57 @@ def require_command(words: list[str], *, behind: bool) -> None:
         if not any(map(is_document, words))
         else (),
     )
+
+
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00; a bare number: seconds."),
+]
+
+
+def time_limit(written: str | None) -> str | None:
+    """The time limit as it is written into the document; what is easily meant otherwise is told.
+
+    Leaves the command where it would end the job before it began.
+    """
+    if written is None:
+        return None
+    try:
+        span_s = quantities.parse_duration(written)
+    except quantities.QuantityError as error:
+        terminal.fail(f"--time: {error}", terminal.USAGE)
+    if span_s == 0:
+        terminal.fail(
+            f"--time: found {written!r}, which would end the job at once; for no limit leave "
+            "--time out",
+            terminal.USAGE,
+        )
+    if written.strip().isdigit():
+        minutes = f"--time {written.strip()}m"
+        terminal.note(
+            f"time limit: {quantities.format_duration(span_s)}; a bare number is seconds, "
+            f"for minutes write {minutes}"
+        )
+    return written
+
+
+def has_input() -> bool:
+    """Whether something waits on standard input, through a pipe or from a file."""
+    try:
+        number = sys.stdin.fileno()
+        kind = os.fstat(number)
+        if stat.S_ISFIFO(kind.st_mode):
+            return bool(select.select([number], [], [], 0)[0]) and _waiting(number) > 0
+        return stat.S_ISREG(kind.st_mode) and kind.st_size > os.lseek(number, 0, os.SEEK_CUR)
+    except (OSError, ValueError, AttributeError):
+        return False  # it is closed
+
+
+def _waiting(pipe: int) -> int:
+    """How many bytes can be read from a pipe now."""
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
 
 
 def elements(text: str) -> tuple[int, int | None]:

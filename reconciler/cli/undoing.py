@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import changing, completing, context, terminal
+from reconciler.cli import changing, completing, context, interrupts, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import changing as operations
@@ -66,7 +67,7 @@ def rollback(
                 )
         if made.problems:
             terminal.fail("going back there is refused today", details=made.problems)
-        if not yes and not typer.confirm(f"Go back to {revision}?", err=True):
+        if not yes and not _confirmed(f"Go back to {revision}?"):
             terminal.fail("nothing was changed")
         pushed = going_back.publish(root, made, branch)
     except going_back.RollbackError as error:
@@ -74,6 +75,17 @@ def rollback(
     where = "pushed" if pushed else "committed in this clone, which pushes nowhere"
     terminal.out.print(made.commit[:12], markup=False)
     terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
+
+
+def _confirmed(question: str) -> bool:
+    """Whether somebody says yes; leaves the command where nobody is there to answer."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        if interrupts.came():
+            raise
+        sys.stderr.write("\n")  # the question stands on a line that nobody has ended
+        terminal.fail("nothing was changed: nobody answered; --yes does it without asking")
 
 
 What = Annotated[

@@ -1,5 +1,6 @@
 """From the words of a command line to the YAML of a job, as a person would have written it."""
 
+import difflib
 import re
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from reconciler.changes import edit
 from reconciler.model.documents import fields
 
+#: How a problem of what was sent begins.
+_SENT = re.compile(r"submission:(?P<line>\d+)(?=:)")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
@@ -97,6 +100,25 @@ def owned(text: str, owner: str) -> str:
     except (edit.EditError, AttributeError):
         return text
     return text
+
+
+def placed(problem: str, asked: str, sent: str, place: str) -> str:
+    """A problem of a text that was sent, with the file and line where somebody wrote it.
+
+    Args:
+        problem: as told, with ``submission:LINE:COLUMN`` before it.
+        asked: the text as it was written. sent: with what was added to it.
+        place: its file; empty: none.
+    """
+    found = _SENT.match(problem)
+    if found is None or not place:
+        return problem
+    line = int(found["line"])
+    same = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
+    for here, there, count in same.get_matching_blocks():
+        if there < line <= there + count:
+            return f"{place}:{line - there + here}{problem[found.end() :]}"
+    return f"{place}{problem[found.end() :]}" if line == 0 else problem
 
 
 def name_from(words: str, suffix: str) -> str:

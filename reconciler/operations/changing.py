@@ -70,10 +70,11 @@ class ChangeError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """Jobs as YAML text; ``owner`` of those that say none, where it is known."""
+    """Jobs as YAML text; ``owner`` of those that say none, where it is known; its file, if any."""
 
     text: str
     owner: str | None = None
+    place: str = ""
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -249,24 +250,40 @@ def _of_api(error: clients.ApiError) -> ChangeError:
 
 def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
     """One request for all; of texts each is tried by itself before, to be told its own lines."""
-    texts = [
-        authoring.owned(one.text, one.owner) if one.owner else one.text
-        for one in changes
-        if isinstance(one, Submit)
-    ]
-    if not texts:
+    asked = [one for one in changes if isinstance(one, Submit)]
+    if not asked:
         return _act_at(changes, api, dry_run=dry_run)
 
-    def tried(text: str) -> list[Done]:
-        # a path of its own: a controller that can't rehearse must not take it for a submission
-        return _post(text, "/v1/dry-runs", "would be submitted", api)
+    def sent(change: Submit, path: str, told: str) -> list[Done]:
+        try:
+            return _post(_owned(change), path, told, api)
+        except ChangeError as error:
+            error.problems = _placed(change, error.problems)
+            raise
 
-    if dry_run or len(texts) > 1:
-        found = _each(texts, tried)
+    def tried(change: Submit) -> list[Done]:
+        # a path of its own: a controller that can't rehearse must not take it for a submission
+        return sent(change, "/v1/dry-runs", "would be submitted")
+
+    if dry_run or len(asked) > 1:
+        found = _each(asked, tried)
         if dry_run:
             return found
-    whole = "---\n".join(f"{text.rstrip()}\n" for text in texts) if len(texts) > 1 else texts[0]
+    if len(asked) == 1:
+        return sent(asked[0], "/v1/jobs", "submitted")
+    whole = "---\n".join(f"{_owned(one).rstrip()}\n" for one in asked)
     return _post(whole, "/v1/jobs", "submitted", api)
+
+
+def _owned(change: Submit) -> str:
+    """The text that is sent: with an owner, where one is known."""
+    return authoring.owned(change.text, change.owner) if change.owner else change.text
+
+
+def _placed(change: Submit, problems: Sequence[str]) -> tuple[str, ...]:
+    """What is wrong with a text, each at the line of the file that somebody wrote."""
+    owned = _owned(change)
+    return tuple(authoring.placed(one, change.text, owned, change.place) for one in problems)
 
 
 def _post(text: str, path: str, told: str, api: clients.Client) -> list[Done]:
@@ -340,6 +357,8 @@ def _in_clone(
         return [_said(change.name, _act(change, clone, dry_run=dry_run), told)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
+        if isinstance(change, Submit):
+            problems = _placed(change, problems)
         raise ChangeError(str(error), problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error

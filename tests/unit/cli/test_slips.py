@@ -1,11 +1,12 @@
 """Slips that a command tells instead of answering them as if nothing were wrong."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from reconciler.cli import main, terminal
+from reconciler.cli import main, submitwords, terminal
 
 
 def _run(*words: str) -> int:
@@ -60,3 +61,58 @@ def test_a_plan_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> N
     subprocess.run(["git", "add", "--all"], check=True)
     _plan()
     assert "not in this plan" in capsys.readouterr().err, "what is staged is no commit either"
+
+
+def test_a_problem_of_a_file_is_where_somebody_wrote_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = Path("j.yaml")
+    file.write_text("apiVersion: muster/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  comand: [a]\n")
+    assert _run("submit", str(file)) == terminal.ERROR
+    told = capsys.readouterr().err
+    assert "j.yaml:5:3" in told
+    assert "submission:" not in told
+
+
+def test_a_limit_of_no_time_is_refused_and_a_bare_number_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for verb in ("submit", "run"):
+        assert _run(verb, "--time", "0", "--", "true") == terminal.USAGE
+        assert "for no limit leave --time out" in " ".join(capsys.readouterr().err.split())
+    assert _run("submit", "--dry-run", "--time", "5", "--", "true") == terminal.DONE
+    assert "time limit: 5s; a bare number is seconds, for minutes write --time 5m" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert _run("submit", "--dry-run", "--time", "5m", "--", "true") == terminal.DONE
+    assert "time limit" not in capsys.readouterr().err
+
+
+def test_a_question_that_nobody_answers_names_the_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("more.yaml").write_text("apiVersion: muster/v1\nkind: Queue\nmetadata: {name: more}\n")
+    subprocess.run(["git", "add", "more.yaml"], check=True)
+    subprocess.run(["git", "commit", "--quiet", "-m", "more"], check=True)
+    with Path(os.devnull).open() as nobody:
+        monkeypatch.setattr("sys.stdin", nobody)
+        assert _run("rollback", "HEAD~1") == terminal.ERROR
+    assert "nobody answered; --yes does it without asking" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "expected"), [(b"abc", True), (b"", False)])
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_what_waits_on_standard_input_is_seen(
+    monkeypatch: pytest.MonkeyPatch, kind: str, text: bytes, *, expected: bool
+) -> None:
+    if kind == "pipe":
+        reads, writes = os.pipe()
+        os.write(writes, text)
+        os.close(writes)
+        opened = os.fdopen(reads)
+    else:
+        Path("in").write_bytes(text)
+        opened = Path("in").open()  # noqa: SIM115 - closed below
+    with opened:
+        monkeypatch.setattr("sys.stdin", opened)
+        assert submitwords.has_input() is expected
