@@ -4,22 +4,50 @@ A run is (name, run number, hash of the execution fields) and happens once. This
 runs, takes over fields that may change under a live one, and marks what git no longer wants.
 """
 
+import itertools
+import operator
+from collections.abc import Iterator, Mapping
+
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired
+from reconciler.model import desired, outcome
 from reconciler.model.states import JobState
 
 
+class _Compared(recalls.Part):
+    """The documents that records were compared with, as of the last outcome that was absorbed."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._specs: Mapping[str, desired.Job] = {}
+        self._next: tuple[int, Mapping[str, desired.Job]] | None = None
+
+    def others(self, work: desk.Work) -> Iterator[str]:
+        """Names of documents that are other objects than then, or whose record is, in order."""
+        jobs, before = work.desired.jobs, self._specs
+        self._next = (work.desired.generation, dict(jobs))
+        differ = map(operator.is_not, jobs.values(), map(before.get, jobs))
+        look = set(itertools.compress(jobs, differ))
+        look |= self.take_jobs(work.touched_jobs())
+        return filter(look.__contains__, jobs)
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """What was compared is so now."""
+        if self._next is not None and self._next[0] == result.desired_generation:
+            self._specs = self._next[1]
+        self._next = None
+
+
 def admit(work: desk.Work) -> None:
-    """Compare every desired job with its record, unless nothing changed since the last time."""
+    """Compare desired jobs with their records, unless nothing changed since the last time."""
     if work.desired.generation == work.observed.desired_generation:
         return
-    known = work.observed.jobs
-    for name, spec in work.desired.jobs.items():
-        record = known.get(name)
+    known, wanted, refused = work.observed.jobs, work.desired.jobs, work.desired.refused
+    for name in work.recall.part(_Compared).others(work):
+        record, spec = known.get(name), wanted[name]
         if record is None or record.spec is not spec:
             admit_job(work, spec)
-    wanted, refused = work.desired.jobs, work.desired.refused
-    unwanted = [name for name in work.observed.active if name not in wanted]
+    unwanted = itertools.filterfalse(wanted.__contains__, work.observed.active)
     for name in sorted(name for name in unwanted if name not in refused):
         draft = work.draft(name)
         if draft is not None and not draft.removed:

@@ -166,8 +166,7 @@ def _reason(work: desk.Work, job: str) -> Reason | None:
 
 
 def _reasons(work: desk.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
-    held = work.drafts.get(job) or work.observed.jobs.get(job)
-    key = held.reason_key if held else ""
+    key = work.reason_key(job)
     if not key:
         return "", ()
     found = work.reasons.get(key)

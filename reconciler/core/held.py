@@ -5,7 +5,6 @@ looked at again when its job or one of its attempts is another record than befor
 """
 
 import bisect
-from collections.abc import Iterator
 
 from reconciler.core import recall as recalls
 from reconciler.core import resizing
@@ -27,10 +26,10 @@ class Entry:
         attempts: that have not ended, in order of group and index.
         total, firm: amounts; those of work that is not preemptible, beyond the minimum of its
             gangs not counted.
-        holdings: made of it, where they last; None: not yet. since: from when on they hold.
+        holdings: made of it (``holdings``).
     """
 
-    __slots__ = ("attempts", "element", "firm", "holdings", "record", "since", "total")
+    __slots__ = ("attempts", "element", "firm", "holdings", "record", "total")
 
     def __init__(self, record: records.JobRecord, element: int, attempts: Attempts) -> None:
         self.record = record
@@ -41,8 +40,7 @@ class Entry:
         if not record.spec.preemptible:
             spare = spare_of(record.spec, attempts)
             self.firm = _sum([a for a in attempts if a.id not in spare])
-        self.holdings: list[columns.Holding] | None = None
-        self.since = 0.0
+        self.holdings: list[columns.Holding] = []
 
 
 class Held(recalls.Part):
@@ -53,37 +51,44 @@ class Held(recalls.Part):
         allocated, firm: amounts by queue, without queues below it.
         running: queue to its jobs that hold something, with their number of elements.
         gone, come: entries since a reader of them last cleared both.
+        unmade: keys of entries whose holdings have to be made, again or for the first time.
     """
 
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
         self.entries: dict[tuple[str, int], Entry] = {}
+        #: Keys in order of name and element, and the entries in the same order.
         self._ordered: list[tuple[str, int]] = []
+        self._in_order: list[Entry] = []
         self.allocated: dict[str, list[int]] = {}
         self.firm: dict[str, list[int]] = {}
         self.running: dict[str, dict[str, int]] = {}
         self.gone: list[Entry] = []
         self.come: list[Entry] = []
-        #: What the holdings of entries were made for (``holdings``).
+        self.unmade: set[tuple[str, int]] = set()
+        #: What the holdings of entries were made for, and as of when (``holdings``).
         self.frame: Frame | None = None
+        self.made_at = 0.0
         self._of_job: dict[str, tuple[int, ...]] = {}
 
     @property
     def attempts(self) -> dict[tuple[str, int], Attempts]:
         """(job, element) to attempts that have not ended, in order of name and element."""
-        return {key: self.entries[key].attempts for key in self._ordered}
+        found = zip(self._ordered, self._in_order, strict=True)
+        return {key: entry.attempts for key, entry in found}
 
-    def in_order(self) -> Iterator[Entry]:
+    def in_order(self) -> list[Entry]:
         """What is held, in order of name and element: the same whenever what changed."""
-        entries = self.entries
-        return (entries[key] for key in self._ordered)
+        return self._in_order
 
     def renew(self, work: desk.Work) -> None:
         """Look again at jobs that may have changed."""
         for job in sorted(self.take_jobs(work.changed_jobs())):
             for element in self._of_job.pop(job, ()):
                 self._count(self.entries.pop((job, element)), -1)
-                del self._ordered[bisect.bisect_left(self._ordered, (job, element))]
+                at = bisect.bisect_left(self._ordered, (job, element))
+                del self._ordered[at], self._in_order[at]
+                self.unmade.discard((job, element))
             record = record_of(work, job)
             if record is None:
                 continue
@@ -97,7 +102,10 @@ class Held(recalls.Part):
                 if attempts:
                     elements.append(element)
                     entry = self.entries[job, element] = Entry(record, element, attempts)
-                    bisect.insort(self._ordered, (job, element))
+                    at = bisect.bisect_left(self._ordered, (job, element))
+                    self._ordered.insert(at, (job, element))
+                    self._in_order.insert(at, entry)
+                    self.unmade.add((job, element))
                     self._count(entry, 1)
             if elements:
                 self._of_job[job] = tuple(elements)

@@ -4,6 +4,7 @@ Attempts come in, grouped by element; a ``Holding`` goes out for each. Of an ele
 some tasks leave there are two: what leaves, then what stays.
 """
 
+import itertools
 from collections.abc import Callable
 
 from reconciler.core import columns as tables
@@ -44,34 +45,33 @@ class Maker:
 
     def all(self, held: holders.Held) -> tuple[columns.Holding, ...]:
         """A holding for each element, those that leave in part before what stays of them."""
-        found: list[columns.Holding] = []
-        at, frame, before = self._at, self._frame, held.frame
+        frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
-        held.frame = frame
-        for entry in held.in_order():
-            holdings = entry.holdings
-            if holdings is None or not same or at <= entry.since:
-                holdings = self._holdings(entry)
-            found += holdings
-        return tuple(found)
+        same = same and held.made_at <= self._at
+        held.frame, held.made_at = frame, self._at
+        # In order: shapes are numbered as they are met.
+        for key in sorted(held.unmade if same else held.entries):
+            if self._make(held.entries[key]):
+                held.unmade.discard(key)
+            else:
+                held.unmade.add(key)
+        return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
-    def _holdings(self, entry: holders.Entry) -> list[columns.Holding]:
-        """Make them anew; they are kept where nothing but their records is in them."""
+    def _make(self, entry: holders.Entry) -> bool:
+        """Make them; whether they last, since nothing but their records is in them."""
         record = entry.record
-        spec, entry.holdings = record.spec, None
+        spec, entry.holdings = record.spec, []
         if spec.queue not in self._row_of_queue:
-            return []
-        holdings = self._of(record, entry.element, entry.attempts)
-        lasts = not (
+            return False
+        entry.holdings = self._of(record, entry.element, entry.attempts)
+        return not (
             self._learns
             or spec.affinities
             or self._selectors.all
             or resizing.is_resizable(spec)
-            or any(holding.shape >= 0 for holding in holdings)
+            or any(holding.shape >= 0 for holding in entry.holdings)
+            or max(holding.since for holding in entry.holdings) >= self._at
         )
-        entry.holdings = holdings if lasts else None
-        entry.since = max(holding.since for holding in holdings)
-        return holdings
 
     def _of(
         self, record: records.JobRecord, element: int, attempts: holders.Attempts

@@ -36,6 +36,10 @@ _FREE = frozenset(
         EndReason.CHECK_FAILED,
     }
 )
+_ENDED = {
+    state: ELEMENT_CODE[state]
+    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
+}
 #: After so many losses in a row the next try waits, twice as long each time, up to a minute.
 LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
@@ -388,21 +392,16 @@ def settle(work: desk.Work, draft: desk.JobDraft) -> None:
     if draft.finished:
         return
     counts = draft.elements.count
-    total = len(draft.elements)
-    ended = {
-        state: counts(ELEMENT_CODE[state])
-        for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
-    }
-    if sum(ended.values()) == total:
-        for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
-            if ended[state]:
-                work.set_job_state(draft, state, draft.message)
-                return
-        work.set_job_state(draft, JobState.SUCCEEDED)
-    elif counts(desk.RUNNING):
+    if counts(desk.RUNNING):
         work.set_job_state(draft, JobState.RUNNING)
     elif counts(desk.STARTING):
         work.set_job_state(draft, JobState.STARTING)
+    elif sum(map(counts, _ENDED.values())) == len(draft.elements):
+        for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
+            if counts(_ENDED[state]):
+                work.set_job_state(draft, state, draft.message)
+                return
+        work.set_job_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
         work.set_job_state(draft, JobState.HELD)
     else:

@@ -7,7 +7,7 @@ are *others*, and are looked at in each cycle (``lines``).
 """
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,36 +42,37 @@ class Group:
 
     Attributes:
         spec: of one job of them, whichever.
-        claims: by job. line: of them, None where they changed since it was made.
-        slot: its row among the columns. told: the reason that its jobs carry, None if unknown.
+        claims: by job.
+        slot: its row among the columns.
     """
 
-    __slots__ = ("claims", "kind", "line", "slot", "spec", "told")
+    __slots__ = ("claims", "kind", "slot", "spec")
 
     def __init__(self, kind: Kind, spec: desired.Job, slot: int) -> None:
         self.kind = kind
         self.spec = spec
         self.slot = slot
         self.claims: dict[str, columns.Claim] = {}
-        self.line: columns.Line | None = None
-        self.told: str | None = None
 
 
 class Lines(NamedTuple):
     """Lines in the order of their keys.
 
     Attributes:
-        groups: the group that each line is of, None for those with claims of other jobs too.
+        slots: of each line that of its group, -1 for those with claims of other jobs too.
         place: of each slot, where its line is; -1: nowhere.
     """
 
     lines: tuple[columns.Line, ...]
     columns: columns.LineColumns
-    groups: Sequence[Group | None]
+    slots: NDArray[np.int64]
     place: NDArray[np.int64]
 
 
-NOTHING = Lines((), line_columns.columns_of(()), (), np.full(1, -1, dtype=np.int64))
+_NOWHERE = np.full(1, -1, dtype=np.int64)
+NOTHING = Lines((), line_columns.columns_of(()), np.zeros(0, dtype=np.int64), _NOWHERE)
+#: So many groups that are new, or gone, are put in their place one by one.
+FEW_MAX = 1000
 
 
 class Pending(recalls.Part):
@@ -82,6 +83,7 @@ class Pending(recalls.Part):
         changed: names of jobs that had to be looked at in this cycle.
         group_of: a plain job's group.
         counts: queue to the number of its plain jobs.
+        told: by slot, the reason that the jobs of its group carry; None where it is not known.
     """
 
     def __init__(self, recall: recalls.Recall) -> None:
@@ -93,6 +95,7 @@ class Pending(recalls.Part):
         self.group_of: dict[str, Group] = {}
         self.counts: dict[str, int] = {}
         self._structure: desired.Structure | None = None
+        self._some_plain = False
         self._epoch: object = None
         #: The reasons of the last outcome, whether it was absorbed, and the one before.
         self._expected: object = None
@@ -112,10 +115,15 @@ class Pending(recalls.Part):
         self._forms.clear()
         self._free: list[int] = []
         self._by_slot: list[Group] = []
+        #: By slot: the numbers of its line, the line itself.
         self._table = np.zeros((64, line_columns.WIDTH), dtype=np.int64)
+        self._line_of = np.full(64, None, dtype=object)
+        self.told = np.full(64, None, dtype=object)
         self._stale: set[Group] = set()
         self._numbers: Mapping[str, int] = {}
+        #: Key and slot of each group in order, and the slots alone.
         self._keys: list[tuple[Key, int]] = []
+        self._slots: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._gone: list[tuple[Key, int]] = []
         self._new: set[Group] = set()
 
@@ -132,6 +140,7 @@ class Pending(recalls.Part):
         if structure is not self._structure or shapes.epoch is not self._epoch:
             self._structure, self._epoch = structure, shapes.epoch
             self._rows = {name: row for row, name in enumerate(structure.queues)}
+            self._some_plain = _has_plain(structure)
             changed |= self.start_anew()
         draft = work.drafts.get
         known = work.observed.jobs
@@ -155,8 +164,7 @@ class Pending(recalls.Part):
         self._expected = reasons
         if self._trusted:
             return set()
-        for group in self._groups.values():
-            group.told = None
+        self.told[:] = None
         return set(self._recall.waiting.known)
 
     def start_anew(self) -> set[str]:
@@ -166,11 +174,13 @@ class Pending(recalls.Part):
 
     def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
         spec, elements = record.spec, record.elements
-        waits = desk.PENDING in elements
+        waits, elastic = desk.PENDING in elements, spec.is_elastic
         held = spec.suspend or record.state is JobState.HELD
-        if not (waits or spec.is_elastic or held):
+        if not (waits or elastic or held):
             return  # all of it runs
-        form = shapes.offered(spec) if waits and self._is_plain(record) else None
+        resizable = elastic and resizing.is_resizable(spec)
+        plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
+        form = shapes.offered(spec) if plain else None
         if form is None:
             self.others.add(spec.name)
             return
@@ -195,23 +205,18 @@ class Pending(recalls.Part):
         self._stale.add(group)
 
     def _is_plain(self, record: records.JobRecord) -> bool:
-        """Whether a job that waits is a claim for all that may start of it, whatever time it is."""
-        spec, structure = record.spec, self._structure
-        if structure is None or structure.quotas or structure.reservations:
-            return False
-        settings = structure.settings
+        """Whether a job that waits is a claim for all that may start of it, whatever time it is.
+
+        It is neither held nor may it gain and lose tasks.
+        """
+        spec = record.spec
         return not (
             record.notes
-            or spec.suspend
-            or record.state is JobState.HELD
             or spec.depends_on
             or spec.parallelism is not None
             or spec.deadline is not None
             or spec.name in self._promised
             or spec.queue not in self._rows
-            or settings.suspend
-            or settings.scheduling.learned_quantile is not None
-            or resizing.is_resizable(spec)
         )
 
     def _begin(self, kind: Kind, spec: desired.Job) -> Group:
@@ -224,6 +229,10 @@ class Pending(recalls.Part):
             self._by_slot.append(group)
             if slot == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+                unknown = np.full(slot, None, dtype=object)
+                self._line_of = np.concatenate([self._line_of, unknown])
+                self.told = np.concatenate([self.told, unknown])
+        self.told[slot] = None
         self._new.add(group)
         self._forms[kind.form] = self._forms.get(kind.form, 0) + 1
         return group
@@ -281,50 +290,57 @@ class Pending(recalls.Part):
         for group in self._stale:
             self._make(group)
         self._stale.clear()
-        slots = [slot for _, slot in self._keys]
-        groups: list[Group | None] = [self._by_slot[slot] for slot in slots]
-        made = [self._by_slot[slot].line for slot in slots]
+        slots, made = self._slots, self._line_of[self._slots].tolist()
         if more:
-            self._mix(more, made, groups, slots)
-        lines = tuple([line for line in made if line is not None])
-        numbers_of = np.array(slots, dtype=np.int64)
-        table = self._table[numbers_of]
-        for at in np.flatnonzero(numbers_of < 0).tolist():
-            table[at] = line_columns.row_of(lines[at])
+            slots = self._mix(more, made)
+        table = self._table[slots]
+        for at in np.flatnonzero(slots < 0).tolist():
+            table[at] = line_columns.row_of(made[at])
         place = np.full(len(self._by_slot) + 1, -1, dtype=np.int64)
-        place[numbers_of] = np.arange(len(slots))
+        place[slots] = np.arange(len(slots))
         place[-1] = -1  # where those of no group have been put
-        return Lines(lines, line_columns.from_table(table), groups, place)
+        return Lines(tuple(made), line_columns.from_table(table), slots, place)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Bring the order of groups up to date."""
         if numbers != self._numbers:
             self._numbers = dict(numbers)
             self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
+            self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
             for group in self._groups.values():
                 self._stale.add(group)
         else:
-            for entry in self._gone:
-                del self._keys[bisect.bisect_left(self._keys, entry)]
-            self._keys += [(self._key(group), group.slot) for group in self._new]
-            self._keys.sort()
+            gone = sorted(bisect.bisect_left(self._keys, entry) for entry in self._gone)
+            new = sorted((self._key(group), group.slot) for group in self._new)
+            if len(gone) + len(new) > FEW_MAX:
+                left = set(self._keys).difference(self._gone)
+                self._keys = sorted([*left, *new])
+                self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
+            else:
+                self._put_in_place(gone, new)
         self._gone.clear()
         self._new.clear()
 
+    def _put_in_place(self, gone: list[int], new: list[tuple[Key, int]]) -> None:
+        """Take entries out at some places, and put others in, in order."""
+        for at in reversed(gone):
+            del self._keys[at]
+        places = [bisect.bisect_left(self._keys, entry) for entry in new]
+        for at, entry in zip(reversed(places), reversed(new), strict=True):
+            self._keys.insert(at, entry)
+        self._slots = np.insert(np.delete(self._slots, gone), places, [slot for _, slot in new])
+
     def _make(self, group: Group) -> None:
         claims = sorted(group.claims.values(), key=_order)
-        line = group.line = line_of(self._key(group), claims)
+        line = self._line_of[group.slot] = line_of(self._key(group), claims)
         self._table[group.slot] = line_columns.row_of(line)
 
     def _mix(
-        self,
-        more: Mapping[Key, list[columns.Claim]],
-        made: list[columns.Line | None],
-        groups: list[Group | None],
-        slots: list[int],
-    ) -> None:
-        """Put lines of others, or lines of both, among those of plain jobs."""
+        self, more: Mapping[Key, list[columns.Claim]], made: list[columns.Line]
+    ) -> NDArray[np.int64]:
+        """Put lines of others, or lines of both, among those of plain jobs; the slots of all."""
         fresh: list[tuple[int, columns.Line]] = []
+        slots = self._slots.copy()
         for key in sorted(more):
             at = bisect.bisect_left(self._keys, (key, -1))
             known = self._keys[at] if at < len(self._keys) else None
@@ -332,13 +348,19 @@ class Pending(recalls.Part):
                 fresh.append((at, line_of(key, sorted(more[key], key=_order))))
                 continue
             group = self._by_slot[known[1]]
-            group.told = None
+            self.told[group.slot] = None
             both = [*more[key], *group.claims.values()]
-            made[at], groups[at], slots[at] = line_of(key, sorted(both, key=_order)), None, -1
+            made[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
         for at, line in reversed(fresh):
             made.insert(at, line)
-            groups.insert(at, None)
-            slots.insert(at, -1)
+        return np.insert(slots, [at for at, _ in fresh], -1)
+
+
+def _has_plain(structure: desired.Structure) -> bool:
+    """Whether any job is plain: with quotas, windows or learned run times none is."""
+    settings = structure.settings
+    learns = settings.scheduling.learned_quantile is not None
+    return not (structure.quotas or structure.reservations or settings.suspend or learns)
 
 
 def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:

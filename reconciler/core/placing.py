@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import msgspec
+import numpy as np
 
 from reconciler.core import lifecycle, pending, snapshots
 from reconciler.core import work as desk
@@ -265,23 +266,20 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
     found = dict(situation.reason_of)
     visit = part.begin_telling(work.reasons)
     # Lines of whose claims some start, or wait for a cause of their own.
-    apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)}
-    used: set[str] = set()
-    for line, group, key in zip(
-        situation.snapshot.lines, situation.waiting.groups, decided.reason_of_line, strict=True
-    ):
-        if group is not None and group not in apart:
-            used.add(key)
-            if group.told == key:
-                continue
-            group.told = key
-        elif group is not None:
-            group.told = None
-        visit.update(claim.job for claim in line.claims)
+    apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
+    slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
+    own = [group.slot for group in apart if group is not None]
+    together = (slots >= 0) & ~np.isin(slots, own)
+    part.told[own] = None
+    used: set[str] = set(keys[together].tolist())
+    for index in np.flatnonzero(~together | (part.told[slots] != keys)).tolist():
+        claims, key = situation.snapshot.lines[index].claims, keys[index]
+        visit.update(claim.job for claim in claims)
         if key:
-            for claim in line.claims:
+            for claim in claims:
                 if not claim.missing and started[claim.job] < len(claim.elements):
                     found[claim.job] = key
+    part.told[slots[together]] = keys[together]
     found |= decided.reason_of
     # What autoscaling has told of jobs beside this stands in their records until now.
     visit.update(work.observed.recollection.growing.helped)
@@ -311,12 +309,11 @@ def _of_line(
 def _point(work: desk.Work, name: str, key: str) -> None:
     """Write a key into a job's record, if it waits or this cycle has touched it."""
     draft = work.drafts.get(name)
-    if draft is None:
-        if name not in work.recall.waiting.known or work.observed.jobs[name].reason_key == key:
-            return
-        draft = work.draft(name)
-    if draft is not None and not draft.finished:
-        draft.reason_key = key
+    if draft is not None:
+        if not draft.finished:
+            draft.reason_key = key
+    elif name in work.recall.waiting.known and work.observed.jobs[name].reason_key != key:
+        work.pointed[name] = key
 
 
 def _deadlines(

@@ -78,7 +78,7 @@ def _observed(
 ) -> records.Observed:
     """The records as the cycle has them, the nodes asked about among them."""
     before = work.observed
-    drafts = {name: draft.record() for name, draft in work.drafts.items()}
+    renewed = work.renewed_jobs()
     attempts = {
         name: one
         for name, one in {**before.attempts, **work.attempts}.items()
@@ -98,7 +98,7 @@ def _observed(
     return msgspec.structs.replace(
         before,
         desired_generation=work.desired.generation,
-        jobs=ChainMap(drafts, before.jobs),  # type: ignore[arg-type]
+        jobs=ChainMap(renewed, before.jobs),  # type: ignore[arg-type]
         active=frozenset(active),
         attempts=attempts,
         nodes=nodes,

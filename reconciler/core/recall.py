@@ -244,7 +244,7 @@ class Recall:
         self.waiting.put(name, there=alive and is_waiting(record))
         for names, there in (
             (self.profiled, any(group.mig_profile for group in spec.groups)),
-            (self.affine, bool(spec.affinities)),
+            (self.affine, spec.affinities),
         ):
             if there and alive:
                 names.add(name)

@@ -165,16 +165,12 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
     stands = schedule_.stands
     if stands is not None and stands.wake_at is not None:
         work.wake(stands.wake_at)
-    jobs = list(work.replaced)
-    for _, draft in sorted(work.drafts.items()):
-        record = draft.record()
-        if draft.is_new or record is not draft.base:
-            jobs.append(record)
+    renewed_jobs = work.renewed_jobs()
     found = drifts.find(work, schedule_.queues)
     return outcome.Outcome(
         now=work.now,
         desired_generation=work.desired.generation,
-        jobs=tuple(jobs),
+        jobs=(*work.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
         attempts=tuple(work.attempts.values()),
         nodes=tuple(work.nodes.values()),
         new_runs=tuple(work.new_runs),

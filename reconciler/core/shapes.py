@@ -72,6 +72,8 @@ class _Known(recalls.Part):
         self.forms: dict[tuple[object, ...], str] = {}
         self.made: dict[str, tuple[columns.Shape, Reason | None]] = {}
         self.masks: dict[tuple[str, str], columns.Mask] = {}
+        #: Nodes of some pools with some labels.
+        self.opened: dict[tuple[tuple[str, ...], Selector], columns.Mask] = {}
         self.eligible: dict[tuple[object, ...], _Eligible] = {}
         self.as_root: columns.Mask | None = None
 
@@ -92,7 +94,7 @@ class _Known(recalls.Part):
         self._frame, self._selectors = frame, selectors.all
         self._facts = {name: _facts(work, name) for name in work.node_names()}
         self.epoch, self.as_root = object(), None
-        for kept in (self.forms, self.made, self.masks, self.eligible):
+        for kept in (self.forms, self.made, self.masks, self.opened, self.eligible):
             kept.clear()
 
 
@@ -225,11 +227,14 @@ class Shapes:
 
     def eligible(self, pools: tuple[str, ...], selector: Selector) -> columns.Mask:
         """Nodes of some pools (none: of all) with some labels."""
-        mask = self._nodes.pool_of >= 0
-        if pools:
-            mask &= self._in_pools(lambda pool: pool.name in pools)
-        for label, value in selector:
-            mask &= self._having(label, value)
+        mask = self._known.opened.get((pools, selector))
+        if mask is None:
+            mask = self._nodes.pool_of >= 0
+            if pools:
+                mask &= self._in_pools(lambda pool: pool.name in pools)
+            for label, value in selector:
+                mask &= self._having(label, value)
+            self._known.opened[pools, selector] = mask
         return mask
 
     # Nodes

@@ -29,6 +29,20 @@ LIVE_CODES = (STARTING, RUNNING)
 class JobDraft:
     """One job while a cycle works on it; becomes a record again when the cycle ends."""
 
+    __slots__ = (
+        "base",
+        "elements",
+        "ended_at",
+        "is_new",
+        "message",
+        "notes",
+        "reason_key",
+        "removed",
+        "spec",
+        "started_at",
+        "state",
+    )
+
     def __init__(self, record: records.JobRecord) -> None:
         self.base = record
         self.spec = record.spec
@@ -145,6 +159,8 @@ class Work:
         self.observed = observed
         self.now = now
         self.drafts: dict[str, JobDraft] = {}
+        #: Jobs that nothing happens to but that they wait for another reason, with its key.
+        self.pointed: dict[str, str] = {}
         self.attempts: dict[str, records.AttemptRecord] = {}
         self.nodes: dict[str, records.NodeRecord] = {}
         self.events: list[events.Event] = []
@@ -214,7 +230,24 @@ class Work:
             if record is None:
                 return None
             draft = self.drafts[name] = JobDraft(record)
+            draft.reason_key = self.pointed.pop(name, record.reason_key)
         return draft
+
+    def reason_key(self, name: str) -> str:
+        """The reason why a job waits, empty for none."""
+        held = self.drafts.get(name) or self.observed.jobs.get(name)
+        return self.pointed.get(name, held.reason_key if held is not None else "")
+
+    def renewed_jobs(self) -> dict[str, records.JobRecord]:
+        """Records that are other by now than they were observed, or new."""
+        found: dict[str, records.JobRecord] = {}
+        for name, draft in self.drafts.items():
+            record = draft.record()
+            if draft.is_new or record is not draft.base:
+                found[name] = record
+        for name, key in self.pointed.items():
+            found[name] = msgspec.structs.replace(self.observed.jobs[name], reason_key=key)
+        return found
 
     def active_names(self) -> list[str]:
         """Names of jobs that are not finished, those of this cycle included, sorted."""

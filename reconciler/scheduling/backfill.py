@@ -317,12 +317,11 @@ class Calendar:
     def _finite_ends(self) -> list[tuple[float, int]]:
         """When running work ends at the latest, as far as a limit says so, with its row."""
         if self._ends is None:
-            soonest = self.situation.now + 1.0
-            self._ends = sorted(
-                (max(holding.ends_at, soonest), index)
-                for index, holding in enumerate(self.situation.holdings)
-                if not holding.leaving and holding.ends_at < math.inf
-            )
+            running = self.situation.running
+            rows = np.flatnonzero((running.ends_at < math.inf) & ~running.leaving)
+            moments = np.maximum(running.ends_at[rows], self.situation.now + 1.0)
+            ranked = np.argsort(moments, kind="stable")
+            self._ends = list(zip(moments[ranked].tolist(), rows[ranked].tolist(), strict=True))
         return self._ends
 
     def has_moments(self) -> bool:

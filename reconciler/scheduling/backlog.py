@@ -138,10 +138,10 @@ def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> l
     waits = np.flatnonzero((columns.claims > 0) & ~columns.grows)
     if not waits.size:
         return []
-    some = [lines[index] for index in waits.tolist()]
     counts = columns.claims[waits]
-    age = np.fromiter(itertools.chain.from_iterable([line.orders for line in some]), np.int64)
-    moment = np.fromiter(itertools.chain.from_iterable([line.moments for line in some]), float)
+    ages = b"".join([lines[index].ages for index in waits.tolist()])
+    known = np.frombuffer(ages, dtype=snapshots.AGE)
+    age, moment = np.ascontiguousarray(known["order"]), np.ascontiguousarray(known["moment"])
     of = np.repeat(waits, counts)
     position = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = _together(age, moment)
@@ -162,14 +162,7 @@ def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> l
     run = np.concatenate([[0], np.cumsum(other | (np.diff(moment) != 0))])
     begins = np.flatnonzero(np.concatenate([[True], np.diff(run) != 0]))
     several = np.minimum.reduceat(of, begins) < np.maximum.reduceat(of, begins)
-    peers = _peers(columns, waits)
-    few = np.array(
-        [
-            peers[key] <= CLAIMS_MAX
-            for key in zip(queue[begins].tolist(), priority[begins].tolist(), strict=True)
-        ],
-        dtype=np.bool_,
-    )
+    few = _peers(columns, waits, queue[begins], priority[begins]) <= CLAIMS_MAX
     ends = np.append(begins[1:], len(ranked))
     picked = np.flatnonzero(several & few & (moment[begins] != 0))
     return [
@@ -192,16 +185,16 @@ def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np
     return found
 
 
-def _peers(columns: snapshots.LineColumns, waits: NDArray[np.intp]) -> Counter[tuple[int, int]]:
-    """Claims of each queue and priority."""
-    found: Counter[tuple[int, int]] = Counter()
-    for queue, priority, claims in zip(
-        columns.queue[waits].tolist(),
-        columns.priority[waits].tolist(),
-        columns.claims[waits].tolist(),
-        strict=True,
-    ):
-        found[queue, priority] += claims
+def _peers(
+    columns: snapshots.LineColumns,
+    waits: NDArray[np.intp],
+    queue: NDArray[np.int64],
+    priority: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """How many claims of lines that wait are of some queues, each with a priority."""
+    kinds, kind = np.unique(columns.priority[waits], return_inverse=True)
+    counts = np.bincount(columns.queue[waits] * len(kinds) + kind, columns.claims[waits])
+    found: NDArray[np.float64] = counts[queue * len(kinds) + np.searchsorted(kinds, priority)]
     return found
 
 

@@ -154,13 +154,8 @@ class Prospects:
 
 def _lowest(situation: snapshots.Snapshot) -> NDArray[np.int64]:
     """(q,) the lowest priority of what could be evicted in each queue."""
-    found = [NOBODY] * len(situation.queues.names)
-    for holding in situation.holdings:
-        queue, priority = holding.queue, holding.priority
-        if (
-            queue >= 0
-            and priority < found[queue]
-            and (holding.preemptible or any(task.spare for task in holding.tasks))
-        ):
-            found[queue] = priority
-    return np.array(found, dtype=np.int64)
+    found = np.full(len(situation.queues.names), NOBODY, dtype=np.int64)
+    running = situation.running
+    some = (running.queue >= 0) & (running.preemptible | (running.spares > 0))
+    np.minimum.at(found, running.queue[some], running.priority[some])
+    return found

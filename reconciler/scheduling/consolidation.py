@@ -43,21 +43,25 @@ class Mover:
         #: Rows of holdings that leave already, whoever told them to.
         self.moved: set[int] = set()
         self._movable: dict[int, list[int]] | None = None
+        #: Of each of them, what moving it loses.
+        self._cost_s: dict[int, float] = {}
         #: (s,) shapes for which a search found nothing: none will in this cycle.
         self.failed = np.zeros(len(situation.shapes), dtype=np.bool_)
 
     def _by_node(self) -> dict[int, list[int]]:
         """Rows of the holdings that may move, by node, those that are cheapest to move first."""
         if self._movable is None:
-            now, anything = self.situation.now, self.situation.policy.any_movable
+            running = self.situation.running
+            may = running.free_to_go(self.situation.now) & running.preemptible
+            may &= (running.shape >= 0) & (running.spares == 0)
+            if not self.situation.policy.any_movable:
+                may &= running.movable
+            rows = np.flatnonzero(may)
+            costs = pools.costs_s(running, rows, self.situation.now).tolist()
+            self._cost_s = dict(zip(rows.tolist(), costs, strict=True))
             found: dict[int, list[int]] = {}
-            for index, h in enumerate(self.situation.holdings):
-                free = not h.leaving and not h.doubtful and h.protected_until <= now
-                if not (free and h.preemptible and h.shape >= 0 and (h.movable or anything)):
-                    continue
-                if any(task.spare for task in h.tasks):
-                    continue
-                for node in {task.node for task in h.tasks}:
+            for index in self._cost_s:
+                for node in {task.node for task in self.situation.holdings[index].tasks}:
                     found.setdefault(node, []).append(index)
             for members in found.values():
                 members.sort(key=self._cost)
@@ -68,7 +72,7 @@ class Mover:
         h = self.situation.holdings[index]
         return (
             len(h.tasks),
-            pools.cost_s(h, self.situation.now),
+            self._cost_s[index],
             -h.order,
             h.job,
             -h.element,

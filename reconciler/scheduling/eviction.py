@@ -16,11 +16,12 @@ done is not thrown away for what could have waited. From what might run forever 
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from reconciler.scheduling import asking, blocking, nodewise, order
+import numpy as np
+
+from reconciler.scheduling import asking, blocking, gathering, nodewise, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -60,10 +61,9 @@ class Evictor:
         self._pool: pools.Pool | None = None
         #: When the next claim is overdue that may not take surplus by force before.
         self.overdue_at = math.inf
-        self._some_endless = any(
-            holding.ends_at >= snapshots.ENDLESS and not holding.leaving
-            for holding in situation.holdings
-        )
+        running = situation.running
+        endless = (running.ends_at >= snapshots.ENDLESS) & ~running.leaving
+        self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
         self.failures: dict[object, list[tuple[int, ...]]] = {}
         #: Numbers of what shapes have in common, by shape.
@@ -272,7 +272,7 @@ class Evictor:
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         for by_node in (False,) if simple else (True, False):
-            attempt = _Attempt(self, ask)
+            attempt = gathering.Attempt(self, ask)
             units = self._by_node if by_node else self._candidates
             if attempt.gather(units(ask, foreign=foreign, own=own)):
                 return Found(ground, attempt.settled())
@@ -289,7 +289,8 @@ class Evictor:
         sources = [self.pool.ordered(ledger, queue) for queue in queues]
         if own:
             queues.append(ask.queue)
-            sources.append(pools.Ordered.of(list(self._own(ask))))
+            units = self.pool.units(ask.queue)
+            sources.append(pools.Ordered.of(units, self._own(ask)))
         group = shape.groups[ask.missing[0][0] if ask.missing else 0]
         wanted = nodewise.Wanted(
             ask.queue,
@@ -300,16 +301,17 @@ class Evictor:
         )
         return nodewise.taken(ledger, queues, sources, wanted)
 
-    def _own(self, ask: asking.Ask) -> Iterator[pools.Unit]:
-        """Units of the ask's own queue that give way to it, cheapest first."""
-        for unit in self.pool.remaining(ask.queue):
-            if unit.holding.priority < ask.line.priority and unit.holding.job != ask.job:
-                yield unit
+    def _own(self, ask: asking.Ask) -> pools.Places:
+        """Places of units of the ask's own queue that give way to it, cheapest first."""
+        units, holdings = self.pool.units(ask.queue), self.situation.holdings
+        lower = np.flatnonzero(units.there & (units.priority < ask.line.priority))
+        rows = units.row[lower].tolist()
+        others = [holdings[row].job != ask.job for row in rows]
+        return lower[np.array(others, dtype=np.bool_)]
 
     def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
         """Units that free something the ask could use, cheapest first."""
-        mask = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
-        usable = mask.tolist()
+        usable = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
         if foreign:
             losers = self._losers(ask)
             for unit in self.pool.by_saturation(
@@ -318,7 +320,8 @@ class Evictor:
                 if usable[unit.tasks[0].node] or any(usable[task.node] for task in unit.tasks):
                     yield unit
         if own:
-            for unit in self._own(ask):
+            units = self.pool.units(ask.queue)
+            for unit in map(units.unit, self._own(ask).tolist()):
                 if any(usable[task.node] for task in unit.tasks):
                     yield unit
 
@@ -395,112 +398,3 @@ class Evictor:
         known = self.failures.setdefault(key, [])
         if len(known) < FAILURES_MAX:
             known.append(self._size(ask))
-
-
-class _Attempt:
-    """The gathering of one ask's victims; room and ledger follow as they are added."""
-
-    def __init__(self, evictor: Evictor, ask: asking.Ask) -> None:
-        self.evictor = evictor
-        self.ask = ask
-        self.chosen: dict[tuple[int, int], pools.Unit] = {}
-        self.losing: Counter[int] = Counter()
-        #: What units of the ask's own queue had.
-        self.freed = ledgers.NOTHING
-
-    def gather(self, units: Iterator[pools.Unit]) -> bool:
-        """Add units until the ask could start; False when there are too few."""
-        evictor, since_test, step = self.evictor, 0, 1
-        for unit in units:
-            if evictor.budget <= 0:
-                return False
-            evictor.budget -= 1
-            if not evictor.allowed(self.ask, unit):
-                continue
-            self._add(unit)
-            since_test += 1
-            if since_test >= step:
-                if self._would_start():
-                    self._spare()
-                    return True
-                since_test, step = 0, max(1, len(self.chosen) // 4)
-        if since_test and self._would_start():
-            self._spare()
-            return True
-        return False
-
-    def _add(self, unit: pools.Unit) -> None:
-        holding = unit.holding
-        self.chosen[unit.key] = unit
-        self.losing[holding.queue] += 1
-        if holding.queue == self.ask.queue:
-            self.freed = ledgers.plus(self.freed, unit.total)
-        self.evictor.ledger.release(holding.queue, unit.total)
-        self.evictor.later.release(
-            unit.tasks,
-            exclusive=holding.exclusive and not unit.spare,
-            matches=holding.matches,
-            partly=unit.spare,
-        )
-
-    def _drop(self, unit: pools.Unit) -> None:
-        holding = unit.holding
-        del self.chosen[unit.key]
-        self.losing[holding.queue] -= 1
-        if holding.queue == self.ask.queue:
-            self.freed = ledgers.minus(self.freed, unit.total)
-        self.evictor.ledger.release(holding.queue, unit.total, -1)
-        self.evictor.later.hold(
-            unit.tasks,
-            exclusive=holding.exclusive and not unit.spare,
-            matches=holding.matches,
-            partly=unit.spare,
-        )
-
-    def _would_start(self) -> bool:
-        losing = +self.losing
-        freed = self.freed if set(losing) == {self.ask.queue} else ledgers.NOTHING
-        if not self.evictor.may_start(self.ask, losing, freed):
-            return False
-        return self.ask.fits(self.evictor.later)
-
-    def _spare(self) -> None:
-        """Let go whoever is not needed: first all beside the plan at once, then one by one."""
-        later = self.evictor.later
-        mark = later.mark()
-        placed = self.ask.place(later)
-        later.rollback(mark)
-        nodes = {task.node for task in placed or ()}
-        beside = [
-            unit
-            for unit in self.chosen.values()
-            if not any(task.node in nodes for task in unit.tasks) and self._is_loose(unit)
-        ]
-        for unit in beside:
-            self._drop(unit)
-        if beside and not self._would_start():
-            for unit in reversed(beside):
-                self._add(unit)
-        for unit in reversed(list(self.chosen.values())):
-            if not self._is_loose(unit):
-                continue
-            self._drop(unit)
-            if not self._would_start():
-                self._add(unit)
-
-    def _is_loose(self, unit: pools.Unit) -> bool:
-        """Spare tasks of an element can't stay when the element leaves."""
-        if not unit.spare:
-            return True
-        return (unit.row, 0) not in self.chosen or not any(
-            other.row == unit.row and not other.spare for other in self.chosen.values()
-        )
-
-    def settled(self) -> list[pools.Unit]:
-        """The victims; what they hold is coming free from now on."""
-        return sorted(self.chosen.values(), key=lambda unit: unit.rank)
-
-    def undo(self) -> None:
-        """Let everyone go."""
-        for unit in list(reversed(self.chosen.values())):
-            self._drop(unit)

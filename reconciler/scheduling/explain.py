@@ -6,23 +6,17 @@ people write them and hold nothing that changes while nothing happens.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from reconciler.model import quantities, reasons, times
-from reconciler.scheduling import asking, funnels
+from reconciler.model import reasons, times
+from reconciler.scheduling import funnels, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling import victims as pools
-from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import WHOLE, Vector
 
-#: Names listed before "and others".
-NAMES_MAX = 3
-#: Texts of amounts that are remembered: the same ones are told of many shapes, in each cycle.
-TEXTS_MAX = 8192
 #: What is of no interest where it could not help: room, and evictions.
 _MOOT = frozenset(
     {
@@ -33,8 +27,6 @@ _MOOT = frozenset(
         reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
-_NOUNS = ("CPUs", "memory", "GPUs")
-_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,80 +62,6 @@ class Cause:
         return self.kind == "reserved" or self.until is not None
 
 
-@lru_cache(maxsize=TEXTS_MAX)
-def amount_text(resource: int, amount: int) -> str:
-    """An amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``."""
-    noun = _NOUNS[resource]
-    if resource != 1 and amount == 1000:
-        noun = noun.removesuffix("s")
-    return f"{_FORMATS[resource](amount)} {noun}"
-
-
-@lru_cache(maxsize=TEXTS_MAX)
-def vector_text(amounts: Vector) -> str:
-    """What is asked for, GPUs first."""
-    parts = [amount_text(r, amounts[r]) for r in (ledgers.GPU, 0, 1) if amounts[r]]
-    return ", ".join(parts) or "nothing"
-
-
-def names_text(names: tuple[str, ...]) -> str:
-    """Up to three names, and whether there are more."""
-    listed = ", ".join(names[:NAMES_MAX])
-    return f"{listed} and others" if len(names) > NAMES_MAX else listed
-
-
-def shape_text(shape: snapshots.Shape) -> str:
-    """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
-    return " and ".join(
-        vector_text(group.amounts)
-        if group.least == 1 and len(shape.groups) == 1
-        else f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
-        for group in shape.groups
-    )
-
-
-def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
-    """Why an element moves, and where to."""
-    nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
-    return f"moves to {names_text(nodes)} so that {job} fits"
-
-
-def evicted(
-    situation: snapshots.Snapshot,
-    ledger: ledgers.Ledger,
-    ask: asking.Ask,
-    unit: pools.Unit,
-    ground: str,
-) -> str:
-    """For whom a unit leaves and on what ground."""
-    names = situation.queues.names
-    taker, loser = names[ask.queue], names[unit.holding.queue]
-    if unit.holding.queue == ask.queue:
-        return (
-            f"{ask.job} has priority {ask.line.priority} in queue {taker}, "
-            f"above {unit.holding.priority}"
-        )
-    verb = "takes back" if ground == "reclaim" else "takes"
-    above = _above(situation, ledger, ask.queue, unit)
-    return f"queue {taker} {verb} its share for {ask.job}; {above or f'queue {loser} gives way'}"
-
-
-def _above(
-    situation: snapshots.Snapshot, ledger: ledgers.Ledger, taker: int, unit: pools.Unit
-) -> str:
-    """Which queue was above what it may keep before a unit was told to leave, and of what."""
-    members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[taker]]
-    for bounds, what in ((ledger.fair, "its own"), (ledger.guaranteed, "its guarantee")):
-        for member in members:
-            for resource in (ledgers.GPU, 0, 1):
-                bound = bounds[member][resource]
-                used = ledger.used(member, resource) + unit.total[resource]
-                if ledger.rationed[member][resource] and used > bound:
-                    name = situation.queues.names[member]
-                    return f"queue {name} is above {what} of {amount_text(resource, bound)}"
-    return ""
-
-
 def _reserved_text(at: float | None) -> str:
     """From when room is reserved for whoever is told."""
     return (
@@ -151,13 +69,6 @@ def _reserved_text(at: float | None) -> str:
         if at is None
         else f"; room is reserved for it from {times.format_time(at)} at the latest"
     )
-
-
-def _together(group: snapshots.GroupShape) -> str:
-    """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
-    cpu, memory, gpu = (amount * group.least for amount in group.amounts)
-    tasks = f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
-    return f"{vector_text((cpu, memory, gpu))} are free for {tasks}"
 
 
 class Explainer:
@@ -190,8 +101,10 @@ class Explainer:
         self._takers_on: dict[int, tuple[str, ...]] = {}
         #: Amounts free in all on the nodes of a mask, by the mask's identity.
         self._free: dict[int, Vector] = {}
-        #: (k, 3) CPU, memory and devices of nodes, each combination once.
-        self._kinds: snapshots.Amounts | None = None
+        #: Nodes of a mask that take no work, by the mask's identity.
+        self._shut_of: dict[int, NDArray[np.intp]] = {}
+        #: (s,) shapes of which it is certain without a search that an idle node could hold one.
+        self._alone: snapshots.Mask | None = None
         self._never: dict[int, reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
@@ -233,7 +146,7 @@ class Explainer:
         if cause.kind == "evictions":
             return reasons.Reason(
                 reasons.ReasonCode.WAITING_FOR_EVICTIONS,
-                f"room is kept for it until {names_text(cause.stopping)} "
+                f"room is kept for it until {wording.names_text(cause.stopping)} "
                 f"{'has' if len(cause.stopping) == 1 else 'have'} stopped"
                 if cause.stopping
                 else "room is kept for it until work that is stopping has stopped",
@@ -266,8 +179,8 @@ class Explainer:
 
     def _over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
-        asked = amount_text(excess.resource, excess.asked)
-        bound = amount_text(excess.resource, excess.bound)
+        asked = wording.amount_text(excess.resource, excess.asked)
+        bound = wording.amount_text(excess.resource, excess.bound)
         if excess.asked > excess.bound:
             return reasons.Reason(
                 reasons.ReasonCode.OVER_LIMIT,
@@ -276,8 +189,8 @@ class Explainer:
                 unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
             )
         now_used = self.ledger.charged[excess.queue][excess.resource]
-        used = amount_text(excess.resource, now_used)
-        surplus = amount_text(excess.resource, now_used + excess.asked - excess.bound)
+        used = wording.amount_text(excess.resource, now_used)
+        surplus = wording.amount_text(excess.resource, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.OVER_LIMIT,
             f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
@@ -286,9 +199,9 @@ class Explainer:
 
     def _over_lending(self, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
-        asked = amount_text(excess.resource, excess.asked)
-        used = amount_text(excess.resource, excess.used)
-        bound = amount_text(excess.resource, max(0, excess.bound))
+        asked = wording.amount_text(excess.resource, excess.asked)
+        used = wording.amount_text(excess.resource, excess.used)
+        bound = wording.amount_text(excess.resource, max(0, excess.bound))
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
@@ -298,14 +211,14 @@ class Explainer:
 
     def _over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
-        asked = amount_text(excess.resource, excess.asked)
-        bound = amount_text(excess.resource, excess.bound)
+        asked = wording.amount_text(excess.resource, excess.asked)
+        bound = wording.amount_text(excess.resource, excess.bound)
         alone = self._too_much_alone(line, self.situation.shapes[line.shape])
         if alone is not None:
             return alone
         now_used = self.ledger.firm[excess.queue][excess.resource]
-        used = amount_text(excess.resource, now_used)
-        surplus = amount_text(excess.resource, now_used + excess.asked - excess.bound)
+        used = wording.amount_text(excess.resource, now_used)
+        surplus = wording.amount_text(excess.resource, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
@@ -326,11 +239,12 @@ class Explainer:
                 bound = self.ledger.firm_limit[queue][resource]
                 if asked[resource] > bound:
                     name = self.situation.queues.names[queue]
-                    amount = amount_text(resource, asked[resource])
+                    owed = wording.amount_text(resource, bound)
+                    amount = wording.amount_text(resource, asked[resource])
                     return reasons.Reason(
                         reasons.ReasonCode.NEVER_FITS,
                         "work that is not preemptible may not borrow, and queue "
-                        f"{name} is guaranteed {amount_text(resource, bound)}: {amount} asked",
+                        f"{name} is guaranteed {owed}: {amount} asked",
                         unblocks=f"queue {name} is guaranteed {amount}, "
                         "or the job becomes preemptible",
                     )
@@ -359,7 +273,7 @@ class Explainer:
         return self._never[index]
 
     def _never_fits(self, index: int) -> reasons.Reason | None:
-        if self._fits_alone(self.situation.shapes[index]):
+        if self._fits_alone(index):
             return None
         if self._empty is None:
             self._empty = Room.empty(self.situation, like=self.now)
@@ -370,8 +284,8 @@ class Explainer:
         if shape.unreserved is not None and self.never(shape.unreserved) is None:
             return reasons.Reason(
                 reasons.ReasonCode.RESERVED,
-                f"{shape_text(shape)} asked; it could still run when nodes that it needs are "
-                "reserved for others",
+                f"{wording.shape_text(shape)} asked; it could still run when nodes that it needs "
+                "are reserved for others",
                 empty.funnel(index),
                 "the reservations are over, or the time limit is shorter",
             )
@@ -385,13 +299,12 @@ class Explainer:
                 break
         if short is None and not empty.is_certain(index):
             return None  # the search for several groups was cut short: it may fit all the same
-        asked = shape_text(shape)
+        asked = wording.shape_text(shape)
         code = reasons.ReasonCode.NEVER_FITS
         unblocks = "nodes that can hold it are added, or less is asked for"
         if short is not None and short[1] == 0:
-            message = (
-                f"no node that has joined could ever hold a task of {vector_text(short[0].amounts)}"
-            )
+            task = wording.vector_text(short[0].amounts)
+            message = f"no node that has joined could ever hold a task of {task}"
         elif short is not None:
             message = (
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
@@ -416,38 +329,23 @@ class Explainer:
     def _volume_missing(
         shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
     ) -> reasons.Reason:
-        names = names_text(shape.missing)
+        names = wording.names_text(shape.missing)
         several = len(shape.missing) > 1
         said = [step.why for step in funnel if step.why.startswith("volume ")]
-        why = f" ({'; '.join(said[:NAMES_MAX])})" if said else ""
+        why = f" ({'; '.join(said[: wording.NAMES_MAX])})" if said else ""
         return reasons.Reason(
             reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
-            f"on the nodes that could hold {shape_text(shape)}{why}",
+            f"on the nodes that could hold {wording.shape_text(shape)}{why}",
             funnel,
             f"{names} {'are' if several else 'is'} mounted there as the Volume says",
         )
 
-    def _fits_alone(self, shape: snapshots.Shape) -> bool:
+    def _fits_alone(self, index: int) -> bool:
         """Whether one plain task fits on some idle node for certain, told from amounts alone."""
-        group = shape.groups[0]
-        plain = (
-            shape.is_single
-            and not shape.affinities
-            and max(shape.required_level, group.required_level) < 0
-            and group.profile < 0
-            and not (group.slice_size and group.slice_level >= 0)
-            and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
-        )
-        if not plain or not shape.eligible.all():
-            return False
-        if self._kinds is None:
-            nodes = self.situation.nodes
-            devices = (nodes.devices >= 0).sum(axis=1)
-            whole = np.column_stack([nodes.capacity[:, :2], devices])
-            self._kinds = np.unique(whole, axis=0)
-        asked = (group.amounts[0], group.amounts[1], group.devices)
-        return bool((self._kinds >= asked).all(axis=1).any())
+        if self._alone is None:
+            self._alone = _alone(self.situation)
+        return bool(self._alone[index])
 
     def _level(self, shape: snapshots.Shape) -> str:
         levels = [shape.required_level, *(group.required_level for group in shape.groups)]
@@ -473,11 +371,11 @@ class Explainer:
         if not self._first.fits(index):
             return None
         shape = self.situation.shapes[index]
-        names = names_text(self._ahead(shape.eligible))
+        names = wording.names_text(self._ahead(shape.eligible))
         return reasons.Reason(
             reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
-            unblocks=f"{shape_text(shape)} come free and nobody else goes first",
+            unblocks=f"{wording.shape_text(shape)} come free and nobody else goes first",
         )
 
     def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
@@ -488,7 +386,7 @@ class Explainer:
             for job, nodes in self.takers:
                 if any(eligible[node] for node in nodes):
                     first[job] = None
-                if len(first) > NAMES_MAX:
+                if len(first) > wording.NAMES_MAX:
                     break
             known = self._takers_on[id(eligible)] = tuple(first)
         return known
@@ -499,7 +397,7 @@ class Explainer:
         held, group = 0, shape.groups[0]
         if len(shape.groups) > 1 or group.least != 1 or self._has_domains(shape):
             held, group = self._scarcest(index)
-        asked = shape_text(shape)
+        asked = wording.shape_text(shape)
         count = len(self.situation.nodes.names)
         steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
         message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
@@ -508,32 +406,41 @@ class Explainer:
                 reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
                 f"{message}; not within one {self._level(shape)}",
                 funnel,
-                f"{shape_text(shape)} come free within one {self._level(shape)}",
+                f"{wording.shape_text(shape)} come free within one {self._level(shape)}",
             )
         one = len(shape.groups) == 1 and group.least == 1
         code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
         if self._is_fragmented(shape):
             code = reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
-        free = f"{vector_text(group.amounts)} come free on one node"
+        free = f"{wording.vector_text(group.amounts)} come free on one node"
         if not one and held >= group.least:
             free = f"{asked} have room together"
         elif not one:
-            free = f"{_together(group)} at once; {held} of them have room now"
+            free = f"{wording.together(group)} at once; {held} of them have room now"
         return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
         """What would make room: work that ends, or nodes that take work again."""
         nodes = self.situation.nodes
-        shut = shape.eligible & ~nodes.accepts & (nodes.capacity >= group.amounts).all(axis=1)
-        if not shut.any():
+        shut = self._shut(shape.eligible)
+        shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
+        if not shut.size:
             return free
-        words = [words for words, rows in funnels.closed(nodes) if shut[rows].any()]
+        words = [words for words, rows in funnels.closed(nodes) if np.isin(rows, shut).any()]
         which = f" that is {' or '.join(words)}" if words else ""
         again = f"a node{which} takes work again"
         if not (shape.eligible & nodes.accepts).any():
             return f"{again}; `muster nodes` tells why each does not"
         return f"{free}, or {again}"
+
+    def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
+        """Rows of nodes of a mask that take no work."""
+        found = self._shut_of.get(id(eligible))
+        if found is None:
+            shut = np.flatnonzero(eligible & ~self.situation.nodes.accepts)
+            found = self._shut_of[id(eligible)] = shut
+        return found
 
     def _is_fragmented(self, shape: snapshots.Shape) -> bool:
         if any(group.profile >= 0 for group in shape.groups):
@@ -554,3 +461,33 @@ class Explainer:
             ranked.append((held / max(1, group.least), position, held, group))
         least = min(ranked, key=lambda entry: entry[:2])
         return least[2], least[3]
+
+
+def _alone(situation: snapshots.Snapshot) -> snapshots.Mask:
+    """(s,) shapes of one plain task, for any node, that fits on some idle node."""
+    nodes, shapes = situation.nodes, situation.shapes
+    devices = (nodes.devices >= 0).sum(axis=1)
+    whole = np.column_stack([nodes.capacity[:, :2], devices])
+    others = (np.diff(whole, axis=0, prepend=-1) != 0).any(axis=1)  # few: pools
+    first = [shape.groups[0] for shape in shapes]
+    asked = np.array([(*group.amounts[:2], group.devices) for group in first], dtype=np.int64)
+    fits = np.zeros(len(shapes), dtype=np.bool_)
+    for kind in np.unique(whole[others], axis=0):
+        fits |= (asked <= kind).all(axis=1)
+    everywhere = {id(shape.eligible): shape.eligible for shape in shapes}
+    certain = {mask for mask, eligible in everywhere.items() if eligible.all()}
+    plain = [id(shape.eligible) in certain and _is_plain(shape) for shape in shapes]
+    return fits & np.array(plain, dtype=np.bool_)
+
+
+def _is_plain(shape: snapshots.Shape) -> bool:
+    """Whether an element is one task for which only CPU, memory and whole devices count."""
+    group = shape.groups[0]
+    return (
+        shape.is_single
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and group.profile < 0
+        and not (group.slice_size and group.slice_level >= 0)
+        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+    )

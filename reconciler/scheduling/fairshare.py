@@ -168,48 +168,72 @@ def shares(
     Returns:
         (cpu, memory, gpu) for each queue; ``UNLIMITED`` for a resource that is not rationed.
     """
-    count = len(queues.names)
-    owed = guarantees(queues)
-    parents = queues.parent.tolist()
-    children = children_of(parents)
-    found = [[snapshots.UNLIMITED] * 3 for _ in range(count)]
     rationed, limit = queues.rationed.tolist(), queues.limit.tolist()
-    weights, priority = queues.weight.tolist(), queues.priority.tolist()
-    usage = queues.usage.tolist()
+    found = [[snapshots.UNLIMITED] * 3 for _ in queues.names]
     for resource in RESOURCES:
         if not any(row[resource] for row in rationed):
             continue
-        asked = [min(limit[queue][resource], demand[queue][resource]) for queue in range(count)]
-        idle = _kept_back(queues, asked, resource, children)
-        pending = [(-1, capacity[resource])]
-        for _ in range(count + 1):
-            if not pending:
-                break
-            parent, total = pending.pop()
-            members = children[parent]
-            if not members:
-                continue
-            siblings = [
-                Sibling(
-                    guaranteed=owed[queue][resource],
-                    demand=asked[queue],
-                    weight=weights[queue],
-                    priority=priority[queue],
-                    usage=usage[queue],
-                    withheld=min(owed[queue][resource], asked[queue]) + min(idle[queue], total),
-                    unit=units[queue] if resource == GPU else 1,
-                    step=snapshots.WHOLE if resource == GPU else 1,
-                )
-                for queue in members
-            ]
-            divided = divide(total, siblings, strength, shrink=parent < 0)
-            for queue, share in zip(members, divided, strict=True):
-                if rationed[queue][resource]:
-                    found[queue][resource] = share
-                    pending.append((queue, share))
-                else:  # it is measured by nothing, but what is below it can't pass its limit
-                    pending.append((queue, min(total, limit[queue][resource])))
+        asked = [
+            min(bounds[resource], asks[resource])
+            for bounds, asks in zip(limit, demand, strict=True)
+        ]
+        multiples = units if resource == GPU else [1] * len(asked)
+        wanted = list(zip(asked, multiples, strict=True))
+        divided = _down(queues, resource, capacity[resource], wanted, strength)
+        for row, measured, share in zip(found, rationed, divided, strict=True):
+            if measured[resource]:
+                row[resource] = share
     return [(row[0], row[1], row[2]) for row in found]
+
+
+def _down(
+    queues: snapshots.QueueColumns,
+    resource: int,
+    whole: int,
+    wanted: Sequence[tuple[int, int]],
+    strength: float,
+) -> list[int]:
+    """What each queue gets of one resource, from the roots down.
+
+    What is measured by nothing gets all there is above, as far as its limit goes: what is below it
+    can't pass that.
+
+    Args:
+        queues: the tree.
+        resource: which one.
+        whole: what there is.
+        wanted: of each queue what it has and asks for, and of what that is a multiple.
+        strength: k of the usage term.
+    """
+    asked = [amount for amount, _ in wanted]
+    owed = [amounts[resource] for amounts in guarantees(queues)]
+    rationed, limit = queues.rationed[:, resource].tolist(), queues.limit[:, resource].tolist()
+    weights, priority = queues.weight.tolist(), queues.priority.tolist()
+    usage, children = queues.usage.tolist(), children_of(queues.parent.tolist())
+    idle = _kept_back(queues, asked, resource, children)
+    found = [0] * len(asked)
+    pending = [(-1, whole)]
+    while pending:
+        parent, total = pending.pop()
+        members = children[parent]
+        siblings = [
+            Sibling(
+                guaranteed=owed[queue],
+                demand=asked[queue],
+                weight=weights[queue],
+                priority=priority[queue],
+                usage=usage[queue],
+                withheld=min(owed[queue], asked[queue]) + min(idle[queue], total),
+                unit=wanted[queue][1],
+                step=snapshots.WHOLE if resource == GPU else 1,
+            )
+            for queue in members
+        ]
+        divided = divide(total, siblings, strength, shrink=parent < 0)
+        for queue, share in zip(members, divided, strict=True):
+            found[queue] = share if rationed[queue] else min(total, limit[queue])
+            pending.append((queue, found[queue]))
+    return found
 
 
 def children_of(parents: Sequence[int]) -> dict[int, list[int]]:

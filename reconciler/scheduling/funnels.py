@@ -100,14 +100,17 @@ class Ladder:
         self.situation = situation
         self.stock = stock
         self.idle = idle
+        #: Number of the nodes that shapes may use, with the steps that say so.
+        self._starts: dict[tuple[int, tuple[FunnelStep, ...]], int] = {}
         #: Steps so far and the nodes that are left, by what was asked so far.
-        self._known: dict[tuple[object, ...], tuple[tuple[FunnelStep, ...], Rows]] = {}
+        self._known: dict[tuple[int, ...], tuple[tuple[FunnelStep, ...], Rows]] = {}
 
     def steps(self, shape: int) -> tuple[FunnelStep, ...]:
         """All steps of one shape; the same as ``funnel`` says."""
         asked, columns = self.situation.shapes[shape], self.stock.columns()
         group = asked.groups[0]
-        key: tuple[object, ...] = (id(asked.eligible), asked.filtered)
+        start = (id(asked.eligible), asked.filtered)
+        key: tuple[int, ...] = (self._starts.setdefault(start, len(self._starts)),)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._first(asked)
@@ -116,8 +119,8 @@ class Ladder:
             ("CPUs", group.amounts[0], columns.cpu, quantities.format_cpu),
             ("memory", group.amounts[1], columns.memory, quantities.format_memory),
         ):
+            key = (*key, amount)
             if amount:
-                key = (*key, noun, amount)
                 known = self._known.get(key)
                 if known is None:
                     known = self._known[key] = self._lack(found, noun, amount, column, form)

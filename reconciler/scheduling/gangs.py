@@ -3,7 +3,7 @@
 Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
 """
 
-from collections.abc import Iterable
+import numpy as np
 
 from reconciler.scheduling import asking
 from reconciler.scheduling import snapshot as snapshots
@@ -11,17 +11,19 @@ from reconciler.scheduling.decisions import Eviction, Placement
 from reconciler.scheduling.room import Room
 
 
-def leave(room: Room, holdings: Iterable[snapshots.Holding]) -> None:
+def leave(room: Room, situation: snapshots.Snapshot) -> None:
     """What is leaving comes free; nodes on which tasks of the same element stay are still its."""
-    going = {(h.job, h.element) for h in holdings if h.leaving}
+    running, holdings = situation.running, situation.holdings
+    leaving = [holdings[row] for row in np.flatnonzero(running.leaving).tolist()]
+    going = {(holding.job, holding.element) for holding in leaving}
+    related = np.isin(running.order, running.order[running.leaving]) & ~running.leaving
     staying: dict[tuple[str, int], set[int]] = {}
-    for holding in holdings:
+    for row in np.flatnonzero(related).tolist():
+        holding = holdings[row]
         key = (holding.job, holding.element)
-        if not holding.leaving and key in going:
+        if key in going:
             staying[key] = {task.node for task in holding.tasks}
-    for holding in holdings:
-        if not holding.leaving:
-            continue
+    for holding in leaving:
         shared = staying.get((holding.job, holding.element), set())
         for partly in (False, True):
             tasks = [task for task in holding.tasks if (task.node in shared) is partly]
@@ -54,11 +56,10 @@ def broken_up(
     """Gangs that are below their minimum and got nothing leave."""
     started = {(p.job, p.element) for p in placements}
     found = []
-    for holding in situation.holdings:
-        if holding.leaving or holding.doubtful or not holding.least:
-            continue
-        if holding.protected_until > situation.now:
-            continue
+    running = situation.running
+    judged = running.elastic & running.free_to_go(situation.now)
+    for row in np.flatnonzero(judged).tolist():
+        holding = situation.holdings[row]
         have = [0] * len(holding.least)
         for task in holding.tasks:
             have[task.group] += 1

@@ -5,10 +5,12 @@ to its queue and all ancestors, and every question about quota is answered from 
 plain integers, because the walks are short and each concerns one queue.
 """
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import fairshare
 from reconciler.scheduling import snapshot as snapshots
@@ -72,7 +74,7 @@ class Ledger:
         firm: of the charged amounts those of work that is not preemptible.
         going: of the charged amounts those that leaving elements still hold.
         demand: what each queue and all below it have and ask for.
-        version: grows with every change.
+        version: another number whenever amounts are others.
     """
 
     def __init__(self, situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> None:
@@ -99,16 +101,32 @@ class Ledger:
         self.capacity: Vector = (int(whole[0]), int(whole[1]), int(whole[2]))
         self.lends = bool((queues.lending < UNLIMITED).any())
         self.lending = _vectors(queues.lending)
+        self._versions = itertools.count(1)
         self.version = 0
         self._columns: QueueAmounts | None = None
-        for holding in situation.holdings:
-            if holding.leaving:
-                self.release(holding.queue, total_of(holding.tasks))
+        for row in np.flatnonzero(situation.running.leaving).tolist():
+            holding = situation.holdings[row]
+            self.release(holding.queue, total_of(holding.tasks))
         self.demand, units = self._demand(situation, columns)
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
         self.due = [self._due(queue) for queue in range(len(self.parents))]
+        #: What each queue's use is divided by: the whole cluster where nothing is due, or no end.
+        self._measure = [
+            tuple(
+                [
+                    due if 0 < due < UNLIMITED else whole
+                    for due, whole in zip(amounts, self.capacity, strict=True)
+                ]
+            )
+            for amounts in self.due
+        ]
+        #: Of each queue the resources that are measured and of which nothing is due.
+        self._undue = [
+            tuple([r for r in RESOURCES if rationed[r] and due[r] <= 0])
+            for due, rationed in zip(self.due, self.rationed, strict=True)
+        ]
 
     def _demand(
         self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
@@ -146,7 +164,7 @@ class Ledger:
 
     def charge(self, queue: int, asked: Vector, count: int = 1, *, firm: bool = False) -> None:
         """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
-        self.version += 1
+        self.version = next(self._versions)
         cpu, memory, gpu = asked[0] * count, asked[1] * count, asked[GPU] * count
         for member in self.paths[queue]:
             row = self.charged[member]
@@ -161,12 +179,16 @@ class Ledger:
 
     def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
         """Count amounts of a queue as about to come free (-1: not after all)."""
-        self.version += 1
+        self.version = next(self._versions)
         for member in self.paths[queue]:
             row = self.going[member]
             row[0] += sign * amounts[0]
             row[1] += sign * amounts[1]
             row[GPU] += sign * amounts[GPU]
+
+    def undone(self, version: int) -> None:
+        """Everything since a version was taken back: amounts are as they were then."""
+        self.version = version
 
     # Questions
 
@@ -350,21 +372,36 @@ class Ledger:
         is small only because little is asked for must not make a queue look served. Where
         nothing is due, the whole cluster is the measure.
         """
-        row, due, going = self.charged[queue], self.due[queue], self.going[queue]
-        whole, highest = self.capacity, 0.0
+        row, measure = self.charged[queue], self._measure[queue]
+        going = self.going[queue] if settled else NOTHING
+        highest = 0.0
         for resource in RESOURCES:
-            amount = row[resource] + more[resource] - (going[resource] if settled else 0)
-            bound = due[resource]
-            if bound >= UNLIMITED or bound <= 0:
-                bound = whole[resource]
-            if amount > 0 and bound > 0 and amount > highest * bound:
-                highest = amount / bound
+            amount, bound = row[resource] + more[resource] - going[resource], measure[resource]
+            if amount > 0 and bound > 0:
+                share = amount / bound
+                if share > highest:
+                    highest = share
         return highest
+
+    def measured(self, queue: int, then: snapshots.Amounts) -> NDArray[np.float64]:
+        """(n,) ``dominant_share`` with (n, 3) amounts instead of what it has.
+
+        The very same number as long as amounts are below 2**53.
+        """
+        measure = np.array(self._measure[queue], dtype=np.float64)
+        by = np.where(measure > 0, measure, np.inf)
+        found: NDArray[np.float64] = (then / by).max(axis=1)
+        return found
+
+    def lacking(self, queue: int, then: snapshots.Amounts) -> snapshots.Mask:
+        """(n,) ``lacks_share`` with (n, 3) amounts instead of what it has."""
+        found: snapshots.Mask = (then[:, self._undue[queue]] > 0).any(axis=1)
+        return found
 
     def lacks_share(self, queue: int, more: Vector) -> bool:
         """Whether a queue would hold some of a resource of which nothing at all is due to it."""
-        row, due, rationed = self.charged[queue], self.due[queue], self.rationed[queue]
-        return any(rationed[r] and due[r] <= 0 and row[r] + more[r] > 0 for r in RESOURCES)
+        row = self.charged[queue]
+        return any(row[r] + more[r] > 0 for r in self._undue[queue])
 
 
 def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int) -> list[list[int]]:
@@ -374,7 +411,8 @@ def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int)
     if highest.sum() >= UNLIMITED:
         each, counts = each.astype(object), counts.astype(object)
     found = np.zeros((queues, 3), dtype=each.dtype)
-    np.add.at(found, columns.queue, each * counts)
+    for resource in RESOURCES:  # much faster than all three at once
+        np.add.at(found[:, resource], columns.queue, each[:, resource] * counts[:, 0])
     asked: list[list[int]] = found.tolist()
     return asked
 

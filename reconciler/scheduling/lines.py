@@ -52,6 +52,8 @@ def row_of(line: Line) -> tuple[int, ...]:
         if claim.promised or claim.slack_s != math.inf:
             special = True
     first = line.claims[0] if line.claims else None
+    if first is not None and not (first.missing or (first.elements and first.startable > 0)):
+        special = True
     return (
         line.queue,
         line.shape,

@@ -37,6 +37,8 @@ Key = tuple[bool, bool, int, bool, float, float, int]
 Place = tuple[bool, int, float, float, int, int]
 #: What runs for less counts as running for so long, in seconds, when it is asked who is overdue.
 SHORTEST_S = 60.0
+#: Amounts up to which columns know shares exactly, and by how much they may be out beyond.
+EXACT_MAX, EPSILON = 2**53, 1e-12
 #: What has waited so long, in seconds, is overdue whatever its length, and then age alone decides:
 #: only what came earlier, or has a higher priority, still goes before it.
 WAIT_MAX_S = 3 * 86_400.0
@@ -418,17 +420,36 @@ class Tree:
             queue,
         )
 
-    def stays(self, queue: int, before: Vector, asked: Vector) -> bool:
-        """Whether a queue whose turn it is keeps it when it asks for something else than before.
+    def stays(self, queue: int, before: Vector, asked: snapshots.Amounts) -> snapshots.Mask:
+        """(n,) whether a queue whose turn it is keeps it when it asks for (n, 3) amounts instead.
 
         Nothing else has changed; ``False`` may be wrong.
         """
-        if all(now <= then for now, then in zip(asked, before, strict=True)):
-            return True
-        return all(
-            self.key(member, asked) <= self.key(member, before)
-            for member in self.ledger.paths[queue]
+        found: snapshots.Mask = (asked <= before).all(axis=1)
+        if not found.all():
+            earlier = [self._no_later(member, before, asked) for member in self.ledger.paths[queue]]
+            found |= np.logical_and.reduce(earlier)
+        return found
+
+    def _no_later(self, queue: int, before: Vector, asked: snapshots.Amounts) -> NDArray[np.bool_]:
+        """(n,) whether a queue's place among its siblings is for certain no later than before.
+
+        As of ``key``, whose other parts don't depend on what is asked for.
+        """
+        ledger = self.ledger
+        _, uncovered, _, lacks, share, _, _ = self.key(queue, before)
+        then = asked + np.array(ledger.charged[queue], dtype=np.int64)
+        rationed = ledger.rationed[queue]
+        bounds = np.array(ledger.guaranteed[queue], dtype=np.int64)
+        covered = (then <= bounds)[:, rationed].all(axis=1) & any(rationed)
+        lacking = ledger.lacking(queue, then)
+        surely = 0.0 if then.max() < EXACT_MAX else EPSILON
+        measured = ledger.measured(queue, then) <= share * (1 - surely)
+        same = ~covered == uncovered
+        found: NDArray[np.bool_] = (~covered < uncovered) | (
+            same & ((lacking < lacks) | ((lacking == lacks) & measured))
         )
+        return found
 
     def _top(self, parent: int) -> int | None:
         heap = self.heaps[parent]

@@ -10,8 +10,7 @@ asks for. Turns come in from ``schedule``; whether they are idle, and which line
 same queue have idle turns before anybody else's, go out. Decisions are the same without all this.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from reconciler.scheduling import (
     consolidation,
     eviction,
     explain,
+    grouping,
     order,
 )
 from reconciler.scheduling import ledger as ledgers
@@ -62,22 +62,17 @@ class Turns(Protocol):
         """What a claim asks for next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Lines by a column, each group in the order of the lines."""
+class _Tail(NamedTuple):
+    """What comes next in a queue and has idle turns, as things stand.
 
-    order: NDArray[np.intp]
-    starts: NDArray[np.intp]
+    Attributes:
+        of: how things stand, as far as any of that follows from it.
+        lines: in order. searched: whether victims were searched for them in vain.
+    """
 
-    @classmethod
-    def of(cls, column: NDArray[np.int64], groups: int) -> "Grouping":
-        """Group by the values of a column, which are below ``groups``."""
-        order = np.argsort(column, kind="stable")
-        return cls(order, np.searchsorted(column[order], np.arange(groups + 1)))
-
-    def members(self, group: int) -> NDArray[np.intp]:
-        """Lines of one group."""
-        return self.order[self.starts[group] : self.starts[group + 1]]
+    of: object
+    lines: NDArray[np.intp]
+    searched: Mask
 
 
 class Passing:
@@ -106,7 +101,9 @@ class Passing:
         #: Lines for which a search for victims is known to fail, and as of when in each queue.
         self._failed = np.zeros(len(columns.queue), dtype=np.bool_)
         self._failed_at: dict[int, object] = {}
-        self._by_queue: Grouping | None = None
+        #: By queue; what is known of rooms only grows, so that idle turns stay idle.
+        self._tails: dict[int, _Tail] = {}
+        self._by_queue: grouping.Grouping | None = None
         self._devices = np.array(
             [any(group.devices for group in shape.groups) for shape in situation.shapes],
             dtype=np.bool_,
@@ -152,7 +149,7 @@ class Passing:
         if ask.missing or ask.firm or not evictor.may_find(ask) or not evictor.has_failed(ask):
             return
         if self._by_queue is None:
-            self._by_queue = Grouping.of(columns.queue, len(turns.ledger.paths))
+            self._by_queue = grouping.Grouping.of(columns.queue, len(turns.ledger.paths))
         queue, line = ask.queue, ask.progress.line
         members = self._by_queue.members(queue)
         at = self._standing(queue)
@@ -186,12 +183,21 @@ class Passing:
     def forget(self) -> None:
         """Searches that failed are made again."""
         self._failed_at.clear()
+        self._tails.clear()
+
+    def turned(self, queue: int) -> None:
+        """A queue has a turn that is not idle."""
+        self._tails.pop(queue, None)
 
     # Whether turns are idle
 
     def is_idle(self, ask: asking.Ask) -> bool:
         """Whether a turn would find nothing but that there is no room."""
         turns, progress = self.turns, ask.progress
+        tail = self._next(ask)
+        if tail is not None:
+            self._note_overdue(tail.lines[:1][tail.searched[:1]])
+            return True
         if ask.missing or not self.full[ask.shape] or self._own[progress.line]:
             return False
         if progress.started or progress.promised or self._may_reserve(ask.queue):
@@ -217,22 +223,45 @@ class Passing:
 
     def following(self, ask: asking.Ask) -> NDArray[np.intp]:
         """Lines whose idle turns come next, right after one of the same queue."""
-        turns = self.turns
-        if turns.ledger.lends or self._may_reserve(ask.queue):
+        if self.turns.ledger.lends or self._may_reserve(ask.queue):
             return np.empty(0, dtype=np.intp)
+        of, lines, searched = self._tail(ask)
+        count = self._staying(ask, lines)
+        self._tails[ask.queue] = _Tail(of, lines[count:], searched[count:])
+        self._note_overdue(lines[:count][searched[:count]])
+        return lines[:count]
+
+    def _next(self, ask: asking.Ask) -> _Tail | None:
+        """The tail of a queue that begins with the line of an ask, if it is known."""
+        tail = self._tails.get(ask.queue)
+        if tail is None or not tail.lines.size or tail.lines[0] != ask.progress.line:
+            return None
+        return tail if tail.of == self._of() else None
+
+    def _of(self) -> object:
+        """How things stand, in as much as idle turns follow from it."""
+        turns = self.turns
+        if turns.calendar.reservations:
+            return object()  # what comes free beside them depends on how long it is asked for
+        return (turns.ledger.version, self._changes(), turns.later is turns.now)
+
+    def _tail(self, ask: asking.Ask) -> _Tail:
+        """Lines of which the turns that follow in a queue are idle."""
+        known = self._next(ask)
+        if known is not None:
+            return _Tail(known.of, known.lines[1:], known.searched[1:])
+        turns = self.turns
         lines = turns.queues[ask.queue].following()
         lines = lines[: self._hopeless(lines[:GLANCE])] if lines.size else lines
         if lines.size == GLANCE:
             lines = turns.queues[ask.queue].following()
             lines = lines[: self._hopeless(lines)]
         if not lines.size:
-            return lines
+            return _Tail(self._of(), lines, np.zeros(0, dtype=np.bool_))
         gone, searched = self._cannot_evict(ask.queue, lines)
         lines = lines[: _leading(gone)]
         lines = lines[: self._unchanged(ask.queue, lines)]
-        lines = lines[: self._staying(ask, lines)]
-        self._note_overdue(lines[searched[: len(lines)]])
-        return lines
+        return _Tail(self._of(), lines, searched[: len(lines)])
 
     def _hopeless(self, lines: NDArray[np.intp]) -> int:
         """How many of the first lines have no room, nor get any that comes free."""
@@ -263,35 +292,24 @@ class Passing:
     def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
         """For how many of the first lines nothing was done yet, though something might be."""
         turns = self.turns
-        situation, progress = turns.situation, turns.queues[queue].progress
-        beside = turns.later is not turns.now and bool(turns.calendar.reservations)
-        for number, index in enumerate(lines.tolist()):
-            line = situation.lines[index]
-            first = line.claims[0]
-            if first.startable <= 0 or not first.elements or (index, 0) in progress:
-                return number
-            if beside and line.duration_s < self._length_s[line.shape]:
-                return number
-        return len(lines)
+        tried = {index for index, position in turns.queues[queue].progress if not position}
+        found = [index in tried for index in lines.tolist()]
+        stops = np.array(found, dtype=np.bool_)
+        if turns.later is not turns.now and turns.calendar.reservations:
+            length_s = self._length_s[turns.columns.shape[lines]]
+            # Columns know whole seconds only, rounded up.
+            shorter = turns.columns.duration[lines] - 1 < length_s
+            for at in np.flatnonzero(shorter).tolist():
+                line = turns.situation.lines[int(lines[at])]
+                stops[at] |= line.duration_s < length_s[at]
+        return _leading(~stops)
 
     def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
         if not lines.size:
             return 0
-        turns = self.turns
-        asked = turns.prospects.least[turns.columns.shape[lines]]
-        # What asks for no more of anything comes no later, and of the largest the same holds.
-        most = np.maximum.accumulate(asked, axis=0)
-        low, high = 0, len(lines)
-        if turns.tree.stays(ask.queue, ask.amounts, _vector(most[-1])):
-            return high
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if turns.tree.stays(ask.queue, ask.amounts, _vector(most[middle - 1])):
-                low = middle
-            else:
-                high = middle
-        return low
+        asked = self.turns.prospects.least[self.turns.columns.shape[lines]]
+        return _leading(self.turns.tree.stays(ask.queue, ask.amounts, asked))
 
     def _note_overdue(self, lines: NDArray[np.intp]) -> None:
         """Ask after the line that is overdue first, as its turn would: the cycle wakes for it."""
@@ -316,7 +334,3 @@ def _leading(mask: Mask) -> int:
         return 0
     first = int(mask.argmin())
     return len(mask) if mask[first] else first
-
-
-def _vector(row: NDArray[np.int64]) -> snapshots.Vector:
-    return (int(row[0]), int(row[1]), int(row[2]))

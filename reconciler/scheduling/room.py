@@ -218,10 +218,13 @@ class Room:
     def fits(self, shape: int, *, within: Mask | None = None) -> bool:
         """Whether one element has room; takes nothing.
 
-        Where no states were counted yet, looking at nodes is cheaper than counting them.
+        Where no states were counted yet, looking at nodes is cheaper than counting them, and for
+        whole devices it is always cheaper than ranking states by a mix.
         """
-        if self._index_made is None and self._fixed.singly[shape]:
-            return self._has_node(shape, within)
+        if self._fixed.singly[shape]:
+            whole = bool(self._mix) and within is None and self._fixed.plain[shape] is not None
+            if self._index_made is None or whole:
+                return self._has_node(shape, within)
         return self.plan(shape, within=within) is not None
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:

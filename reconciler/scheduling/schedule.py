@@ -39,7 +39,7 @@ LOOKS_MAX = 4
 
 def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
-    if not situation.lines and not any(holding.leaving for holding in situation.holdings):
+    if not situation.lines and not situation.running.leaving.any():
         return _at_rest(situation)
     return Cycle(windows.within(situation)).run()
 
@@ -245,6 +245,7 @@ class Cycle(ways.Ways):
         if not self.one_by_one and self.passing.is_idle(ask):
             self._idle(ask)
             return
+        self.passing.turned(queue)
         kept = not ask.missing and self.calendar.cancel(ask.job)
         cause = self.gate(ask)
         if cause is None:

@@ -7,6 +7,7 @@ matters to a decision but its arrival, so that ten thousand alike claims cost on
 """
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,18 +16,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep, Reason
+from reconciler.scheduling import running as runs
+from reconciler.scheduling.amounts import (
+    ENDLESS,
+    NO_LEVEL,
+    UNLIMITED,
+    WHOLE,
+    Amounts,
+    Mask,
+    Vector,
+)
+from reconciler.scheduling.running import HeldTask, Holding, Running
 
-Amounts = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-Vector = tuple[int, int, int]
-#: "Not rationed", and "as much as there is": larger than any amount, far from overflow.
-UNLIMITED = 2**62
-#: Milli-GPUs of a whole device.
-WHOLE = 1000
-#: A run without a time limit.
-ENDLESS = math.inf
-#: No topology level.
-NO_LEVEL = -1
+__all__ = [
+    "AGE",
+    "ENDLESS",
+    "NO_LEVEL",
+    "UNLIMITED",
+    "WHOLE",
+    "Amounts",
+    "Claim",
+    "GroupShape",
+    "HeldTask",
+    "Holding",
+    "JobAffinity",
+    "Kept",
+    "Line",
+    "LineColumns",
+    "Mask",
+    "MixEntry",
+    "NodeColumns",
+    "Policy",
+    "QueueColumns",
+    "Running",
+    "Shape",
+    "Snapshot",
+    "Strategy",
+    "Vector",
+    "Window",
+]
 
 Strategy = Literal["least-fragmentation", "pack", "spread"]
 
@@ -186,6 +214,7 @@ class Shape:
             None: there are none.
         missing: names of the volumes that it asks for and that nodes say are not there.
         form: what identifies it from cycle to cycle; empty: its index does.
+        least, most: amounts charged for what has to start together; for a whole element.
     """
 
     groups: tuple[GroupShape, ...]
@@ -202,16 +231,14 @@ class Shape:
     mountable: Mask | None = None
     missing: tuple[str, ...] = ()
     form: str = ""
+    least: Vector = field(init=False, repr=False, compare=False)
+    most: Vector = field(init=False, repr=False, compare=False)
 
-    @property
-    def least(self) -> Vector:
-        """Amounts charged for what has to start together."""
-        return _total((group.amounts, group.least) for group in self.groups)
-
-    @property
-    def most(self) -> Vector:
-        """Amounts charged for a whole element."""
-        return _total((group.amounts, group.count) for group in self.groups)
+    def __post_init__(self) -> None:
+        least = _total((group.amounts, group.least) for group in self.groups)
+        most = _total((group.amounts, group.count) for group in self.groups)
+        object.__setattr__(self, "least", least)
+        object.__setattr__(self, "most", most)
 
     @property
     def is_single(self) -> bool:
@@ -257,6 +284,11 @@ class Claim:
     capped: bool = False
 
 
+#: Order and moment of a claim.
+AGE = np.dtype([("order", "<i8"), ("moment", "<f8")])
+_AGE = struct.Struct("<qd")
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """Claims of one queue that are alike, in order of arrival.
@@ -271,7 +303,7 @@ class Line:
             limit, or less where run times were learned. ``ENDLESS`` without a limit.
         claims: ascending by ``order``.
         reservations: indexes into ``Snapshot.windows`` that its work may use.
-        orders, moments: ``Claim.order`` and ``Claim.submitted_at`` of each claim.
+        ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``.
     """
 
     queue: int
@@ -281,12 +313,11 @@ class Line:
     claims: tuple[Claim, ...]
     duration_s: float = ENDLESS
     reservations: tuple[int, ...] = ()
-    orders: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    moments: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    ages: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "orders", tuple([claim.order for claim in self.claims]))
-        object.__setattr__(self, "moments", tuple([c.submitted_at for c in self.claims]))
+        ages = [_AGE.pack(claim.order, claim.submitted_at) for claim in self.claims]
+        object.__setattr__(self, "ages", b"".join(ages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +330,8 @@ class LineColumns:
         grows: whether its first claim is for missing tasks.
         elements: elements that wait, of claims that are not for missing tasks.
         claims: how many claims it has.
-        special: whether a claim has missing tasks, a promise or a deadline.
+        special: whether a claim has missing tasks, a promise or a deadline, or the first has
+            nothing that may start.
         duration: seconds that a start is expected to hold what it takes, rounded up;
             ``UNLIMITED`` for endless.
         since: second in which its first claim was submitted, 0 where unknown.
@@ -316,78 +348,6 @@ class LineColumns:
     special: Mask
     duration: NDArray[np.int64]
     since: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTask:
-    """What one running task has.
-
-    Attributes:
-        node: its row.
-        amounts: (cpu, memory, gpu) as charged.
-        devices: indexes of its devices (columns of ``NodeColumns.devices``).
-        share: milli-GPUs of each of these devices.
-        profile, instances: MIG profile and number of instances, where it has any.
-        group, index: which task of the element it is.
-        spare: whether the element goes on without it (beyond the minimum).
-    """
-
-    node: int
-    amounts: Vector
-    devices: tuple[int, ...] = ()
-    share: int = WHOLE
-    profile: int = -1
-    instances: int = 0
-    group: int = 0
-    index: int = 0
-    spare: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """One element that holds resources now.
-
-    Attributes:
-        job, element: what it is.
-        queue: index into the queue columns.
-        priority, order: as of its claim.
-        tasks: what each of its tasks has.
-        preemptible: whether others may evict it at all.
-        began: when it started.
-        since: from when work would be lost by an eviction: its start or newest checkpoint.
-        protected_until: minimum run time: no eviction before.
-        movable: whether it may be moved to let another start (it checkpoints).
-        ends_at: when it will have left at the latest; ``ENDLESS`` where nothing limits it.
-        leaving: whether it was told to stop already; what it holds comes free by itself.
-        leaving_for: name of the job it was evicted for, else empty.
-        shape: index of its shape where it might be placed anew (consolidation), else -1.
-        matches: indexes of the selectors in ``Snapshot.presence`` that match it.
-        exclusive: whether it has its nodes to itself.
-        least: what has to stay together of each group, by group index; empty: all.
-        doubtful: whether its node is silent: it holds, and can't be evicted now.
-        moving: whether it leaves only to start elsewhere (consolidation): room is kept for it.
-    """
-
-    job: str
-    element: int
-    queue: int
-    priority: int
-    order: int
-    tasks: tuple[HeldTask, ...]
-    preemptible: bool = True
-    since: float = 0.0
-    protected_until: float = 0.0
-    movable: bool = False
-    ends_at: float = ENDLESS
-    leaving: bool = False
-    leaving_for: str = ""
-    shape: int = -1
-    matches: tuple[int, ...] = ()
-    exclusive: bool = False
-    least: tuple[int, ...] = ()
-    doubtful: bool = False
-    moving: bool = False
-    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,6 +463,16 @@ class Snapshot:
     turn: int = 0
     line_columns: LineColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
+    _running: runs.Running | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def running(self) -> runs.Running:
+        """``holdings`` as columns, worked out when somebody first asks."""
+        found = self._running
+        if found is None:
+            found = runs.columns_of(self.holdings)
+            object.__setattr__(self, "_running", found)
+        return found
 
 
 def _total(parts: Iterable[tuple[Vector, int]]) -> Vector:

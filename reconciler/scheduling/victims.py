@@ -8,12 +8,14 @@ below while work waits there, which would take that back from others, and so on 
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.scheduling import grouping
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import WHOLE, Vector
@@ -22,12 +24,19 @@ from reconciler.scheduling.snapshot import WHOLE, Vector
 LOOK_MAX = 64
 #: Spare first, priority, cost, newest first, then by name for a fixed order.
 Rank = tuple[bool, int, float, int, str, int, int]
+#: Rows of holdings, places of units.
+Rows = NDArray[np.intp]
+Places = NDArray[np.intp]
+#: (resource that it names, what it may lose and still have its share, what waits for more).
+Spared = list[tuple[int, int, int]]
 
 
 class Unit(NamedTuple):
     """Tasks that leave together: one spare task of an elastic gang, or all the others.
 
-    ``row`` is that of the holding in ``Snapshot.holdings``.
+    Attributes:
+        row: of its holding in ``Snapshot.holdings``.
+        place: its place among the units of its queue (``Units``).
     """
 
     row: int
@@ -36,6 +45,7 @@ class Unit(NamedTuple):
     total: Vector
     spare: bool
     rank: Rank
+    place: int
 
     @property
     def key(self) -> tuple[int, int]:
@@ -48,85 +58,107 @@ class Unit(NamedTuple):
         return f"{self.holding.job}[{self.holding.element}]"
 
 
-def cost_s(holding: snapshots.Holding, now: float) -> float:
-    """GPU-seconds of work (CPU-seconds where there is no GPU) lost by an eviction now."""
-    return _lost_s(holding, ledgers.total_of(holding.tasks), now)
-
-
-def _lost_s(holding: snapshots.Holding, total: Vector, now: float) -> float:
-    weight = total[ledgers.GPU] / WHOLE if total[ledgers.GPU] else total[0] / 1000
-    return round(max(0.0, now - holding.since) * weight, 3)
-
-
-def units_of(index: int, holding: snapshots.Holding, now: float) -> list[Unit]:
-    """The units of one holding, in the order in which they leave."""
-    tasks = holding.tasks
-    units: list[Unit] = []
-    core = tasks
-    if len(tasks) != 1 or tasks[0].spare:
-        spare = [task for task in tasks if task.spare]
-        core = tuple(task for task in tasks if not task.spare)
-        order, job, element = -holding.order, holding.job, -holding.element
-        units = [
-            Unit(
-                index,
-                holding,
-                (task,),
-                task.amounts,
-                True,
-                (False, holding.priority, 0.0, order, job, element, -number),
-            )
-            for number, task in enumerate(spare, start=1)  # 0 is what stays together
-        ]
-        units.reverse()
-    if core:
-        total = tasks[0].amounts if len(tasks) == 1 else ledgers.total_of(tasks)
-        cost = _lost_s(holding, total, now)
-        rank = (True, holding.priority, cost, -holding.order, holding.job, -holding.element, 0)
-        whole = total if len(core) == len(tasks) else ledgers.total_of(core)
-        units.append(Unit(index, holding, core, whole, False, rank))
-    return units
+def costs_s(running: snapshots.Running, rows: Rows, now: float) -> NDArray[np.float64]:
+    """GPU-seconds of work (CPU-seconds where there is no GPU) lost by evictions now."""
+    total = running.total[rows]
+    weight = np.where(total[:, ledgers.GPU] != 0, total[:, ledgers.GPU] / WHOLE, total[:, 0] / 1000)
+    lost: NDArray[np.float64] = np.round(np.maximum(now - running.since[rows], 0.0) * weight, 3)
+    return lost
 
 
 def wake_at(situation: snapshots.Snapshot) -> float:
     """When the next minimum run time ends of what could be evicted then; infinity: never."""
-    return min(
-        (
-            h.protected_until
-            for h in situation.holdings
-            if h.protected_until > situation.now
-            and not (h.leaving or h.doubtful or h.queue < 0)
-            and h.preemptible
-        ),
-        default=float("inf"),
-    )
+    running = situation.running
+    later = (running.protected_until > situation.now) & running.preemptible
+    later &= ~(running.leaving | running.doubtful) & (running.queue >= 0)
+    return float(np.min(running.protected_until[later], initial=np.inf))
 
 
-class _Shelf:
-    """Units of one queue and kind in order, with those taken passed over at next to no cost."""
+class Units:
+    """Units of one queue in their order: columns of all at once, each made when it is asked for.
 
-    def __init__(self) -> None:
-        self.units: list[Unit] = []
-        self.first = 0
-        self.gone: set[tuple[int, int]] = set()
+    Attributes:
+        row, cost, priority, order, node: as of the holding; ``node`` is -1 where there are several.
+        total: (u, 3) what each frees in all.
+        spares: how many of them are spare; these come first.
+        there: which were not taken yet.
+    """
 
-    def take(self, unit: Unit) -> None:
-        """A unit is gone."""
-        self.gone.add(unit.key)
-        if 2 * len(self.gone) > len(self.units) - self.first:
-            self.units = list(self)
-            self.first = 0
-            self.gone.clear()
-        while self.first < len(self.units) and self.units[self.first].key in self.gone:
-            self.gone.discard(self.units[self.first].key)
-            self.first += 1
+    def __init__(self, situation: snapshots.Snapshot, rows: Rows) -> None:
+        """``rows``: of the queue's holdings that may be told to leave now."""
+        self._situation = situation
+        running = situation.running
+        spare = self._spare(rows[running.spares[rows] > 0])
+        stays = rows[running.preemptible[rows] & (running.tasks[rows] > running.spares[rows])]
+        cost = costs_s(running, stays, situation.now)
+        ranked = self._ranked(stays, cost)
+        whole = stays[ranked]
+        self.spares = len(spare)
+        self.row: Rows = np.concatenate([np.array([u.row for u in spare], dtype=np.intp), whole])
+        self.cost = np.concatenate([np.zeros(len(spare)), cost[ranked]])
+        self.priority = running.priority[self.row]
+        self.order = running.order[self.row]
+        self.node = running.node[self.row]
+        self.total = running.total[self.row]
+        self.there: snapshots.Mask = np.ones(len(self.row), dtype=np.bool_)
+        self._made: list[Unit | None] = [None] * len(self.row)
+        for place, unit in enumerate(spare):
+            self._made[place] = unit._replace(place=place)
+            self.node[place], self.total[place] = unit.tasks[0].node, unit.total
+        for place in np.flatnonzero(running.spares[self.row] > 0).tolist():
+            if place >= self.spares:  # what stays together of a gang that has spare tasks
+                self.node[place], self.total[place] = -1, self.unit(place).total
+
+    def _spare(self, rows: Rows) -> list[Unit]:
+        """Tasks that elastic gangs can spare, the last of each first."""
+        found: list[Unit] = []
+        for row in rows.tolist():
+            holding = self._situation.holdings[row]
+            spare = [task for task in holding.tasks if task.spare]
+            for number, task in enumerate(spare, start=1):  # 0 is what stays together
+                rank = _rank(holding, -number, 0.0)
+                found.append(Unit(row, holding, (task,), task.amounts, True, rank, 0))
+        return sorted(found, key=lambda unit: unit.rank)
+
+    def _ranked(self, rows: Rows, cost: NDArray[np.float64]) -> NDArray[np.intp]:
+        """The order of whole units: by priority, cost, the newest first, then by name."""
+        running = self._situation.running
+        keys = (-running.order[rows], cost, running.priority[rows])
+        ranked = np.lexsort((-running.element[rows], *keys))
+        same = np.ones(max(len(rows) - 1, 0), dtype=np.bool_)
+        for key in keys:
+            same &= np.diff(key[ranked]) == 0
+        if not same.any():
+            return ranked
+        names = [self._situation.holdings[row].job for row in rows.tolist()]
+        name = np.unique(names, return_inverse=True)[1]
+        return np.lexsort((-running.element[rows], name, *keys))
+
+    def unit(self, place: int) -> Unit:
+        """One of them."""
+        found = self._made[place]
+        if found is None:
+            row = int(self.row[place])
+            holding = self._situation.holdings[row]
+            tasks = holding.tasks
+            if self._situation.running.spares[row]:
+                tasks = tuple([task for task in tasks if not task.spare])
+            total = tasks[0].amounts if len(tasks) == 1 else ledgers.total_of(tasks)
+            rank = _rank(holding, 0, float(self.cost[place]))
+            found = self._made[place] = Unit(row, holding, tasks, total, False, rank, place)
+        return found
 
     def __iter__(self) -> Iterator[Unit]:
-        gone = self.gone
-        for position in range(self.first, len(self.units)):
-            unit = self.units[position]
-            if unit.key not in gone:
-                yield unit
+        """Those that are still there."""
+        for place in np.flatnonzero(self.there).tolist():
+            if self.there[place]:
+                yield self.unit(place)
+
+
+def _rank(holding: snapshots.Holding, number: int, cost: float) -> Rank:
+    """``number``: below 0 for spare tasks."""
+    whole = not number
+    return (whole, holding.priority, cost, -holding.order, holding.job, -holding.element, number)
 
 
 class Pool:
@@ -134,47 +166,29 @@ class Pool:
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self._shelves: dict[int, tuple[_Shelf, _Shelf]] = {}
-        self._rows: dict[int, list[int]] = {}
-        #: Units of a queue in their order, and of what that was made.
-        self._ordered: dict[int, tuple[object, _Sequence]] = {}
+        self._units: dict[int, Units] = {}
+        #: Places of a queue's units in the order in which they go, and of what that was made.
+        self._ordered: dict[int, tuple[object, Places, Ordered | None]] = {}
         self._taken: dict[int, int] = {}
-        now = situation.now
-        for index, holding in enumerate(situation.holdings):
-            if holding.leaving or holding.doubtful or holding.queue < 0:
-                continue
-            if holding.protected_until <= now:
-                self._rows.setdefault(holding.queue, []).append(index)
+        running = situation.running
+        may = running.free_to_go(situation.now) & (running.queue >= 0)
+        self._may = np.flatnonzero(may)
+        queues = len(situation.queues.names)
+        self._by_queue = grouping.Grouping.of(running.queue[self._may], queues)
 
-    def _of(self, queue: int) -> tuple[_Shelf, _Shelf]:
-        """Units of a queue that are spare and those that are whole, made when first asked for."""
-        found = self._shelves.get(queue)
-        if found is not None:
-            return found
-        spare, whole = self._shelves[queue] = (_Shelf(), _Shelf())
-        for index in self._rows.get(queue, ()):
-            holding = self.situation.holdings[index]
-            for unit in units_of(index, holding, self.situation.now):
-                if unit.spare:
-                    spare.units.append(unit)
-                elif holding.preemptible:
-                    whole.units.append(unit)
-        for shelf in (spare, whole):
-            shelf.units.sort(key=lambda unit: unit.rank)
-        return spare, whole
-
-    def remaining(self, queue: int) -> Iterator[Unit]:
-        """Units of a queue that are still there, cheapest first."""
-        spare, whole = self._of(queue)
-        yield from spare
-        yield from whole
+    def units(self, queue: int) -> Units:
+        """All units of a queue, made when first asked for."""
+        found = self._units.get(queue)
+        if found is None:
+            rows = self._may[self._by_queue.members(queue)]
+            found = self._units[queue] = Units(self.situation, rows)
+        return found
 
     def take(self, unit: Unit) -> None:
         """A unit was told to leave."""
         queue = unit.holding.queue
         self._taken[queue] = self._taken.get(queue, 0) + 1
-        spare, whole = self._of(unit.holding.queue)
-        (spare if unit.spare else whole).take(unit)
+        self.units(queue).there[unit.place] = False
 
     def drop(self, row: int) -> None:
         """What one holding has leaves for another reason."""
@@ -182,49 +196,56 @@ class Pool:
         for unit in units_of(row, holding, self.situation.now):
             self.take(unit)
 
+    def drop(self, row: int) -> None:
+        """What one holding has leaves for another reason."""
+        queue = self.situation.holdings[row].queue
+        units = self.units(queue)
+        units.there[units.row == row] = False
+        self._taken[queue] = self._taken.get(queue, 0) + 1
+
     def lowest_priority(self, queue: int) -> int | None:
         """The lowest priority among a queue's units."""
-        first = [next(iter(shelf), None) for shelf in self._of(queue)]
-        return min((unit.holding.priority for unit in first if unit is not None), default=None)
+        units = self.units(queue)
+        left = units.priority[units.there]
+        return int(left.min()) if left.size else None
 
     def is_empty(self, queue: int) -> bool:
         """Whether a queue has nothing that could leave."""
-        if queue in self._shelves:
-            return next(self.remaining(queue), None) is None
-        holdings = self.situation.holdings
-        return not any(
-            holdings[row].preemptible or any(task.spare for task in holdings[row].tasks)
-            for row in self._rows.get(queue, ())
-        )
+        return not self.units(queue).there.any()
 
     def ordered(self, ledger: ledgers.Ledger, queue: int) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
-        return self._known(ledger, queue).whole()
+        places = self._places(ledger, queue)
+        made_of, _, found = self._ordered[queue]
+        if found is None:
+            found = Ordered.of(self.units(queue), places)
+            self._ordered[queue] = (made_of, places, found)
+        return found
 
-    def _known(self, ledger: ledgers.Ledger, queue: int) -> "_Sequence":
+    def _places(self, ledger: ledgers.Ledger, queue: int) -> Places:
         """The order of a queue's units while it has what it has now."""
         made_of = (_used(ledger, queue), self._taken.get(queue, 0))
         known = self._ordered.get(queue)
         if known is None or known[0] != made_of:
-            units = _fitting(ledger, queue, self.remaining(queue), fixed=True)
-            known = self._ordered[queue] = (made_of, _Sequence(units))
+            places = _least_undercut(self.units(queue), _spared(ledger, queue))
+            known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
     def _source(self, ledger: ledgers.Ledger, queue: int) -> Iterator[Unit]:
         """A queue's units in their order, which follows the ledger between two of them."""
-        known, used, version = self._known(ledger, queue), _used(ledger, queue), ledger.version
-        given: set[tuple[int, int]] = set()
-        for unit in known:
+        units = self.units(queue)
+        places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
+        given: set[int] = set()
+        for place in places.tolist():
             if ledger.version != version:
                 version = ledger.version
                 if _used(ledger, queue) != used:
                     break
-            given.add(unit.key)
-            yield unit
+            given.add(place)
+            yield units.unit(place)
         else:
             return
-        rest = (unit for unit in self.remaining(queue) if unit.key not in given)
-        yield from _fitting(ledger, queue, rest)
+        yield from _fitting(ledger, queue, (unit for unit in units if unit.place not in given))
 
     def by_saturation(
         self, ledger: ledgers.Ledger, queues: list[int], may: Callable[[int], bool]
@@ -255,16 +276,20 @@ class Pool:
 
 
 class Ordered(NamedTuple):
-    """Units in order, with what they hold on each node; (e,) entries, several for a gang.
+    """Units of one queue in order, with what they hold on each node.
+
+    Of (e,) entries a gang has several.
 
     Attributes:
-        unit: position of each entry's unit. node: its row.
+        units: they themselves. place: (u,) where each is among them.
+        unit: (e,) position of each entry's unit in this order. node: its row.
         amounts: (e, 3) what it frees there. total: (u, 3) what each unit frees in all.
         cost, priority, order: (u,) as ``Rank`` and ``Holding`` have them.
     """
 
-    units: list[Unit]
-    unit: NDArray[np.int64]
+    units: Units
+    place: Places
+    unit: NDArray[np.intp]
     node: NDArray[np.int64]
     amounts: snapshots.Amounts
     total: snapshots.Amounts
@@ -273,58 +298,74 @@ class Ordered(NamedTuple):
     order: NDArray[np.int64]
 
     @classmethod
-    def of(cls, units: list[Unit]) -> "Ordered":
-        """What units hold, node by node."""
-        entries: list[tuple[int, int, int, int, int]] = []
-        for position, one in enumerate(units):
-            if len(one.tasks) == 1:
-                entries.append((position, one.tasks[0].node, *one.total))
-                continue
-            freed: dict[int, Vector] = {}
-            for task in one.tasks:
-                known = freed.get(task.node, ledgers.NOTHING)
-                freed[task.node] = ledgers.plus(known, task.amounts)
-            entries += [(position, node, *amounts) for node, amounts in sorted(freed.items())]
-        table = np.array(entries, dtype=np.int64).reshape(len(entries), 5)
-        facts = [(*one.total, one.holding.priority, one.holding.order) for one in units]
-        each = np.array(facts, dtype=np.int64).reshape(len(facts), 5)
+    def of(cls, units: Units, places: Places) -> "Ordered":
+        """What the units at some places hold, node by node."""
+        node, total = units.node[places], units.total[places]
+        unit, amounts = np.arange(len(places)), total
+        gangs = np.flatnonzero(node < 0)
+        if gangs.size:
+            entries = [
+                (at, where, *freed)
+                for at in gangs.tolist()
+                for where, freed in _by_node(units.unit(int(places[at])))
+            ]
+            table = np.array(entries, dtype=np.int64).reshape(len(entries), 5)
+            alone = np.flatnonzero(node >= 0)
+            unit = np.concatenate([alone, table[:, 0]])
+            inside = np.argsort(unit, kind="stable")
+            unit = unit[inside]
+            node = np.concatenate([node[alone], table[:, 1]])[inside]
+            amounts = np.concatenate([total[alone], table[:, 2:]])[inside]
         return cls(
             units,
-            table[:, 0],
-            table[:, 1],
-            table[:, 2:],
-            each[:, :3],
-            np.array([one.rank[2] for one in units], dtype=np.float64),
-            each[:, 3],
-            each[:, 4],
+            places,
+            unit,
+            node,
+            amounts,
+            total,
+            units.cost[places],
+            units.priority[places],
+            units.order[places],
         )
 
 
-class _Sequence:
-    """Units that are put in order as far as somebody asks for them."""
+def _by_node(unit: Unit) -> list[tuple[int, Vector]]:
+    """What a unit frees on each of its nodes."""
+    freed: dict[int, Vector] = {}
+    for task in unit.tasks:
+        freed[task.node] = ledgers.plus(freed.get(task.node, ledgers.NOTHING), task.amounts)
+    return sorted(freed.items())
 
-    def __init__(self, units: Iterator[Unit]) -> None:
-        self._units = units
-        self._made: list[Unit] = []
-        self._whole: Ordered | None = None
 
-    def __iter__(self) -> Iterator[Unit]:
-        made, at = self._made, 0
-        while True:
-            if at == len(made):
-                unit = next(self._units, None)
-                if unit is None:
-                    return
-                made.append(unit)
-            yield made[at]
-            at += 1
+def _least_undercut(units: Units, spared: Spared) -> Places:
+    """Places of units that are left in their order, of those alike the least undercut first.
 
-    def whole(self) -> Ordered:
-        """All of them."""
-        if self._whole is None:
-            self._made += self._units
-            self._whole = Ordered.of(self._made)
-        return self._whole
+    The same order as that of ``_fitting`` while the ledger stays as it is.
+    """
+    places = np.flatnonzero(units.there)
+    total = units.total[places]
+    short = np.zeros(len(places), dtype=np.int64)
+    for resource, amount, waiting in spared:
+        beyond = np.maximum(total[:, resource] - amount, 0)
+        short += np.minimum(beyond, min(waiting, snapshots.UNLIMITED))
+    if not short.any():
+        return places
+    kind = (places >= units.spares) + 2 * units.priority[places]
+    runs = np.flatnonzero(np.diff(kind, prepend=kind[0] - 1)).tolist()
+    found = [
+        begin + at
+        for begin, end in itertools.pairwise([*runs, len(places)])
+        for at in _least_ahead(short[begin:end].tolist())
+    ]
+    return places[found]
+
+
+def _least_ahead(shorts: list[int]) -> list[int]:
+    """Positions, always that of the least of the first ``LOOK_MAX`` that are left."""
+    ahead = [(short, at) for at, short in enumerate(shorts[:LOOK_MAX])]
+    heapq.heapify(ahead)
+    found = [heapq.heapreplace(ahead, (shorts[at], at))[1] for at in range(LOOK_MAX, len(shorts))]
+    return found + [at for _, at in sorted(ahead)]
 
 
 def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
@@ -337,8 +378,8 @@ def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
     return _short(total, _spared(ledger, queue))
 
 
-def _spared(ledger: ledgers.Ledger, queue: int) -> list[tuple[int, int, int]]:
-    """(resource that it names, what it may lose and still have its share, what waits for more)."""
+def _spared(ledger: ledgers.Ledger, queue: int) -> Spared:
+    """What a queue may lose of each resource that it names."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return [
         (r, max(0, ledger.used(queue, r) - keep[r]), ledger.waiting(queue, r))
@@ -347,7 +388,7 @@ def _spared(ledger: ledgers.Ledger, queue: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def _short(total: Vector, spared: list[tuple[int, int, int]]) -> int:
+def _short(total: Vector, spared: Spared) -> int:
     """How much more than may be spared is lost, as far as something waits to take it back."""
     short = 0
     for resource, amount, waiting in spared:
@@ -356,13 +397,10 @@ def _short(total: Vector, spared: list[tuple[int, int, int]]) -> int:
     return short
 
 
-def _fitting(
-    ledger: ledgers.Ledger, queue: int, units: Iterator[Unit], *, fixed: bool = False
-) -> Iterator[Unit]:
+def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
     """A queue's units in their order, but of those alike in priority the least undercut first.
 
-    What is undercut follows the ledger as it changes between two units, unless it is ``fixed``:
-    as the ledger is at first.
+    What is undercut follows the ledger as it changes between two units.
     """
     ahead: list[Unit] = []
     shorts: list[int] = []
@@ -370,7 +408,7 @@ def _fitting(
     spared = _spared(ledger, queue)
     following = next(units, None)
     while ahead or following is not None:
-        if ledger.version != version and not fixed:
+        if ledger.version != version:
             version = ledger.version
             now = _spared(ledger, queue)
             if now != spared:

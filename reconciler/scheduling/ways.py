@@ -7,6 +7,8 @@ ledger and the rooms at once and noted for the result. Whose turn it is, is told
 
 import dataclasses
 
+import numpy as np
+
 from reconciler.scheduling import (
     asking,
     backfill,
@@ -18,6 +20,7 @@ from reconciler.scheduling import (
     lines,
     order,
     resettling,
+    wording,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -46,11 +49,12 @@ class Ways:
         self.ledger = ledgers.Ledger(situation, self.columns)
         self.now = Room(situation)
         self.first = self.now.copy()
-        self.leaving = [holding for holding in situation.holdings if holding.leaving]
+        leaving = np.flatnonzero(situation.running.leaving).tolist()
+        self.leaving = [situation.holdings[row] for row in leaving]
         self.later = self.now
         if self.leaving:
             self.later = self.now.copy()
-            gangs.leave(self.later, situation.holdings)
+            gangs.leave(self.later, situation)
         self.least = [shape.least for shape in situation.shapes]
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
@@ -196,7 +200,7 @@ class Ways:
         self, ask: asking.Ask, holding: snapshots.Holding, tasks: tuple[TaskPlacement, ...]
     ) -> None:
         """An element leaves for an ask and starts again where its tasks are placed."""
-        why = explain.moved(self.situation, ask.job, tasks)
+        why = wording.moved(self.situation, ask.job, tasks)
         self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
         self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
@@ -224,7 +228,7 @@ class Ways:
                 continue
             ground = "shrink" if unit.spare else found.ground
             leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
-            why = explain.evicted(self.situation, self.ledger, ask, unit, found.ground)
+            why = wording.evicted(self.situation, self.ledger, ask, unit, found.ground)
             self.evictions.append(
                 Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
             )

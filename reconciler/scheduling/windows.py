@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from reconciler.model import reasons
-from reconciler.scheduling import explain
 from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling import wording
 
 
 def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
@@ -79,7 +79,7 @@ def _windowed(
     """A shape without the nodes on which a window begins too soon."""
     old = situation.shapes[shape]
     lost = int((old.eligible & closed).sum())
-    names = explain.names_text(tuple(situation.windows[index].name for index in barred))
+    names = wording.names_text(tuple(situation.windows[index].name for index in barred))
     step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,

@@ -1,0 +1,145 @@
+"""The victims of one ask: gathered unit by unit until it would start, then none to be spared.
+
+Units come in, in the order in which they may be taken; room and ledger follow as each is added, and
+go back as they were where too few can be found. Who may be taken is told by ``eviction``.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from reconciler.scheduling import asking
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling import victims as pools
+from reconciler.scheduling.room import Room
+
+
+class Search(Protocol):
+    """What is read of the searches of a cycle: ``eviction.Evictor``.
+
+    ``budget``: units that may still be looked at.
+    """
+
+    ledger: ledgers.Ledger
+    later: Room
+    budget: int
+
+    def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
+        """Whether a unit may be taken at this moment of the search."""
+
+    def may_start(
+        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Vector = ledgers.NOTHING
+    ) -> bool:
+        """Whether limits, lenders and shares let the ask start."""
+
+
+class Attempt:
+    """The gathering of one ask's victims; room and ledger follow as they are added."""
+
+    def __init__(self, evictor: Search, ask: asking.Ask) -> None:
+        self.evictor = evictor
+        self.ask = ask
+        self.chosen: dict[tuple[int, int], pools.Unit] = {}
+        self.losing: Counter[int] = Counter()
+        self._version = evictor.ledger.version
+        #: What units of the ask's own queue had.
+        self.freed = ledgers.NOTHING
+
+    def gather(self, units: Iterator[pools.Unit]) -> bool:
+        """Add units until the ask could start; False when there are too few."""
+        evictor, since_test, step = self.evictor, 0, 1
+        for unit in units:
+            if evictor.budget <= 0:
+                return False
+            evictor.budget -= 1
+            if not evictor.allowed(self.ask, unit):
+                continue
+            self._add(unit)
+            since_test += 1
+            if since_test >= step:
+                if self._would_start():
+                    self._spare()
+                    return True
+                since_test, step = 0, max(1, len(self.chosen) // 4)
+        if since_test and self._would_start():
+            self._spare()
+            return True
+        return False
+
+    def _add(self, unit: pools.Unit) -> None:
+        holding = unit.holding
+        self.chosen[unit.key] = unit
+        self.losing[holding.queue] += 1
+        if holding.queue == self.ask.queue:
+            self.freed = ledgers.plus(self.freed, unit.total)
+        self.evictor.ledger.release(holding.queue, unit.total)
+        self.evictor.later.release(
+            unit.tasks,
+            exclusive=holding.exclusive and not unit.spare,
+            matches=holding.matches,
+            partly=unit.spare,
+        )
+
+    def _drop(self, unit: pools.Unit) -> None:
+        holding = unit.holding
+        del self.chosen[unit.key]
+        self.losing[holding.queue] -= 1
+        if holding.queue == self.ask.queue:
+            self.freed = ledgers.minus(self.freed, unit.total)
+        self.evictor.ledger.release(holding.queue, unit.total, -1)
+        self.evictor.later.hold(
+            unit.tasks,
+            exclusive=holding.exclusive and not unit.spare,
+            matches=holding.matches,
+            partly=unit.spare,
+        )
+
+    def _would_start(self) -> bool:
+        losing = +self.losing
+        freed = self.freed if set(losing) == {self.ask.queue} else ledgers.NOTHING
+        if not self.evictor.may_start(self.ask, losing, freed):
+            return False
+        return self.ask.fits(self.evictor.later)
+
+    def _spare(self) -> None:
+        """Let go whoever is not needed: first all beside the plan at once, then one by one."""
+        later = self.evictor.later
+        mark = later.mark()
+        placed = self.ask.place(later)
+        later.rollback(mark)
+        nodes = {task.node for task in placed or ()}
+        beside = [
+            unit
+            for unit in self.chosen.values()
+            if not any(task.node in nodes for task in unit.tasks) and self._is_loose(unit)
+        ]
+        for unit in beside:
+            self._drop(unit)
+        if beside and not self._would_start():
+            for unit in reversed(beside):
+                self._add(unit)
+        for unit in reversed(list(self.chosen.values())):
+            if not self._is_loose(unit):
+                continue
+            self._drop(unit)
+            if not self._would_start():
+                self._add(unit)
+
+    def _is_loose(self, unit: pools.Unit) -> bool:
+        """Spare tasks of an element can't stay when the element leaves."""
+        if not unit.spare:
+            return True
+        return (unit.row, 0) not in self.chosen or not any(
+            other.row == unit.row and not other.spare for other in self.chosen.values()
+        )
+
+    def settled(self) -> list[pools.Unit]:
+        """The victims; what they hold is coming free from now on."""
+        return sorted(self.chosen.values(), key=lambda unit: unit.rank)
+
+    def undo(self) -> None:
+        """Let everyone go."""
+        for unit in list(reversed(self.chosen.values())):
+            self._drop(unit)
+        self.evictor.ledger.undone(self._version)

@@ -1,0 +1,99 @@
+"""Amounts, names, shapes and evictions as people write them."""
+
+from functools import lru_cache
+
+from reconciler.model import quantities
+from reconciler.scheduling import asking
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling import victims as pools
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.snapshot import Vector
+
+#: Names listed before "and others".
+NAMES_MAX = 3
+#: Texts of amounts that are remembered: the same ones are told of many shapes, in each cycle.
+TEXTS_MAX = 8192
+_NOUNS = ("CPUs", "memory", "GPUs")
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def amount_text(resource: int, amount: int) -> str:
+    """An amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``."""
+    noun = _NOUNS[resource]
+    if resource != 1 and amount == 1000:
+        noun = noun.removesuffix("s")
+    return f"{_FORMATS[resource](amount)} {noun}"
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def vector_text(amounts: Vector) -> str:
+    """What is asked for, GPUs first."""
+    parts = [amount_text(r, amounts[r]) for r in (ledgers.GPU, 0, 1) if amounts[r]]
+    return ", ".join(parts) or "nothing"
+
+
+def names_text(names: tuple[str, ...]) -> str:
+    """Up to three names, and whether there are more."""
+    listed = ", ".join(names[:NAMES_MAX])
+    return f"{listed} and others" if len(names) > NAMES_MAX else listed
+
+
+def shape_text(shape: snapshots.Shape) -> str:
+    """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
+    return " and ".join(
+        vector_text(group.amounts)
+        if group.least == 1 and len(shape.groups) == 1
+        else f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
+        for group in shape.groups
+    )
+
+
+def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
+    """Why an element moves, and where to."""
+    nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
+    return f"moves to {names_text(nodes)} so that {job} fits"
+
+
+def evicted(
+    situation: snapshots.Snapshot,
+    ledger: ledgers.Ledger,
+    ask: asking.Ask,
+    unit: pools.Unit,
+    ground: str,
+) -> str:
+    """For whom a unit leaves and on what ground."""
+    names = situation.queues.names
+    taker, loser = names[ask.queue], names[unit.holding.queue]
+    if unit.holding.queue == ask.queue:
+        return (
+            f"{ask.job} has priority {ask.line.priority} in queue {taker}, "
+            f"above {unit.holding.priority}"
+        )
+    verb = "takes back" if ground == "reclaim" else "takes"
+    above = _above(situation, ledger, ask.queue, unit)
+    return f"queue {taker} {verb} its share for {ask.job}; {above or f'queue {loser} gives way'}"
+
+
+def _above(
+    situation: snapshots.Snapshot, ledger: ledgers.Ledger, taker: int, unit: pools.Unit
+) -> str:
+    """Which queue was above what it may keep before a unit was told to leave, and of what."""
+    members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[taker]]
+    for bounds, what in ((ledger.fair, "its own"), (ledger.guaranteed, "its guarantee")):
+        for member in members:
+            for resource in (ledgers.GPU, 0, 1):
+                bound = bounds[member][resource]
+                used = ledger.used(member, resource) + unit.total[resource]
+                if ledger.rationed[member][resource] and used > bound:
+                    name = situation.queues.names[member]
+                    return f"queue {name} is above {what} of {amount_text(resource, bound)}"
+    return ""
+
+
+def together(group: snapshots.GroupShape) -> str:
+    """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
+    cpu, memory, gpu = (amount * group.least for amount in group.amounts)
+    tasks = f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
+    return f"{vector_text((cpu, memory, gpu))} are free for {tasks}"
