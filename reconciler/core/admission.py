@@ -6,7 +6,9 @@ runs, takes over fields that may change under a live one, and marks what git no 
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
@@ -19,23 +21,33 @@ class _Compared(recalls.Part):
 
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
-        self._specs: Mapping[str, desired.Job] = {}
-        self._next: tuple[int, Mapping[str, desired.Job]] | None = None
+        self._last = desired.Desired(generation=-1)
+        self._next = self._last
 
-    def others(self, work: desk.Work) -> Iterator[str]:
-        """Names of documents that are other objects than then, or whose record is, in order."""
-        jobs, before = work.desired.jobs, self._specs
-        self._next = (work.desired.generation, dict(jobs))
-        differ = map(operator.is_not, jobs.values(), map(before.get, jobs))
+    def look(self, work: desk.Work) -> tuple[Iterator[str], Iterable[str]]:
+        """Names to look at, for what changed since then: of documents, in order, and of jobs.
+
+        Documents are looked at that are other objects, or whose record is; active jobs, where some
+        may be without a document that were not before.
+        """
+        jobs, before, active = work.desired.jobs, self._last.jobs, work.observed.active
+        differ: Iterator[bool]
+        if len(before) <= len(jobs) and all(map(operator.eq, before, jobs)):  # some may be new
+            same = map(operator.is_, before.values(), jobs.values())
+            differ = itertools.chain(map(operator.not_, same), itertools.repeat(True))
+            if self._last.generation >= 0 and work.desired.refused == self._last.refused:
+                active = frozenset()
+        else:
+            differ = map(operator.is_not, jobs.values(), map(before.get, jobs))
         look = set(itertools.compress(jobs, differ))
         look |= self.take_jobs(work.touched_jobs())
-        return filter(look.__contains__, jobs)
+        self._next = msgspec.structs.replace(work.desired, jobs=dict(jobs))
+        return filter(look.__contains__, jobs), itertools.filterfalse(jobs.__contains__, active)
 
     def absorb(self, result: outcome.Outcome) -> None:
         """What was compared is so now."""
-        if self._next is not None and self._next[0] == result.desired_generation:
-            self._specs = self._next[1]
-        self._next = None
+        if self._next.generation == result.desired_generation:
+            self._last = self._next
 
 
 def admit(work: desk.Work) -> None:
@@ -43,12 +55,12 @@ def admit(work: desk.Work) -> None:
     if work.desired.generation == work.observed.desired_generation:
         return
     known, wanted, refused = work.observed.jobs, work.desired.jobs, work.desired.refused
-    for name in work.recall.part(_Compared).others(work):
+    names, without = work.recall.part(_Compared).look(work)
+    for name in names:
         record, spec = known.get(name), wanted[name]
         if record is None or record.spec is not spec:
             admit_job(work, spec)
-    unwanted = itertools.filterfalse(wanted.__contains__, work.observed.active)
-    for name in sorted(name for name in unwanted if name not in refused):
+    for name in sorted(name for name in without if name not in refused):
         draft = work.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True

@@ -299,7 +299,7 @@ def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None
         devices[~opened] = np.minimum(devices[~opened], 0)
     columns = _table(free, devices, instances, nodes.occupied, nodes.exclusive.astype(np.int64))
     presence = None if situation.presence is None else situation.presence.copy()
-    return Inventory(_rows(columns), opened.tolist(), presence, columns)
+    return Inventory(_last.rows(columns), opened.tolist(), presence, columns)
 
 
 def all_idle(situation: snapshots.Snapshot) -> Inventory:
@@ -354,6 +354,38 @@ def _table(
         (devices == WHOLE).sum(axis=1),
         np.maximum(devices, 0).sum(axis=1),
     )
+
+
+class _Last:
+    """The rows that were made last, of which most are those asked for next.
+
+    Cycles follow each other, and little happens in between. For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._columns: Columns | None = None
+        self._rows: list[Row] = []
+
+    def rows(self, columns: Columns) -> list[Row]:
+        """Columns row by row, in a list of its own."""
+        before, self._columns = self._columns, Columns._make([column.copy() for column in columns])
+        if before is None or any(
+            then.shape != now.shape for then, now in zip(before, columns, strict=True)
+        ):
+            self._rows = _rows(columns)
+            return self._rows.copy()
+        other = np.zeros(len(columns.cpu), dtype=np.bool_)
+        for then, now in zip(before, columns, strict=True):
+            differs = then != now
+            other |= differs if differs.ndim == 1 else differs.any(axis=1)
+        nodes = np.flatnonzero(other)
+        fresh = _rows(Columns._make([column[nodes] for column in columns]))
+        for node, row in zip(nodes.tolist(), fresh, strict=True):
+            self._rows[node] = row
+        return self._rows.copy()
+
+
+_last = _Last()
 
 
 def _rows(columns: Columns) -> list[Row]:

@@ -377,10 +377,8 @@ class Ledger:
         highest = 0.0
         for resource in RESOURCES:
             amount, bound = row[resource] + more[resource] - going[resource], measure[resource]
-            if amount > 0 and bound > 0:
-                share = amount / bound
-                if share > highest:
-                    highest = share
+            if amount > 0 and bound > 0 and amount / bound > highest:
+                highest = amount / bound
         return highest
 
     def measured(self, queue: int, then: snapshots.Amounts) -> NDArray[np.float64]:
@@ -395,7 +393,9 @@ class Ledger:
 
     def lacking(self, queue: int, then: snapshots.Amounts) -> snapshots.Mask:
         """(n,) ``lacks_share`` with (n, 3) amounts instead of what it has."""
-        found: snapshots.Mask = (then[:, self._undue[queue]] > 0).any(axis=1)
+        found: snapshots.Mask = np.zeros(len(then), dtype=np.bool_)
+        for resource in self._undue[queue]:
+            found |= then[:, resource] > 0
         return found
 
     def lacks_share(self, queue: int, more: Vector) -> bool:

@@ -129,22 +129,28 @@ class Line:
             self.at += 1
             self._next = None
 
-    def following(self) -> NDArray[np.intp]:
-        """Lines that come next and of which nobody was tried yet."""
+    def upcoming(self) -> int:
+        """The next line of which nobody was tried yet, -1: there is none."""
+        fresh, blocked = self.fresh, self.blocked
+        while self.at < len(fresh) and blocked[fresh[self.at]]:
+            self.at += 1
+            self._next = None
+        return fresh[self.at] if self.at < len(fresh) else -1
+
+    def following(self, most: int) -> NDArray[np.intp]:
+        """Lines that come next and of which nobody was tried yet: of so many those not blocked."""
         if self.explicit:
             return np.empty(0, dtype=np.intp)
         places, blocked = self.places, self.blocked
         while places and places[0][5] >= 0 and blocked[places[0][4]]:
             heapq.heappop(places)
-        while self.at < len(self.fresh) and blocked[self.fresh[self.at]]:
-            self.at += 1
-            self._next = None
+        self.upcoming()
         end = len(self.fresh)
         if places:
             end = bisect.bisect_left(self.fresh, places[0], lo=self.at, key=self._place)
         if self._rows is None:
             self._rows = np.array(self.fresh, dtype=np.intp)
-        found = self._rows[self.at : end]
+        found = self._rows[self.at : min(end, self.at + most)]
         mask = np.frombuffer(blocked, dtype=np.bool_)
         return found[~mask[found]]
 
@@ -420,15 +426,28 @@ class Tree:
             queue,
         )
 
-    def stays(self, queue: int, before: Vector, asked: snapshots.Amounts) -> snapshots.Mask:
-        """(n,) whether a queue whose turn it is keeps it when it asks for (n, 3) amounts instead.
+    def stays(self, queue: int, before: Vector, asked: Vector) -> bool:
+        """Whether a queue whose turn it is keeps it when it asks for something else than before.
 
         Nothing else has changed; ``False`` may be wrong.
         """
-        found: snapshots.Mask = (asked <= before).all(axis=1)
+        if all(now <= then for now, then in zip(asked, before, strict=True)):
+            return True
+        return all(
+            self.key(member, asked) <= self.key(member, before)
+            for member in self.ledger.paths[queue]
+        )
+
+    def staying(self, queue: int, before: Vector, asked: snapshots.Amounts) -> snapshots.Mask:
+        """(n,) ``stays`` for each of (n, 3) amounts."""
+        less = asked <= np.array(before, dtype=np.int64)
+        found: snapshots.Mask = np.logical_and.reduce(less, axis=1)
         if not found.all():
-            earlier = [self._no_later(member, before, asked) for member in self.ledger.paths[queue]]
-            found |= np.logical_and.reduce(earlier)
+            own, *above = self.ledger.paths[queue]
+            keeps = self._no_later(own, before, asked)
+            for member in above:
+                keeps &= self._no_later(member, before, asked)
+            found |= keeps
         return found
 
     def _no_later(self, queue: int, before: Vector, asked: snapshots.Amounts) -> NDArray[np.bool_]:

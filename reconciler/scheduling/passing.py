@@ -33,8 +33,8 @@ from reconciler.scheduling.snapshot import Mask
 
 #: Nothing is known yet of what comes free.
 NEVER = -1
-#: So many lines are looked at before all that follow.
-GLANCE = 32
+#: So many lines are looked at together: more would often be looked at in vain.
+AHEAD_MAX = 128
 
 
 class Turns(Protocol):
@@ -53,6 +53,7 @@ class Turns(Protocol):
     blocked: blocking.Blocked
     queues: list[order.Line]
     tree: order.Tree
+    least: list[snapshots.Vector]
     reserved_in: dict[int, int]
 
     def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
@@ -73,6 +74,9 @@ class _Tail(NamedTuple):
     of: object
     lines: NDArray[np.intp]
     searched: Mask
+
+
+_NOTHING = _Tail(None, np.empty(0, dtype=np.intp), np.empty(0, dtype=np.bool_))
 
 
 class Passing:
@@ -225,11 +229,26 @@ class Passing:
         """Lines whose idle turns come next, right after one of the same queue."""
         if self.turns.ledger.lends or self._may_reserve(ask.queue):
             return np.empty(0, dtype=np.intp)
-        of, lines, searched = self._tail(ask)
-        count = self._staying(ask, lines)
+        tail, known = _NOTHING, self._next(ask)
+        if known is not None:
+            tail = _Tail(known.of, known.lines[1:], known.searched[1:])
+        count = 0
+        if self._goes_on(ask):
+            tail = tail if tail.lines.size else self._tail(ask)
+            count = self._staying(ask, tail.lines) if tail.lines.size else 0
+        of, lines, searched = tail
         self._tails[ask.queue] = _Tail(of, lines[count:], searched[count:])
         self._note_overdue(lines[:count][searched[:count]])
         return lines[:count]
+
+    def _goes_on(self, ask: asking.Ask) -> bool:
+        """Whether the next turn may be an idle one of the same queue; ``False`` is certain."""
+        turns = self.turns
+        line = turns.queues[ask.queue].upcoming()
+        if line < 0 or not self.full[turns.columns.shape[line]]:
+            return False
+        asked = turns.least[turns.columns.shape[line]]
+        return turns.tree.stays(ask.queue, ask.amounts, asked)
 
     def _next(self, ask: asking.Ask) -> _Tail | None:
         """The tail of a queue that begins with the line of an ask, if it is known."""
@@ -247,17 +266,10 @@ class Passing:
 
     def _tail(self, ask: asking.Ask) -> _Tail:
         """Lines of which the turns that follow in a queue are idle."""
-        known = self._next(ask)
-        if known is not None:
-            return _Tail(known.of, known.lines[1:], known.searched[1:])
-        turns = self.turns
-        lines = turns.queues[ask.queue].following()
-        lines = lines[: self._hopeless(lines[:GLANCE])] if lines.size else lines
-        if lines.size == GLANCE:
-            lines = turns.queues[ask.queue].following()
-            lines = lines[: self._hopeless(lines)]
+        lines = self.turns.queues[ask.queue].following(AHEAD_MAX)
+        lines = lines[: self._hopeless(lines)]
         if not lines.size:
-            return _Tail(self._of(), lines, np.zeros(0, dtype=np.bool_))
+            return _NOTHING
         gone, searched = self._cannot_evict(ask.queue, lines)
         lines = lines[: _leading(gone)]
         lines = lines[: self._unchanged(ask.queue, lines)]
@@ -292,9 +304,8 @@ class Passing:
     def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
         """For how many of the first lines nothing was done yet, though something might be."""
         turns = self.turns
-        tried = {index for index, position in turns.queues[queue].progress if not position}
-        found = [index in tried for index in lines.tolist()]
-        stops = np.array(found, dtype=np.bool_)
+        progress = turns.queues[queue].progress
+        stops = np.array([(index, 0) in progress for index in lines.tolist()], dtype=np.bool_)
         if turns.later is not turns.now and turns.calendar.reservations:
             length_s = self._length_s[turns.columns.shape[lines]]
             # Columns know whole seconds only, rounded up.
@@ -306,10 +317,8 @@ class Passing:
 
     def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
-        if not lines.size:
-            return 0
         asked = self.turns.prospects.least[self.turns.columns.shape[lines]]
-        return _leading(self.turns.tree.stays(ask.queue, ask.amounts, asked))
+        return _leading(self.turns.tree.staying(ask.queue, ask.amounts, asked))
 
     def _note_overdue(self, lines: NDArray[np.intp]) -> None:
         """Ask after the line that is overdue first, as its turn would: the cycle wakes for it."""

@@ -83,6 +83,7 @@ class Ranking:
         exact: by state, with a mix, the cost of those that were looked at closely.
         values: by state, which devices to take (``devices.Option.values``), for shares.
         is_plain: whether without a mix nothing but a tight fit of whole devices is wanted.
+        takes_whole: whether a task takes whole devices, or none.
     """
 
     __slots__ = (
@@ -94,6 +95,7 @@ class Ranking:
         "scores",
         "share_of",
         "strategy",
+        "takes_whole",
         "values",
     )
 
@@ -111,6 +113,7 @@ class Ranking:
             and not ask.instances
             and (not ask.devices or (ask.share >= WHOLE and ask.shares is None))
         )
+        self.takes_whole = not ask.devices or ask.share >= WHOLE
         self.share_of = None if ask.shares is None else ask.shares[classes.first]
         self.forget()
 

@@ -200,6 +200,8 @@ class Room:
             self._too_much.setdefault(nodes, []).append((cpu, memory, devices, at))
 
     def _plan_single(self, shape: int, within: Mask | None) -> Plan | None:
+        if self._is_looked_up(shape, within) and not self._has_node(shape, within):
+            return None
         index = self._index
         index.sync()
         ranking = self._rankings.get(shape)
@@ -218,14 +220,17 @@ class Room:
     def fits(self, shape: int, *, within: Mask | None = None) -> bool:
         """Whether one element has room; takes nothing.
 
-        Where no states were counted yet, looking at nodes is cheaper than counting them, and for
-        whole devices it is always cheaper than ranking states by a mix.
+        Where no states were counted yet, looking at nodes is cheaper than counting them.
         """
-        if self._fixed.singly[shape]:
-            whole = bool(self._mix) and within is None and self._fixed.plain[shape] is not None
-            if self._index_made is None or whole:
-                return self._has_node(shape, within)
+        if self._fixed.singly[shape] and (
+            self._index_made is None or self._is_looked_up(shape, within)
+        ):
+            return self._has_node(shape, within)
         return self.plan(shape, within=within) is not None
+
+    def _is_looked_up(self, shape: int, within: Mask | None) -> bool:
+        """Whether it is cheaper to look whether a node has room than to rank states by a mix."""
+        return bool(self._mix) and within is None and self._fixed.plain[shape] is not None
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""

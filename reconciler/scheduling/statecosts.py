@@ -24,6 +24,8 @@ Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
 #: (``Option.values``, milli-GPUs lost by another measure than the mix, vector that is left).
 Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
+#: Whether by the measure itself or the estimate; whole devices, and steps of CPU and memory, taken.
+Growth = tuple[bool, int, int, int]
 #: Columns of ``StateCosts``, one entry for each state.
 COLUMNS = ("_class", "_cpu", "_memory", "_left", "_idle", "_instances", "_row")
 Amounts = NDArray[np.int64]
@@ -70,6 +72,7 @@ class StateCosts:
         self._instances = np.zeros((size, len(self.situation.profiles)), dtype=np.int64)
         self._row = np.zeros(size, dtype=np.intp)
         self._after_whole: dict[int, NDArray[np.intp]] = {}
+        self._grown: dict[Growth, Costs] = {}
 
     def _expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
         """Costs are by this mix. Nodes that it does not tell apart are one class to it."""
@@ -145,6 +148,10 @@ class StateCosts:
 
     def _estimate(self, ranking: Ranking, states: States) -> None:
         """Costs by the cheap measure."""
+        if ranking.takes_whole:
+            grown = self._growth(ranking.ask, states, exactly=False)
+            ranking.costs[states] = self._cost(ranking, states, grown)
+            return
         at, values, after = self._candidates(ranking, states)
         cpu, memory = self._cpu[at], self._memory[at]
         before = self.outlook.alone(self._row[at], cpu, memory)
@@ -159,6 +166,11 @@ class StateCosts:
 
     def _judge(self, ranking: Ranking, states: States) -> None:
         """Exact costs: what is likely to stay unused after, less before."""
+        if ranking.takes_whole:
+            grown = self._growth(ranking.ask, states, exactly=True)
+            costs = self._cost(ranking, states, grown).tolist()
+            ranking.exact.update(zip(states.tolist(), costs, strict=True))
+            return
         at, values, after = self._candidates(ranking, states)
         of = np.searchsorted(states, at)
         before = self.outlook.unused(self._row[states], self._cpu[states], self._memory[states])
@@ -170,6 +182,30 @@ class StateCosts:
             if cost < exact.get(state, EMPTY):
                 exact[state] = cost
                 ranking.values[state] = value
+
+    def _growth(self, ask: Ask, states: States, *, exactly: bool) -> Costs:
+        """How much less of states the mix could use after a task took whole devices.
+
+        The same for all tasks that take as many steps of CPU and memory: those of many shapes.
+        """
+        cpu, memory = (
+            (step // 2 - asked) // step
+            for asked, step in ((ask.cpu, self.cpu_step), (ask.memory, self.memory_step))
+        )
+        key = (exactly, ask.devices, cpu, memory)
+        known = self._grown.get(key)
+        if known is None or len(known) < len(self._class):
+            more = np.full(len(self._class), np.nan)
+            if known is not None:
+                more[: len(known)] = known
+            known = self._grown[key] = more
+        new = states[np.isnan(known[states])]
+        if new.size:
+            measure = self.outlook.unused if exactly else self.outlook.alone
+            before = measure(self._row[new], self._cpu[new], self._memory[new])
+            after = self._rows_after(ask.devices, new)
+            known[new] = measure(after, *self._after(ask, new)) - before
+        return known[states]
 
     def _after(self, ask: Ask, states: States) -> tuple[Amounts, Amounts]:
         """CPU and memory left by a task; where they go by steps, rounded to the nearest one."""

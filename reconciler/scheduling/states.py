@@ -82,6 +82,7 @@ class StateIndex(statecosts.StateCosts):
             "_vectors": self._vectors.copy(),
             "_buffer": np.empty(len(self.vacant)),
             "_after_whole": {},
+            "_grown": {},
             "_shelf": None,
             "_rankings": {key: known.copy() for key, known in self._rankings.items()},
             **{name: getattr(self, name).copy() for name in (*statecosts.COLUMNS, "vacant")},
