@@ -359,30 +359,36 @@ def _table(
 class _Last:
     """The rows that were made last, of which most are those asked for next.
 
-    Cycles follow each other, and little happens in between. For one thread at a time.
+    Cycles follow each other, and little happens in between. What is known is replaced as a whole
+    and never changed, so that threads don't disturb each other.
     """
 
     def __init__(self) -> None:
-        self._columns: Columns | None = None
-        self._rows: list[Row] = []
+        self._known: tuple[Columns, list[Row]] | None = None
 
     def rows(self, columns: Columns) -> list[Row]:
         """Columns row by row, in a list of its own."""
-        before, self._columns = self._columns, Columns._make([column.copy() for column in columns])
-        if before is None or any(
-            then.shape != now.shape for then, now in zip(before, columns, strict=True)
-        ):
-            self._rows = _rows(columns)
-            return self._rows.copy()
+        rows = self._renewed(columns)
+        self._known = (Columns._make([column.copy() for column in columns]), rows)
+        return rows.copy()
+
+    def _renewed(self, columns: Columns) -> list[Row]:
+        last = self._known
+        if last is None:
+            return _rows(columns)
+        before, known = last
+        if any(then.shape != now.shape for then, now in zip(before, columns, strict=True)):
+            return _rows(columns)
         other = np.zeros(len(columns.cpu), dtype=np.bool_)
         for then, now in zip(before, columns, strict=True):
             differs = then != now
             other |= differs if differs.ndim == 1 else differs.any(axis=1)
         nodes = np.flatnonzero(other)
         fresh = _rows(Columns._make([column[nodes] for column in columns]))
+        rows = known.copy()
         for node, row in zip(nodes.tolist(), fresh, strict=True):
-            self._rows[node] = row
-        return self._rows.copy()
+            rows[node] = row
+        return rows
 
 
 _last = _Last()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import rankings, states
+from reconciler.scheduling import inventory, rankings, states
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import GroupShape, Shape, Snapshot
@@ -417,3 +417,13 @@ def test_whether_one_task_fits_is_told_alike_with_and_without_states(
             for number in range(len(alone)):
                 fits = bool((one.copy().counts(number, 0) > 0).any())
                 assert one.fits(number) is fits
+
+
+@given(clusters(), clusters())
+def test_rows_that_follow_others_are_those_made_anew(one: list[Node], other: list[Node]) -> None:
+    last = inventory._Last()
+    for nodes in (one, [*one[:-1], other[0]], other, one):
+        columns = inventory.free_now(snapshot(nodes, [])).columns()
+        found = last.rows(columns)
+        assert found == inventory._rows(columns)
+        found.clear()  # it is the caller's own
