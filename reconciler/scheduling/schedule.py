@@ -129,6 +129,7 @@ class Cycle(ways.Ways):
                 del self.causes[whose]
             if ask.missing:
                 self.queues[ask.queue].again(ask.progress)
+                self.passing.turned(ask.queue)
         again = np.zeros(len(self.columns.queue), dtype=np.bool_)
         again[[ask.progress.line for ask in free if not ask.missing]] = True
         # who waits behind the first of a strict queue goes on after it
@@ -148,6 +149,7 @@ class Cycle(ways.Ways):
             members.setdefault(queue, []).append(index)
         for queue, retried in members.items():
             self.queues[queue].restore(retried)
+            self.passing.turned(queue)
 
     def _turns(self) -> None:
         for queue in range(len(self.queues)):

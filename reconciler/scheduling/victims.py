@@ -192,12 +192,6 @@ class Pool:
 
     def drop(self, row: int) -> None:
         """What one holding has leaves for another reason."""
-        holding = self.situation.holdings[row]
-        for unit in units_of(row, holding, self.situation.now):
-            self.take(unit)
-
-    def drop(self, row: int) -> None:
-        """What one holding has leaves for another reason."""
         queue = self.situation.holdings[row].queue
         units = self.units(queue)
         units.there[units.row == row] = False
