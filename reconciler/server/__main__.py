@@ -3,7 +3,6 @@
 import argparse
 import ctypes
 import faulthandler
-import ipaddress
 import os
 import pathlib
 import signal
@@ -17,7 +16,7 @@ from reconciler import logs
 from reconciler.desired import source
 from reconciler.model import loglines
 from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, services
+from reconciler.server import access, app, origins, services
 from reconciler.store import StoreError
 
 USAGE_ERROR = 64
@@ -56,22 +55,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if not colon or not port.isdigit() or int(port) > 65535 or not host:
         parser.error(f"--listen: found {options.listen!r}, expected HOST:PORT")
     options.host, options.port = host.strip("[]"), int(port)
-    if options.token_file is None and not is_loopback(options.host):
+    if options.token_file is None and not origins.is_loopback(options.host):
         parser.error(
             f"--listen {options.listen} can be reached from elsewhere and there is no "
             "--token-file: anybody could run anything; give one, or listen on 127.0.0.1"
         )
     return options
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def die_with_parent(parent: int) -> None:

@@ -1,6 +1,7 @@
 """Who may call: bearer tokens from a file, each with an identity and a role.
 
-Without a token file, which is possible on loopback only, everybody is ``local`` and may all.
+Without a token file, which is possible on loopback only, every program is ``local`` and may all,
+but no web page that somebody looks at here.
 """
 
 import hmac
@@ -13,6 +14,7 @@ import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from reconciler.server import origins
 from reconciler.server.failures import Failure
 
 ROLES = frozenset({"admin", "user", "node"})
@@ -101,7 +103,10 @@ class Gate:
     def guard(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
-        """Let a call through, or raise; runs before each handler."""
+        """Let a call through, or raise; runs before each handler and before its body is read."""
+        headers = connection.headers
+        if self._tokens is None:
+            origins.refuse_pages(headers.getall("origin", []), headers.getall("host", []))
         roles = handler.opt.get(OPTION, USERS)
         if roles is None:
             return
@@ -113,6 +118,9 @@ class Gate:
         node = connection.path_params.get("node")
         if identity.role == "node" and identity.name not in {ANY_NODE, node}:
             raise Failure(403, f"this token is for node {identity.name}, not for {node}")
+        if connection.scope.get("method") == "POST":
+            types = handler.opt.get(origins.OPTION, origins.JSON)
+            origins.refuse_type(headers.get("content-type"), types)
         connection.scope["state"]["identity"] = identity
 
 

@@ -342,7 +342,7 @@ class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "/v1/adopt",
     opt={access.OPTION: frozenset()},
     status_code=202,
-    responses=failures.responses(400, 401, 403, 409, 503),
+    responses=failures.responses(400, 401, 403, 409, 415, 503),
     summary="After the store was lost: which jobs are new; the others count as done",
 )
 async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:

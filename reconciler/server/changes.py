@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from litestar.params import JSONBody
 
 from reconciler.operations import submission, views
-from reconciler.server import access, api, failures, lists, permissions, services
+from reconciler.server import access, api, failures, lists, origins, permissions, services
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
@@ -150,7 +150,8 @@ def _read(
 @post(
     "/v1/jobs",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 409, 413, 501, 503),
+    opt={origins.OPTION: origins.YAML},
+    responses=failures.responses(400, 401, 403, 409, 413, 415, 501, 503),
     summary="Submit jobs: YAML or JSON text of one or several documents",
 )
 async def submit(request: Request[Any, Any, State], state: State) -> Results:
@@ -161,7 +162,8 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
 @post(
     "/v1/dry-runs",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 409, 413, 501, 503),
+    opt={origins.OPTION: origins.YAML},
+    responses=failures.responses(400, 401, 403, 409, 413, 415, 501, 503),
     summary="Check jobs as POST /v1/jobs would, and submit none",
 )
 async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
@@ -199,7 +201,7 @@ async def _documents(
 @post(
     "/v1/changes",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 404, 409, 413, 501, 503),
+    responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 501, 503),
     summary="Cancel, hold, release or rerun jobs; drain nodes; suspend queues",
 )
 async def change(

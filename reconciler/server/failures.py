@@ -24,6 +24,7 @@ _CODES = {
     409: "Conflict",
     410: "Gone",
     413: "TooLarge",
+    415: "UnsupportedMediaType",
     429: "TooMany",
     500: "Internal",
     501: "NotBuilt",

@@ -18,7 +18,7 @@ from litestar.response import Stream
 
 from reconciler.model import records, times
 from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState, EndReason
-from reconciler.server import access, api, failures, linetimes, relay, services
+from reconciler.server import access, api, failures, linetimes, origins, relay, services
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
 LOOK_EVERY_S = 2.0
@@ -347,7 +347,7 @@ async def logs(
 @post(
     "/v1/nodes/{node:str}/logs/{request_id:str}",
     status_code=204,
-    opt={access.OPTION: access.NODES},
+    opt={access.OPTION: access.NODES, origins.OPTION: origins.MSGPACK},
     request_max_body_size=relay.PIECE_BYTES_MAX,
     include_in_schema=False,
 )

@@ -64,7 +64,7 @@ def overrides(state: State) -> lists.Overrides:
 @post(
     "/v1/overrides",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 404, 409, 413, 503),
+    responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 503),
     summary="Cancel jobs or drain nodes though git can't be reached",
 )
 async def put_overrides(

@@ -17,7 +17,7 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
 from reconciler.model import devices, link, plausible, wire
-from reconciler.server import access, services, sessions
+from reconciler.server import access, origins, services, sessions
 from reconciler.server.failures import Failure
 from reconciler.server.link_client import LinkDownError
 
@@ -236,7 +236,7 @@ def _is_told(
 @post(
     "/v1/nodes/{node:str}/sync",
     status_code=200,
-    opt={access.OPTION: access.NODES},
+    opt={access.OPTION: access.NODES, origins.OPTION: origins.MSGPACK},
     request_max_body_size=wire.SYNC_BYTES_MAX,
     summary="Agents: say what is, hear what has to be (msgpack)",
     include_in_schema=False,

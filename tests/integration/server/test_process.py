@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from reconciler.server import __main__ as program
+from reconciler.server import origins
 from tests.integration.server import parts
 
 
@@ -133,4 +133,4 @@ def test_it_does_not_even_start_when_its_parent_is_dead_already(tmp_path: pathli
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
 )
 def test_which_addresses_only_this_machine_reaches(host: str, loopback: bool) -> None:
-    assert program.is_loopback(host) is loopback
+    assert origins.is_loopback(host) is loopback
