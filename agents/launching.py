@@ -12,6 +12,7 @@ Whoever asks has to know the gang's secret, which stands in the environment of i
 is started so belongs to the task that started it, in its control group, and ends with it.
 """
 
+import codecs
 import hmac
 import json
 import os
@@ -24,6 +25,8 @@ import threading
 import time
 
 READY_S = 600.0
+#: How long one try to reach another task may take.
+DIAL_S = 10.0
 LINE_BYTES_MAX = 2**20
 CLIENTS_MAX = 256
 #: What a task ends with whose gang could not be brought together, or fell apart.
@@ -46,36 +49,54 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def read_line(link: socket.socket) -> bytes:
-    """A line, without what ends it."""
-    data = b""
-    while not data.endswith(b"\n"):
-        part = link.recv(65536)
-        if not part or len(data) > LINE_BYTES_MAX:
-            raise ConnectionError("the other side has gone")
-        data += part
-    return data[:-1]
+class Line:
+    """A connection that is spoken over in lines; several may arrive as one."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self._rest = b""
+
+    def read(self) -> bytes:
+        """The next line, without what ends it.
+
+        Raises:
+            ConnectionError: there is none any more, or it has no end.
+        """
+        parts, length = [self._rest], len(self._rest)
+        while b"\n" not in parts[-1]:
+            part = self.link.recv(65536)
+            if not part or length > LINE_BYTES_MAX:
+                raise ConnectionError("the other side has gone")
+            parts.append(part)
+            length += len(part)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def send(self, message: dict[str, object]) -> None:
+        """A message as one line."""
+        self.link.sendall(json.dumps(message).encode() + b"\n")
 
 
-def send(link: socket.socket, message: dict[str, object]) -> None:
-    """A message as one line."""
-    link.sendall(json.dumps(message).encode() + b"\n")
-
-
-def dial(host: str, port: int, deadline: float) -> socket.socket:
+def dial(host: str, port: int, deadline: float) -> Line:
     """A connection that has shown the secret; tried again until the deadline."""
     while True:
+        link = None
         try:
-            link = socket.create_connection((host, port), 10.0)
-            send(link, {"secret": secret().decode()})
-            if read_line(link) == b'"welcome"':
+            link = socket.create_connection((host, port), DIAL_S)
+            made = Line(link)
+            made.send({"secret": secret().decode()})
+            answer = made.read()
+            if answer == b'"welcome"':
                 link.settimeout(None)
-                return link
+                return made
+            problem = f"it says {answer[:100].decode(errors='replace')}"
+        except OSError as error:
+            problem = str(error)
+        if link is not None:
             link.close()
-        except OSError as problem:
-            if time.monotonic() > deadline:
-                say(f"{host}:{port} does not answer: {problem}")
-                raise SystemExit(APART) from None
+        if time.monotonic() > deadline:
+            say(f"{host}:{port} does not answer as this gang does: {problem}")
+            raise SystemExit(APART)
         time.sleep(0.2)
 
 
@@ -85,9 +106,9 @@ def dial(host: str, port: int, deadline: float) -> socket.socket:
 def lead(command: list[str]) -> int:
     """Run the job's command when everyone is there; its status."""
     deadline = time.monotonic() + READY_S
-    links = [dial(host, port, deadline) for host, port in helpers()]
-    for link in links:
-        send(link, {"do": "wait"})
+    lines = [dial(host, port, deadline) for host, port in helpers()]
+    for line in lines:
+        line.send({"do": "wait"})
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)  # the whole group gets it; here it is waited for
     try:
@@ -97,10 +118,10 @@ def lead(command: list[str]) -> int:
         status = 127
     else:
         status = child.wait()
-    for link in links:
+    for line in lines:
         try:
-            send(link, {"status": status})
-            link.close()
+            line.send({"status": status})
+            line.link.close()
         except OSError:
             pass  # it has left already, and says itself why
     return 128 - status if status < 0 else status
@@ -114,10 +135,14 @@ def reach(host: str, words: list[str]) -> int:
     if host not in ports:
         say(f"{host} is not a host of this gang")
         return 255
-    link = dial(host, ports[host], time.monotonic() + READY_S)
-    send(link, {"do": "run", "line": " ".join(words), "cwd": os.getcwd()})  # noqa: PTH109
+    line = dial(host, ports[host], time.monotonic() + READY_S)
+    line.send({"do": "run", "line": " ".join(words), "cwd": os.getcwd()})  # noqa: PTH109
     while True:
-        message = json.loads(read_line(link))
+        try:
+            message = json.loads(line.read())
+        except OSError as problem:
+            say(f"{host}: {problem}")
+            return 255
         if "status" in message:
             return int(message["status"])
         stream = sys.stdout if message["stream"] == 1 else sys.stderr
@@ -154,26 +179,27 @@ class Follower:
 
     def answer(self, link: socket.socket) -> None:
         """See that the other side belongs here, and do what it asks."""
+        line = Line(link)
         link.settimeout(30.0)
-        shown = str(json.loads(read_line(link))["secret"]).encode()
+        shown = str(json.loads(line.read())["secret"]).encode()
         if not hmac.compare_digest(shown, secret()):
             link.sendall(b'"no"\n')
             return
         link.sendall(b'"welcome"\n')
         link.settimeout(None)
-        order = json.loads(read_line(link))
+        order = json.loads(line.read())
         if order["do"] == "run":
-            run(link, order)
+            run(line, order)
             return
         try:
-            read_line(link)
+            line.read()
         except OSError:
             say("the first task of the gang has gone")
             os._exit(APART)
         os._exit(0)  # however it ended: that is its own to report
 
 
-def run(link: socket.socket, order: dict[str, str]) -> None:
+def run(line: Line, order: dict[str, str]) -> None:
     """Run a command line for the first task: its output goes there, and its end."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", order["line"]], cwd=order["cwd"] if os.path.isdir(order["cwd"]) else None,  # noqa: PTH112
@@ -182,7 +208,10 @@ def run(link: socket.socket, order: dict[str, str]) -> None:
     )  # fmt: skip
     assert child.stdout is not None  # noqa: S101 - asked for above
     assert child.stderr is not None  # noqa: S101 - asked for above
+    link = line.link
     open_streams: dict[int, int] = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
+    # a letter may be cut in two where a piece ends
+    texts = {handle: codecs.getincrementaldecoder("utf-8")("replace") for handle in open_streams}
     try:
         while open_streams:
             ready, _, _ = select.select([*open_streams, link.fileno()], [], [])
@@ -190,13 +219,13 @@ def run(link: socket.socket, order: dict[str, str]) -> None:
                 break  # who asked is gone: nobody waits for it
             for handle in [one for one in ready if one in open_streams]:
                 data = os.read(handle, 65536)
+                text = texts[handle].decode(data, final=not data)
+                if text:
+                    line.send({"stream": open_streams[handle], "text": text})
                 if not data:
                     del open_streams[handle]
-                else:
-                    text = data.decode(errors="replace")
-                    send(link, {"stream": open_streams[handle], "text": text})
         if not open_streams:
-            send(link, {"status": child.wait()})
+            line.send({"status": child.wait()})
             return
     finally:
         if child.poll() is None:
