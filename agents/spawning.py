@@ -17,8 +17,9 @@ Record = dict[str, Any]
 
 #: What the supervisor ignores, so that only its socket or a kill ends it.
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-#: What a task finds at its default.
-RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGXFSZ, signal.SIGCHLD)
+#: What a task finds at its default, whatever the agent's own parent ignored: all that can be set. A
+#: shell can't trap what it finds ignored.
+RESET_SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
 #: How a folder is opened where somebody may have put a link.
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -155,6 +156,7 @@ def become(order: Record, standard: tuple[int, int, int], write: int, entries: l
         signal.set_wakeup_fd(-1)
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for target, handle in enumerate(standard):
             os.dup2(handle, target)
         user = order.get("user")

@@ -83,9 +83,14 @@ class Sweeper:
 
 
 def used(record: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attempt used, by its control groups where they know more than its main process."""
-    return {
-        key: max(record.get(key, 0), kernel[key])
-        for key in ("cpu_s", "max_memory_bytes")
-        if key in kernel
-    }
+    """What an attempt used, by its control groups as far as they know.
+
+    Of memory their word alone counts: the most that its main process is said to have had has in it
+    what the supervisor had when it began.
+    """
+    found = {}
+    if "cpu_s" in kernel:
+        found["cpu_s"] = max(record.get("cpu_s", 0.0), kernel["cpu_s"])
+    if kernel.get("max_memory_bytes"):
+        found["max_memory_bytes"] = kernel["max_memory_bytes"]
+    return found
