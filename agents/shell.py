@@ -76,6 +76,8 @@ class Agent:
         self.talks = talking.Talks(self, settings.name, self.target, self.changed, self.leaving)
         self.voice = voice.Voice(settings.name, settings.log_format)
         self._orphaned = False
+        self._unsaved_epoch = 0  # none
+        self._epoch_complained = False
         self._restarting = False
 
     def prepare(self) -> None:
@@ -324,6 +326,8 @@ class Agent:
             if response.want_inventory:
                 self.words.again()  # it is a server that knows nothing of this node yet
             waited_s = processes.boottime() - sent_at
+            if self._unsaved_epoch:
+                self._save_epoch()
             self.carry_out(self.state.answered(response, sent_at, waited_s))
 
     def lease_s_min(self) -> float | None:
@@ -338,32 +342,55 @@ class Agent:
         orders: list[dict[str, Any]] = []
         renewed_at: float | None = None
         for step in steps:
-            match step:
-                case state.Start():
-                    orders += self._start(step)
-                case state.Release(attempt):
-                    orders += self.carrier.release(attempt)
-                case state.Refuse(attempt, reason, message):
-                    orders.append(carrying.refusal(attempt, reason, message))
-                case state.Stop():
-                    orders.append(self.carrier.stop_order(step))
-                case state.Forget(attempts):
-                    crashpoints.reach("acknowledged-not-deleted")
-                    self._discard(attempts)
-                    orders.append({"op": "forget", "ids": list(attempts)})
-                case state.SaveEpoch(epoch):
-                    epochs.save(self.root, epoch)
-                case state.Renew(at):
-                    orders.append({"op": "renew", "at": at})
-                    renewed_at = at
-                case _:
-                    self._do(step)
+            try:
+                orders += self._orders_of(step)
+            except Exception:  # those behind it are not asked for again
+                self.say(f"defect in step {type(step).__name__}: {traceback.format_exc()}")
+            if isinstance(step, state.Renew):
+                renewed_at = step.at
         if any(order["op"] == "start" for order in orders):
             crashpoints.reach("sent-not-spawned")
         if orders:
             self._give(orders)
         if renewed_at is not None:  # after the stops of what is not this node's any more
             self.carrier.stager.renewed(renewed_at)
+
+    def _orders_of(self, step: state.Step) -> list[dict[str, Any]]:
+        """What the supervisor is to do of a step; the rest of it is done here."""
+        match step:
+            case state.Start():
+                return self._start(step)
+            case state.Release(attempt):
+                return self.carrier.release(attempt)
+            case state.Refuse(attempt, reason, message):
+                return [carrying.refusal(attempt, reason, message)]
+            case state.Stop():
+                return [self.carrier.stop_order(step)]
+            case state.Forget(attempts):
+                crashpoints.reach("acknowledged-not-deleted")
+                self._discard(attempts)
+                return [{"op": "forget", "ids": list(attempts)}]
+            case state.SaveEpoch(epoch):
+                self._unsaved_epoch = epoch
+                self._save_epoch()
+            case state.Renew(at):
+                return [{"op": "renew", "at": at}]
+            case _:
+                self._do(step)
+        return []
+
+    def _save_epoch(self) -> None:
+        """Have the newest epoch on disk. Where it can't be, what its leader asks for is done all
+        the same, since it will not be asked for again, and saving is tried with each answer; until
+        then only this agent knows the epoch, and not one that is started after it."""
+        try:
+            epochs.save(self.root, self._unsaved_epoch)
+        except OSError as problem:
+            if not self._epoch_complained:
+                self.say(f"{self.root}/epoch can't be written: {problem}; tried again until it is")
+            self._epoch_complained = True
+        else:
+            self._unsaved_epoch, self._epoch_complained = 0, False
 
     def _do(self, step: state.Step) -> None:
         """Do what the supervisor has no part in."""

@@ -75,3 +75,36 @@ def test_one_bad_attempt_fails_alone(agent: shell.Agent) -> None:
         "a.3": ("refuse", "StartFailed"),
         "a.4": ("start", None),
     }
+
+
+def test_what_follows_a_step_that_fails_is_carried_out(
+    agent: shell.Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no new file; what is asked for is asked for once."""
+    ours, theirs = socket.socketpair()
+    agent.keeper.link = ours
+    (agent.root / "epoch.new").mkdir()  # neither can be written
+    (agent.root / "epoch").mkdir()
+    plain = wire.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
+    steps = [
+        state.SaveEpoch(7),
+        state.Remedy(()),
+        state.Start(wire.Assignment("a.1", "t", "b"), plain),
+    ]
+
+    def broken(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(agent.orders, "take", broken)
+    with agent.lock:
+        agent.carry_out([*steps])
+    (agent.root / "epoch.new").rmdir()
+    (agent.root / "epoch").rmdir()
+    sent = request()
+    agent.answered(sent, wire.SyncResponse(epoch=0, version=0), 0.0)
+    assert (agent.root / "epoch").read_text() == "7"
+    ours.close()
+    agent.keeper.link = None
+    with theirs, theirs.makefile("rb") as stream:
+        orders = [msgspec.json.decode(line) for line in stream]
+    assert ("start", "a.1") in [(one["op"], one.get("id")) for one in orders]
