@@ -5,6 +5,7 @@ agent's end nor an upgrade of its package reaches it. There is exactly one a roo
 """
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -95,7 +96,10 @@ class Keeper:
         if not data or len(self._inbox) > LINE_BYTES_MAX:
             return None
         *lines, self._inbox = (self._inbox + data).split(b"\n")
-        return [r for line in lines for r in self._reports(_DECODER.decode(line))]
+        try:
+            return [r for line in lines for r in self._reports(decoded(line))]
+        except ValueError:
+            return None
 
     def close(self) -> None:
         """Drop the link; the supervisor goes on."""
@@ -133,12 +137,16 @@ class Keeper:
             return None
         # What changed in the same moment may have come along: nothing else would wake a reader.
         line, *news, self._inbox = b"".join(parts).split(b"\n")
-        message = _DECODER.decode(line)
-        self.link, self.pid = link, int(message["hello"])
-        self.hello = message
-        latest = {report.id: report for report in self._reports(message)}
-        for one in news:
-            latest |= {report.id: report for report in self._reports(_DECODER.decode(one))}
+        try:
+            messages = [decoded(one) for one in (line, *news)]
+        except ValueError:
+            link.close()
+            return None
+        self.hello = messages[0]
+        self.link, self.pid = link, int(self.hello["hello"])
+        latest: dict[str, AttemptReport] = {}
+        for message in messages:
+            latest |= {report.id: report for report in self._reports(message)}
         return list(latest.values())
 
     def _start(self) -> None:
@@ -174,6 +182,20 @@ class Keeper:
                 self.pids[record["id"]] = int(record["pid"])
             reports.append(report_of(record))
         return reports
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """A message of a supervisor. An older one, which outlives an upgrade, may name what has a name
+    that is no text: such a name is shown with a ``?``, and the rest of the message counts.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _DECODER.decode(line)
+    except ValueError:
+        said = json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace")
+        return _DECODER.decode(said)
 
 
 def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = None) -> list[str]:

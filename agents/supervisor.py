@@ -43,6 +43,8 @@ Record = dict[str, Any]
 
 #: How long a supervisor without tasks waits for an agent before it leaves.
 ALONE_S = 60.0
+#: How long one that was told to leave keeps trying to write down what has ended.
+LAST_FLUSH_S = 10.0
 #: Grows when an older agent could not understand this supervisor, or an older supervisor it.
 PROTOCOL = 1
 STARTS_PER_TURN = 32
@@ -66,13 +68,26 @@ def complain(text: str) -> None:
         pass
 
 
+def can_be_told(name: str) -> bool:
+    """Whether an attempt may have a name: nobody could read a message with another one in it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Supervisor:
     """The loop: orders and deaths come in, records go out."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.journal = journal.Journal(f"{root}/journal")
-        self.records: dict[str, Record] = journal.read(self.journal.path)
+        self.records: dict[str, Record] = {
+            name: record
+            for name, record in journal.read(self.journal.path).items()
+            if can_be_told(name)
+        }
         self.live: dict[str, spawning.Attempt] = {}
         self.by_pid: dict[int, spawning.Attempt] = {}
         self.sweeper = sweeping.Sweeper(root)
@@ -85,6 +100,7 @@ class Supervisor:
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
         self.tidy_at: float | None = None
+        self.leave_at = 0.0
         facts = processes.process_facts(os.getpid())
         self.guardian = guardian.Guardian(
             guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
@@ -106,7 +122,9 @@ class Supervisor:
         for record in alive:
             self.end(record, "Lost", message="the node's supervisor died")
         for name in os.listdir(f"{self.root}/attempts"):
-            if name not in self.records:
+            if not can_be_told(name):
+                complain(f"attempts/{name!a} is no attempt of mine: its name is no UTF-8")
+            elif name not in self.records:
                 # whether it had secrets is not known either
                 record = {"id": name, "started_at": None, "secrets": True}
                 self.end(record, "Lost", message="a directory without a process or an exit record")
@@ -419,7 +437,7 @@ class Supervisor:
         self.guardian.start()
         for handle in (listener.fileno(), wakeup):
             self.clients.poller.register(handle, select.EPOLLIN)
-        while not (self.leaving and not self.live):
+        while not self.may_leave():
             try:
                 self.turn(listener, wakeup)
             except Exception:  # the tasks of a node are worth more than a clean end
@@ -428,6 +446,17 @@ class Supervisor:
         processes.kill_leftovers(self.root, [], SWEEP_S)
         self.guardian.dismiss()
         self.held.leave()
+
+    def may_leave(self) -> bool:
+        """Whether it was told to leave, or is alone, and nothing keeps it: a task that lives, or an
+        end that is on no disk yet. For such a one it waits a while only; its agent does as well."""
+        if not self.leaving or self.live:
+            return False
+        if not self.retry_at:
+            return True
+        now = processes.boottime()
+        self.leave_at = self.leave_at or now + LAST_FLUSH_S
+        return now >= self.leave_at
 
     def turn(self, listener: socket.socket, wakeup: int) -> None:
         """Wait for something to happen and see to it."""
@@ -448,7 +477,7 @@ class Supervisor:
         if self.tidy_at is not None and processes.boottime() >= self.tidy_at:
             in_s = self.held.tidy()
             self.tidy_at = None if in_s is None else processes.boottime() + in_s
-        if len(self.clients) or self.live or self.starts:
+        if len(self.clients) or self.live or self.starts or self.retry_at:
             self.alone_since = None
         elif self.alone_since is None:
             self.alone_since = processes.boottime()

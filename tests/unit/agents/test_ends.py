@@ -11,7 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import clients, confinement, datacache, keeper, shell, spawning, staging, supervisor
+from agents import (
+    clients,
+    confinement,
+    datacache,
+    journal,
+    keeper,
+    shell,
+    spawning,
+    staging,
+    supervisor,
+)
 from agents.settings import Settings
 from reconciler.model import staging as plans
 from reconciler.model.records import AttemptReport
@@ -155,3 +165,66 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     theirs.close()
     agent.keeper.close()
     agent.leave()
+
+
+def test_a_supervisor_does_not_leave_with_an_end_that_is_on_no_disk(
+    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, it stays for as long as it takes; told to leave, for a while."""
+    monkeypatch.setattr(supervisor, "ALONE_S", 0.0)
+    monkeypatch.setattr(made, "wait_s", lambda: 0.0)
+    listener = socket.socket(socket.AF_UNIX)
+    made.records["a"] = RUNNING
+    made.end({**RUNNING, "exit_code": 7}, "Exited")
+    good, made.journal.handle = made.journal.handle, os.open("/dev/full", os.O_RDWR)
+    for _ in range(3):
+        made.turn(listener, -1)
+    assert not made.leaving
+    made.leaving = True
+    assert not made.may_leave()
+    made.leave_at = 0.001
+    assert made.may_leave(), "what can't be written never keeps it for ever"
+    made.leaving, made.leave_at = False, 0.0
+    os.close(made.journal.handle)
+    made.journal.handle = good
+    for _ in range(3):
+        made.turn(listener, -1)
+    assert made.leaving
+    assert made.may_leave()
+    assert journal.read(made.journal.path)["a"]["exit_code"] == 7
+    listener.close()
+
+
+def test_a_name_that_is_no_text_is_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(confinement.VARIABLE, "process-group")
+    (tmp_path / "attempts").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "attempts") + b"/a\xff")).mkdir()
+    (tmp_path / "attempts/b").mkdir()
+    bad = json.dumps({"record": {**RUNNING, "id": "c\udcff"}})
+    (tmp_path / "journal").write_text(f"{bad}\n")
+    made = supervisor.Supervisor(str(tmp_path))
+    made.recover()
+    assert set(made.records) == {"b"}
+    assert "its name is no UTF-8" in capfd.readouterr().err
+    os.close(made.journal.handle)
+    os.close(made.null)
+
+
+def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    names = ("a\udcff", "b")
+    records = [{**RUNNING, "id": one, "pid": 0, "message": "x\udcff"} for one in names]
+    line = json.dumps({"hello": 1, "records": records}).encode() + b"\n"
+    theirs.sendall(line)
+    node = keeper.Keeper(tmp_path)
+    found = node._greet(ours)
+    assert found is not None
+    assert [one.id for one in found] == ["a?", "b"]
+    theirs.sendall(line)
+    assert [one.id for one in node.receive() or ()] == ["a?", "b"]
+    theirs.sendall(b"no message\n")
+    assert node.receive() is None
+    node.close()
+    theirs.close()
