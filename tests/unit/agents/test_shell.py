@@ -86,7 +86,7 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     (agent.root / "epoch.new").mkdir()  # neither can be written
     (agent.root / "epoch").mkdir()
     plain = wire.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
-    steps = [
+    steps: list[state.Step] = [
         state.SaveEpoch(7),
         state.Remedy(()),
         state.Start(wire.Assignment("a.1", "t", "b"), plain),
@@ -97,7 +97,7 @@ def test_what_follows_a_step_that_fails_is_carried_out(
 
     monkeypatch.setattr(agent.orders, "take", broken)
     with agent.lock:
-        agent.carry_out([*steps])
+        agent.carry_out(steps)
     (agent.root / "epoch.new").rmdir()
     (agent.root / "epoch").rmdir()
     sent = request()
