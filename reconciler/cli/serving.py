@@ -98,7 +98,7 @@ def up(
         terminal.fail(str(error))
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
     try:
-        cluster.start(stop)
+        cluster.start(stop, terminal.note)
         _say_ready(cluster)
         cluster.keep(stop, terminal.note)
     except localcluster.StoppedError:

@@ -21,7 +21,7 @@ import msgspec
 
 from agents import networks, turning, virtual
 from reconciler.desired import gitobjects
-from reconciler.model import hostlists
+from reconciler.model import desired, hostlists
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, logfiles
 
@@ -32,6 +32,10 @@ STOP_S_MAX = 15.0
 #: How often the processes are looked after, and how often the pools in force.
 LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
+#: After how long it is told why a controller that answers isn't ready.
+TELL_AFTER_S = 3.0
+#: The longest reason that is told of a controller that has ended.
+_WORDS_MAX = 400
 #: Memory of a simulated GPU whose pool says nothing of it.
 SIMULATED_GPU_MEMORY = "16Gi"
 
@@ -47,6 +51,10 @@ class StoppedError(Exception):
 def never() -> bool:
     """Nobody stops it."""
     return False
+
+
+def unsaid(_: str) -> None:
+    """Nobody is told."""
 
 
 def free_port() -> int:
@@ -162,6 +170,10 @@ class LocalCluster:
         self.network = networks.Network(self.state) if isolate else None
         self._controller: subprocess.Popen[bytes] | None = None
         self._api: clients.Client | None = None
+        #: Where in its log the controller that was started last begins.
+        self._log_begins = 0
+        #: Why what the repository says is not in force, as told last.
+        self._obstacle = ""
         #: Held while this cluster is the one of its folder.
         self._lock: int | None = None
 
@@ -194,11 +206,13 @@ class LocalCluster:
             self.stop()
             raise
 
-    def start(self, stopped: Callable[[], bool] = never) -> None:
+    def start(
+        self, stopped: Callable[[], bool] = never, say: Callable[[str], None] = unsaid
+    ) -> None:
         """Start the controller, wait until it answers, start the nodes.
 
         Args:
-            stopped: whether to give up; asked while it waits.
+            stopped: whether to give up; asked while it waits. say: is told what keeps it waiting.
 
         Raises:
             ClusterError: it does not come up, or the folder has a cluster that is up.
@@ -210,7 +224,7 @@ class LocalCluster:
         self._begin_network()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
-        self.wait_ready(stopped)
+        self.wait_ready(stopped, say)
         self.nodes = virtual.VirtualNodes(
             self.url,
             self.state / "nodes",
@@ -276,6 +290,7 @@ class LocalCluster:
         if self.provisioners is not None:
             command += ["--provisioners", str(self.provisioners)]
         with os.fdopen(turning.append_private(self.state / "controller.log"), "ab") as output:
+            self._log_begins = output.seek(0, os.SEEK_END)
             self._controller = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -300,14 +315,20 @@ class LocalCluster:
         """How the controller process ended; None while it runs or was never started."""
         return None if self._controller is None else self._controller.poll()
 
-    def wait_ready(self, stopped: Callable[[], bool] = never) -> None:
+    def wait_ready(
+        self, stopped: Callable[[], bool] = never, say: Callable[[str], None] = unsaid
+    ) -> None:
         """Wait until the controller has a revision and answers.
+
+        Args:
+            stopped: whether to give up. say: is told what keeps it waiting.
 
         Raises:
             ClusterError: it has ended, or does not answer in time.
             StoppedError: it was stopped before.
         """
         ends_at = time.monotonic() + READY_S_MAX
+        tell_at = time.monotonic() + TELL_AFTER_S
         while time.monotonic() < ends_at:
             if stopped():
                 raise StoppedError
@@ -320,9 +341,21 @@ class LocalCluster:
                     time.sleep(0.05)
                 else:
                     return
-        raise ClusterError(
-            f"the controller does not answer after {READY_S_MAX:.0f} s: {self._last_words()}"
-        )
+                if time.monotonic() > tell_at:
+                    tell_at = time.monotonic() + FOLLOW_POOLS_S
+                    self._tell_obstacle(api, say)
+        why = self._obstacle or self._last_words()
+        raise ClusterError(f"the controller is not ready after {READY_S_MAX:.0f} s: {why}")
+
+    def _tell_obstacle(self, api: clients.Client, say: Callable[[str], None]) -> None:
+        """Say why not all is in force yet, once for each reason."""
+        try:
+            told = obstacle(api.get("/v1/sync")["sync"])
+        except clients.ApiError:
+            return
+        if told and told != self._obstacle:
+            say(f"not all of what git says is in force: {told}")
+        self._obstacle = told
 
     def shortfall(self) -> str:
         """What to say where fewer nodes are declared than were asked for; else nothing."""
@@ -383,7 +416,7 @@ class LocalCluster:
             if not self.controller_alive:
                 say(f"the controller has ended, starting it again: {self._last_words()}")
                 self.start_controller()
-                self.wait_ready(stopped)
+                self.wait_ready(stopped, say)
             if self.nodes is not None:
                 for name in self.nodes.poll():
                     say(f"the agent of {name} had ended and was started again")
@@ -397,6 +430,8 @@ class LocalCluster:
                 if not told and (ready := self._all_ready()):
                     told = True
                     say(f"ready: {ready}")
+                if not told and self._api is not None:
+                    self._tell_obstacle(self._api, say)
             except clients.ApiError as error:
                 say(str(error))
 
@@ -435,11 +470,34 @@ class LocalCluster:
                 output.write(text)
 
     def _last_words(self) -> str:
+        """How the controller ended, and what it said last that was no mere information."""
+        path = self.state / "controller.log"
         try:
-            lines = (self.state / "controller.log").read_text(errors="replace").splitlines()
+            size = path.stat().st_size
+            with path.open("rb") as log:  # one that was cut meanwhile is read from its beginning
+                log.seek(self._log_begins if self._log_begins <= size else 0)
+                lines = log.read().decode(errors="replace").splitlines()
         except OSError:
             lines = []
-        return " / ".join(lines[-3:]) or f"see {self.state / 'controller.log'}"
+        code = self.controller_exit_code
+        how = f"killed by signal {-code}" if code and code < 0 else f"status {code}" if code else ""
+        said = [line for line in lines if line.strip() and not _is_information(line)]
+        last = said[-1][:_WORDS_MAX] if said else ""
+        return ": ".join(filter(None, (how, last))) or f"see {path}"
+
+
+def _is_information(line: str) -> bool:
+    """Whether a line of the controller's log is no warning and no error."""
+    return " INFO " in line or " DEBUG " in line
+
+
+def obstacle(sync: dict[str, Any]) -> str:
+    """Why what a repository says is not in force, of ``/v1/sync``; empty: it is."""
+    if sync["sync"] == "Synced":
+        return ""
+    held = [str(one["message"]) for one in sync.get("held") or []]
+    wrong = [desired.Problem(**one).text() for one in sync.get("problems") or []]
+    return next(iter([*held, *filter(None, [str(sync.get("message") or "")]), *wrong]), "")
 
 
 def _wanted_nodes(

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,33 @@ def test_a_second_up_says_nothing_of_a_start(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"muster: a cluster is up in {tmp_path} already")
     assert "start" not in done.stderr.partition("start this one")[0]
     assert "stopping" not in done.stderr
+
+
+def test_why_a_controller_ended_is_what_it_says_of_itself(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    cluster = made(tmp_path)
+    cluster.claim()
+    (cluster.state / "controller.log").write_text("of an earlier one: ERROR no room\n")
+    try:
+        cluster.start_controller()
+        cluster.kill_controller()
+        with pytest.raises(localcluster.ClusterError, match=r"ended: killed by signal 9$"):
+            cluster.wait_ready()
+    finally:
+        cluster.stop()
+
+
+def test_what_keeps_a_cluster_from_being_ready_is_said_once(
+    tmp_path: Path,
+) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    told: list[str] = []
+    cluster = made(tmp_path)
+    try:
+        ends_at = time.monotonic() + 60
+        cluster.start(say=told.append)
+        cluster.keep(lambda: bool(told) or time.monotonic() > ends_at, told.append)
+    finally:
+        cluster.stop()
+    (line,) = told
+    assert line.startswith("not all of what git says is in force: ")
