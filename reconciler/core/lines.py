@@ -285,6 +285,7 @@ class Maker:
             duration_s,
             self._windows_of(spec) if self._windows else (),
             grows,
+            spec.preempts,
         )
 
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:

@@ -23,8 +23,9 @@ from reconciler.model.states import JobState
 from reconciler.scheduling import lines as line_columns
 from reconciler.scheduling import snapshot as columns
 
-#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows.
-Key = tuple[int, int, int, bool, float, tuple[int, ...], bool]
+#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows, whether
+#: others may be evicted for it.
+Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
 
 
 class Kind(NamedTuple):
@@ -216,6 +217,7 @@ class Pending(recalls.Part):
             or spec.parallelism is not None
             or spec.deadline is not None
             or spec.name in self._promised
+            or not spec.preempts
             or spec.queue not in self._rows
         )
 
@@ -277,6 +279,7 @@ class Pending(recalls.Part):
             kind.duration_s,
             (),
             False,
+            True,
         )
 
     def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[columns.Claim]]) -> Lines:
@@ -369,4 +372,4 @@ def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:
 
 def line_of(key: Key, claims: Iterable[columns.Claim]) -> columns.Line:
     """The line of a key; ``claims`` are in order."""
-    return columns.Line(*key[:4], tuple(claims), key[4], key[5])
+    return columns.Line(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])

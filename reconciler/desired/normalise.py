@@ -50,6 +50,7 @@ class PriorityClass(msgspec.Struct, frozen=True):
 
     value: int
     preemptible: bool = True
+    preempts: bool = True
 
 
 class Basis(msgspec.Struct, frozen=True):
@@ -99,7 +100,7 @@ def _job(
 ) -> tuple[desired.Job | None, list[Fault]]:
     name, spec = document.metadata.name, document.spec
     faults = Faults()
-    priority, preemptible = _priority(spec, basis, faults)
+    priority, preemptible, preempts = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
     if spec.environment or spec.groups or spec.secrets:
         _check_environment(spec, faults)
@@ -117,6 +118,7 @@ def _job(
         suspend_reason=" ".join((spec.suspend_reason or "").split()),
         priority=priority,
         preemptible=preemptible,
+        preempts=preempts,
         working_directory=spec.working_directory,
         framework=spec.framework,
         runtime=spec.runtime,
@@ -164,9 +166,9 @@ _DEFAULT_RETRIES = desired.Retries(
 )
 
 
-def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool]:
+def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool, bool]:
     priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
-    preemptible = True
+    preemptible = preempts = True
     if spec.priority_class is not None:
         known = basis.priority_classes.get(spec.priority_class)
         if spec.priority is not None:
@@ -188,8 +190,10 @@ def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[in
                 else "none, as there is no PriorityClass",
             )
         else:
-            priority, preemptible = known.value, known.preemptible
-    return priority, preemptible if spec.preemptible is None else spec.preemptible
+            priority, preemptible, preempts = known.value, known.preemptible, known.preempts
+    if spec.preemptible is not None:
+        preemptible = spec.preemptible
+    return priority, preemptible, preempts
 
 
 def _time_limit(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:

@@ -168,7 +168,9 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
     elif isinstance(part, queue.Queue):
         made.queues[name] = sharing.queue(name, part.spec, faults)
     elif isinstance(part, queue.PriorityClass):
-        made.classes[name] = PriorityClass(part.spec.value, part.spec.preemptible)
+        made.classes[name] = PriorityClass(
+            part.spec.value, part.spec.preemptible, part.spec.preemption_policy == "evict"
+        )
     elif isinstance(part, access.Access):
         _add_users(made.users, part.spec, faults)
         made.access = made.access.merged(people.access_of(part.spec, faults))

@@ -160,6 +160,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (staging.ObjectStore, "ca_certificate"): ("caCertificate", None),
     (desired.Stage, "ins"): ("inputs", None),
     (desired.Stage, "outs"): ("outputs", None),
+    (desired.Job, "preempts"): ("priorityClass", _choice("may evict others", "evicts nobody")),
     (desired.Job, "array_count"): ("array.count", None),
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),

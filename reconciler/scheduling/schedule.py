@@ -258,7 +258,9 @@ class Cycle(ways.Ways):
             if cause is None:
                 self._put(queue)
                 return
-        elif cause.kind in {"limit", "lending"} and (self._settles(ask) or self._evict(ask)):
+        elif cause.kind in {"limit", "lending"} and (
+            self._settles(ask) or (ask.line.preempts and self._evict(ask))
+        ):
             self._put(queue)
             return
         self._blocked(ask, cause)
@@ -288,7 +290,9 @@ class Cycle(ways.Ways):
                 return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
                 return self._kept_out(ask, again=kept)
-        if self.promise(ask) or self._move(ask) or self._evict(ask):
+        if self.promise(ask):
+            return None
+        if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return self._reserve(ask, again=kept) or cause
@@ -314,7 +318,7 @@ class Cycle(ways.Ways):
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
-        if cause.kind == "room" and not self.one_by_one:
+        if cause.kind == "room" and ask.line.preempts and not self.one_by_one:
             self.passing.note(ask)
             self.passing.note_searched(ask)
         if ask.missing:

@@ -303,6 +303,7 @@ class Line:
             limit, or less where run times were learned. ``ENDLESS`` without a limit.
         claims: ascending by ``order``.
         reservations: indexes into ``Snapshot.windows`` that its work may use.
+        preempts: whether others may be evicted or moved so that it starts.
         ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``.
     """
 
@@ -313,6 +314,7 @@ class Line:
     claims: tuple[Claim, ...]
     duration_s: float = ENDLESS
     reservations: tuple[int, ...] = ()
+    preempts: bool = True
     ages: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

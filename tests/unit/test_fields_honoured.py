@@ -711,6 +711,12 @@ TABLE: dict[str, Case] = {
         ([0, 1], [1, 0]),
         (*CLASS, job(priorityClass="k", resources={"cpu": 4})),
     ),
+    "PriorityClass.spec.preemptionPolicy": Case(
+        ("evict", "never"),
+        then(job("late", priorityClass="k", resources={"cpu": 4})),
+        ([0, 1], [1, 0]),
+        (document("PriorityClass", "k", {"value": 90}), ONE_NODE, job(resources={"cpu": 4})),
+    ),
     # NodePool
     "NodePool.spec.hosts": Case(
         ("n[1-2]", "n3"),

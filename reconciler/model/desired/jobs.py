@@ -154,7 +154,8 @@ class Job(msgspec.Struct, frozen=True):
     ``lease_s`` None: the work of a silent node is given up only when the node returns or is
     declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands.
     ``secrets`` are names with the variable that has the value, empty for none. ``prune``
-    is what its annotation says of its removal, None where it says nothing.
+    is what its annotation says of its removal, None where it says nothing. ``preempts``: whether
+    others may be evicted or moved so that it starts.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Job(msgspec.Struct, frozen=True):
     reservation: str = ""
     prune: Prune | None = None
     suspend_reason: str = ""
+    preempts: bool = True
 
     def tolerates(self, taint: "Taint") -> bool:
         """Whether it does not mind a taint."""

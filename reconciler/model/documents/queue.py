@@ -129,10 +129,6 @@ class Queue(Part, frozen=True, tag_field="kind", tag="Queue"):
 class PriorityClassSpec(Part, frozen=True):
     """How urgent work of this class is."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "preemptionPolicy": "preemption policies of a class are not built yet",
-    }
-
     value: Annotated[
         int,
         doc("Higher goes first; a job that names none has 50.", example=100, ge=-(10**6), le=10**6),
@@ -140,6 +136,14 @@ class PriorityClassSpec(Part, frozen=True):
     preemptible: Annotated[
         bool, doc("Whether jobs of this class may be evicted for others.", example=False)
     ] = True
+    preemption_policy: Annotated[
+        Literal["evict", "never"],
+        doc(
+            "Whether others may be evicted, or moved, so that jobs of this class start; with "
+            "`never` they wait until there is room.",
+            example="never",
+        ),
+    ] = "evict"
 
 
 class PriorityClass(Part, frozen=True, tag_field="kind", tag="PriorityClass"):
