@@ -192,8 +192,10 @@ def _read(argument: str) -> str:
         return sys.stdin.read()
     try:
         return Path(argument).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        terminal.fail(f"{argument}: {error}")
+    except OSError as error:
+        terminal.fail(f"{argument} can't be read: {error.strerror or error}")
+    except UnicodeDecodeError as error:
+        terminal.fail(f"{argument} is no text in UTF-8: {error}")
 
 
 def change_all(

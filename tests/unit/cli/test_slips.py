@@ -116,3 +116,10 @@ def test_what_waits_on_standard_input_is_seen(
     with opened:
         monkeypatch.setattr("sys.stdin", opened)
         assert submitwords.has_input() is expected
+
+
+def test_a_file_that_is_not_there_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("submit", "nosuch.yaml") == terminal.ERROR
+    assert capsys.readouterr().err == (
+        "muster: nosuch.yaml can't be read: No such file or directory\n"
+    )
