@@ -13,7 +13,8 @@ from reconciler.model import desired
 #: How far the scheduler looks ahead, and the most occurrences of one reservation in it.
 HORIZON_S = 7 * 86_400
 OCCURRENCES_MAX = 64
-#: How far a schedule is looked through for the next time that changes may apply.
+#: How far a schedule is looked through: for the next time that changes may apply, and back for one
+#: that has not ended, however long it is said to last.
 LOOK_S = 400 * 86_400
 SPANS_MAX = 1000
 #: How far back a moment that was missed is looked for.
@@ -29,7 +30,7 @@ def of_reservation(one: desired.Reservation, at: float) -> list[tuple[float, flo
         near = one.ends_at > at and one.starts_at < at + HORIZON_S
         return [(one.starts_at, one.ends_at)] if near else []
     found: list[tuple[float, float]] = []
-    for begin in _starts(one.schedule, at - one.duration_s, at + HORIZON_S):
+    for begin in _starts(one.schedule, at - min(one.duration_s, LOOK_S), at + HORIZON_S):
         if begin + one.duration_s > at:
             found.append((begin, begin + one.duration_s))
             if len(found) >= OCCURRENCES_MAX:
@@ -44,7 +45,7 @@ def spans(
     ``SPANS_MAX`` of them.
     """
     found: list[tuple[float, float]] = []
-    for begin in _starts(schedule, at - duration_s, at + LOOK_S):
+    for begin in _starts(schedule, at - min(duration_s, LOOK_S), at + LOOK_S):
         if begin + duration_s > at:
             found.append((begin, begin + duration_s))
             if len(found) >= SPANS_MAX:

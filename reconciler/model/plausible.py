@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from reconciler.model import devices, records, resources
+from reconciler.model import devices, quantities, records, resources
 
 #: The largest amount that is taken from a node.
 AMOUNT_MAX = 2**53
@@ -18,6 +18,11 @@ AMOUNT_MAX = 2**53
 
 def _amount(told: int) -> int:
     return min(AMOUNT_MAX, max(0, told))
+
+
+def _declarable(told: int) -> int:
+    """As much as a pool may declare, so that a node has what it says."""
+    return min(quantities.LARGEST_AMOUNT, max(0, told))
 
 
 def _number(told: float) -> float:
@@ -38,14 +43,14 @@ def inventory(told: records.Inventory) -> records.Inventory:
     return msgspec.structs.replace(
         told,
         capacity=resources.Resources(
-            _amount(has.cpu_milli), _amount(has.memory_bytes), _amount(has.gpu_milli)
+            _declarable(has.cpu_milli), _declarable(has.memory_bytes), _declarable(has.gpu_milli)
         ),
         gpus=tuple(gpus.values()),
     )
 
 
 def _device(gpu: records.Gpu) -> records.Gpu:
-    memory_bytes = _amount(gpu.memory_bytes)
+    memory_bytes = _declarable(gpu.memory_bytes)
     if memory_bytes == gpu.memory_bytes:
         return gpu
     return msgspec.structs.replace(gpu, memory_bytes=memory_bytes)

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from reconciler.core import occurrences
 from reconciler.desired import validate
-from reconciler.model import quantities
+from reconciler.model import desired, quantities
 from reconciler.operations import views
 from tests.unit.core.world import VirtualNode, World
 from tests.unit.desired.repositories import documents, job, queue
@@ -105,3 +106,19 @@ def test_the_longest_times_stop_nothing() -> None:
     world.end(next(name for name in names if world.state(name).value == "Running"), exit_code=1)
     world.commit(remove=tuple(names))
     world.settle()
+
+
+@pytest.mark.parametrize("duration_s", [400 * 86_400, 10**12, 2**62])
+def test_a_schedule_may_last_for_ever(duration_s: int) -> None:
+    daily = ((0,), (6,), None, None, None)
+    now = 1_800_000_000.0
+    one = desired.Reservation("r", ("n0",), 0.0, 0.0, daily, duration_s)
+    for found in (occurrences.of_reservation(one, now), occurrences.spans(daily, duration_s, now)):
+        assert found[0][0] <= now < found[0][1]
+    reservation = (
+        "apiVersion: muster/v1\nkind: Reservation\nmetadata: {name: r}\nspec: {hosts: n1, "
+        f"users: [a@x.org], schedule: '0 6 * * *', duration: {duration_s}}}\n"
+    )
+    world = world_of(reservation, job("small"))
+    world.settle()
+    assert world.state("small").value == "Running"
