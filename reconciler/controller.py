@@ -373,7 +373,7 @@ class Loop:
         if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
             log.warning("the clock was set by %.1f s", offset_s - self._clock_offset_s)
             self._memory.leader_since = now
-            self._next_prune_at = now + PRUNE_EVERY_S
+            self._next_prune_at = min(self._next_prune_at, now + PRUNE_EVERY_S)
             self._committed_at = min(self._committed_at, now)
         self._clock_offset_s = offset_s
 

@@ -33,6 +33,9 @@ class _Move(msgspec.Struct, frozen=True):
     after: str
 
 
+_decode_move = msgspec.json.Decoder(_Move).decode
+
+
 def of(repository: source.Source, reference: str) -> list[Path]:
     """The work trees of a local repository in which a branch is checked out.
 
@@ -105,7 +108,7 @@ def finish(repository: source.Source) -> None:
     """
     note = _note(repository)
     try:
-        move = msgspec.json.decode(note.read_bytes(), type=_Move)
+        move = _decode_move(note.read_bytes())
     except FileNotFoundError:
         return
     except msgspec.DecodeError as error:

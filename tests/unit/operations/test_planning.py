@@ -39,14 +39,14 @@ def comparison(
 
 
 def live() -> snapshots.Snapshot:
-    observed, now = world.after(world.LOW, world.KEPT, world.WAITS)
+    observed, now = world.after(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
     return snapshots.unpack(
         snapshots.pack(snapshots.Live("0", now, "a" * 40, "a" * 40, observed)), "here"
     )
 
 
-BASE = world.wanted(world.LOW, world.KEPT, world.WAITS)
-HEAD = world.wanted(world.LOW, world.KEPT, world.WAITS, world.URGENT)
+BASE = world.wanted(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
+HEAD = world.wanted(world.LOW, world.KEPT, world.WAITS, world.URGENT, structure=world.UNRESERVED)
 
 GOLDEN = """\
 aaaaaaaaaaaa -> bbbbbbbbbbbb
@@ -156,7 +156,7 @@ def test_the_digest_is_of_revisions_snapshot_and_changes() -> None:
 
 
 def test_a_snapshot_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
-    observed, now = world.after(world.LOW, world.KEPT, world.WAITS)
+    observed, now = world.after(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
     kept = snapshots.Live("0", now, "a" * 40, None, observed, (world.POOL,))
     path = tmp_path / "cluster.snapshot"
     path.write_bytes(snapshots.pack(kept))
