@@ -22,7 +22,7 @@ from reconciler.model.wire import (
     TaskTemplate,
 )
 
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 #: Requests come in threads: types are learnt before.
 _DECODE_CHUNK = msgspec.msgpack.Decoder(LogChunk).decode
 _DECODE_REQUEST = msgspec.msgpack.Decoder(SyncRequest).decode
