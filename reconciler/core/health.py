@@ -17,6 +17,7 @@ from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
 LEASE_MARGIN_S = 2.0
+_AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 class _Ready(recalls.Part):
@@ -188,9 +189,8 @@ def _state_of(
             return _undeclared(work, node)
         return NodeState.UNKNOWN, "not heard of"
     work.wake(heard_at + silence_s)
-    away = node.state in (NodeState.UNKNOWN, NodeState.GONE)
-    if away and last_contact(node) + silence_s <= work.now:
-        return node.state, node.message  # only a report ends it, no change of leader does
+    if node.state in _AWAY and not _heard_again(work, node):
+        return node.state, node.message
     if pool is None:
         return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
     missing = lacks(node.inventory, pool)
@@ -209,6 +209,13 @@ def _state_of(
         state = NodeState.DRAINING if busy else NodeState.DRAINED
         return state, drain_message(drain)
     return NodeState.READY, ""
+
+
+def _heard_again(work: desk.Work, node: records.NodeRecord) -> bool:
+    """Whether a node that was away has been heard of since: nothing else ends its being away,
+    no change of leader, and no change of how long a silence may be."""
+    before = work.observed.nodes.get(node.name)
+    return before is None or last_contact(node) > last_contact(before)
 
 
 def drain_message(drain: desired.Drain) -> str:

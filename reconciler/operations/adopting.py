@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model import hostlists, quantities
+from reconciler.model.states import NodeState
 
 Json = Any
 
@@ -41,10 +42,13 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
-    """The nodes of ``GET /v1/nodes`` that have told what they have; ``declared``: of pools, too."""
+    """The nodes of ``GET /v1/nodes`` that have told what they have, and have not left since;
+    ``declared``: of pools, too."""
     found = []
     for item in items:
         if (item["pool"] and not declared) or not item["capacity"]["cpu"]:
+            continue
+        if item["state"] == NodeState.GONE:
             continue
         gpus = item["gpus"]
         models = sorted({gpu["model"] for gpu in gpus})

@@ -24,6 +24,7 @@ from reconciler.server import (
     plans,
     reporting,
     services,
+    stopping,
     sync,
 )
 from reconciler.store import StoreError
@@ -68,7 +69,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *logs.HANDLERS,
         ],
         lifespan=[lambda _app: _linked(service)],
-        middleware=[health.counted],
+        middleware=[health.counted, stopping.told],
         guards=[service.gate.guard],
         state=State(
             {

@@ -83,6 +83,11 @@ def answer(
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
+def body(status: int, message: str) -> bytes:
+    """An error as it is sent where nobody answers for us."""
+    return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
+
+
 def on_failure(_request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
     """An answer that a handler raised."""
     headers = None

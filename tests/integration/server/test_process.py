@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent import futures
 
 import pytest
 
+from reconciler.model import link
 from reconciler.server import origins
 from tests.integration.server import parts
 
@@ -84,6 +86,28 @@ def test_it_ends_on_a_signal_without_a_word(tmp_path: pathlib.Path) -> None:
     try:
         served.ready().end()
         assert parts.stop(served.process) == ""
+    finally:
+        served.close()
+
+
+def test_who_is_not_answered_when_it_ends_is_told_to_come_again(tmp_path: pathlib.Path) -> None:
+    served = parts.Served(tmp_path)
+    try:
+        served.ready().loop.answers = None
+        override = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
+        with futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(served.client.post, "/v1/overrides", json=override)
+            served.loop.wait(lambda heard: any(isinstance(m, link.OverrideAsked) for m in heard))
+            served.end()
+            answer = asked.result(parts.PATIENCE_S)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+        assert answer.json()["error"] == {
+            "code": "Unavailable",
+            "message": "the controller is stopping; ask again when it is back",
+            "problems": [],
+        }
+        told = parts.stop(served.process)
+        assert "ASGI" not in told, told
     finally:
         served.close()
 

@@ -259,6 +259,27 @@ def test_a_node_that_is_gone_stays_so_over_a_change_of_leader() -> None:
     assert world.memory.nodes["n0"].state == "Drained", "it speaks: it is not gone"
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_node_that_is_away_does_not_come_back_because_more_silence_is_allowed(
+    declared: bool,
+) -> None:
+    world = World(nodes=2, cpu=1, settings=desired.Settings(node_silence_s=2))
+    world.settle()
+    if not declared:
+        world.pool = msgspec.structs.replace(world.pool, nodes=("n0",))
+        world.change_structure(pools={"pool": world.pool})
+    _silence(world, "n1", 3)
+    away = NodeState.UNKNOWN if declared else NodeState.GONE
+    assert world.memory.nodes["n1"].state is away
+    world.change_structure(settings=desired.Settings(node_silence_s=600))
+    world.advance(1)
+    assert world.memory.nodes["n1"].state is away
+    world.nodes["n1"].silent = False
+    world.advance(1)
+    back = NodeState.READY if declared else NodeState.DRAINED
+    assert world.memory.nodes["n1"].state is back
+
+
 def test_losses_in_a_row_wait_longer_and_longer() -> None:
     world = World(nodes=1, cpu=1)
     world.commit(job("a"))

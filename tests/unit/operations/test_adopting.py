@@ -8,6 +8,7 @@ from reconciler.core import mismatches
 from reconciler.desired import validate
 from reconciler.model import records
 from reconciler.model.resources import Resources
+from reconciler.model.states import NodeState
 from reconciler.operations import adopting
 from reconciler.operations.adopting import Found
 
@@ -59,11 +60,15 @@ spec:
 
 
 def test_only_what_no_pool_declares_is_written_unless_all_is_asked_for() -> None:
-    def item(name: str, pool: str, cpu: float = 4) -> dict[str, object]:
+    def item(
+        name: str, pool: str, cpu: float = 4, state: str = NodeState.DRAINED
+    ) -> dict[str, object]:
         capacity = {"cpu": cpu, "memory": GI, "gpu": 0}
-        return {"name": name, "pool": pool, "capacity": capacity, "gpus": [], "labels": {}}
+        told = {"name": name, "pool": pool, "state": state, "capacity": capacity}
+        return {**told, "gpus": [], "labels": {}}
 
     items = [item("a", ""), item("b", "p"), item("untold", "", 0)]
+    items.append(item("left", "", state=NodeState.GONE))
     assert [node.name for node in adopting.seen(items, declared=False)] == ["a"]
     assert [node.name for node in adopting.seen(items, declared=True)] == ["a", "b"]
 

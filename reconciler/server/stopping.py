@@ -1,0 +1,50 @@
+"""What is still being answered when the server has to go is told so, and to come again.
+
+uvicorn gives the requests under way a few seconds when the process is told to stop, and cancels
+those that are not done by then, which it answers with a bare 500. To a client that is a defect
+of ours, and clients don't come again after one. Here it becomes the 503 that it is.
+"""
+
+import asyncio
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from reconciler.server import failures, services
+
+#: When a client may come again: a controller that starts anew needs about as long.
+RETRY_AFTER_S = 2.0
+
+
+def told(app: ASGIApp) -> ASGIApp:
+    """Answer what is cancelled by the end of the server, where no answer has begun."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await app(scope, receive, sent)
+        except asyncio.CancelledError:
+            service: services.Services = scope["litestar_app"].state.services
+            if begun or scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
+                raise
+            await _refuse(sent)
+
+    return answer
+
+
+async def _refuse(send: Send) -> None:
+    body = failures.body(503, "the controller is stopping; ask again when it is back")
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", str(round(RETRY_AFTER_S)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
