@@ -83,7 +83,8 @@ class ReviseObject(msgspec.Struct, frozen=True):
 class RemoveObject(msgspec.Struct, frozen=True):
     """Take an object out, and its file where nothing else stands in it.
 
-    ``everywhere``: of several documents of the name all; else they are a conflict.
+    ``several``: what becomes of several documents of the name: all leave; all where they say the
+    same, else that is a conflict; or it always is one.
     """
 
     kind: str
@@ -91,7 +92,7 @@ class RemoveObject(msgspec.Struct, frozen=True):
     author: Person
     reason: str = ""
     subject: str = ""
-    everywhere: bool = False
+    several: Literal["all", "alike", "conflict"] = "conflict"
 
 
 class Approve(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import edit, index, pushing, requests, signing, worktrees
+from reconciler.changes import edit, index, pushing, requests, scraps, signing, worktrees
 from reconciler.changes.requests import (
     MUSTER,
     AddJob,
@@ -203,11 +203,18 @@ class _Batch:
         subject += f": {request.reason}" if request.reason else ""
         return self._change({path: after.encode()}, request.author, subject)
 
+    def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
+        """Whether documents of one name say different things."""
+        texts = map(self._text, dict.fromkeys(paths))
+        first, *others = [one for text in texts for one in _documents(text, kind, name)]
+        return any(one != first for one in others)
+
     def _remove(self, request: requests.RemoveObject) -> Result:
         kind, name = request.kind, request.name
-        if request.everywhere:
-            paths = self._paths_of(kind, name)
-        else:
+        paths = self._paths_of(kind, name)
+        if request.several == "conflict" or (
+            request.several == "alike" and self._differ(paths, kind, name)
+        ):
             paths = (self._only_path_of(kind, name),)
         files: dict[str, bytes | None] = {}
         for path in paths:
@@ -220,12 +227,16 @@ class _Batch:
         return self._change(files, request.author, subject)
 
 
+def _documents(text: str, kind: str, name: str) -> list[Any]:
+    """All documents of one name in a file."""
+    return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
+
+
 def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
     """One document of a file."""
-    for document in edit.documents(text):
-        if edit.is_object(document, kind, name):
-            found: Mapping[str, Any] = document
-            return found
+    for document in _documents(text, kind, name):
+        found: Mapping[str, Any] = document
+        return found
     raise edit.EditError(f"{kind}/{name} can't be read")
 
 
@@ -252,6 +263,7 @@ class Writer:
         self._committer = committer
         self._attempts_max = attempts_max
         self._index = index.Index(repository)
+        self._tidied = False
         if repository.local:
             try:
                 worktrees.finish(repository)
@@ -294,6 +306,9 @@ class Writer:
             self._source.fetch()
             if self._source.local:
                 worktrees.finish(self._source)
+            if not self._tidied:
+                scraps.tidy(self._source.folder)
+                self._tidied = True
             try:
                 head = self._source.head()
             except source.MissingBranchError:
@@ -348,7 +363,9 @@ class Writer:
 
     def _commit(self, head: str, judged: _Batch, now: int) -> str:
         """Make the commits, one for each run of requests of one author; the id of the last."""
-        reference = f"refs/muster/writing/{os.getpid()}-{id(self)}"
+        # fast-import wants a name for what it makes; it is given up in the same breath, so that
+        # nothing is left of it whenever this process ends
+        reference = f"{scraps.WRITING}{os.getpid()}-{id(self)}"
         parts: list[bytes] = [f"reset {reference}\nfrom {head}\n\n".encode()]
         groups = _by_author(judged.steps)
         for mark, group in enumerate(groups, 1):
@@ -361,14 +378,13 @@ class Writer:
                 parts += [data, b"\n"]
         folder = self._source.folder
         parts.append(f"get-mark :{len(groups)}\n".encode())
-        parts.append(b"done\n")
+        parts.append(f"reset {reference}\nfrom {'0' * len(head)}\n\ndone\n".encode())
         done = gitobjects.run(
             folder, "fast-import", "--quiet", "--force", "--done", data=b"".join(parts)
         )
         commit = done.stdout.decode().split()[-1]
         if self._signing_key is not None:
             commit = signing.sign(self._source, head, commit, self._signing_key)
-        gitobjects.run(folder, "update-ref", "-d", reference)
         return commit
 
     def _commit_command(self, reference: str, group: "_Group", mark: int, now: int) -> bytes:

@@ -26,7 +26,8 @@ def prune(
     """Take files of jobs that ended long ago out of git.
 
     The controller makes the commit in your name, one for every 500 jobs. History, reports and
-    logs keep the jobs for as long as retention says; a job that another one depends on stays.
+    logs keep the jobs for as long as retention says. A job that another one depends on stays, and
+    so does one whose name two documents have that say different things.
 
     Example: muster prune --older-than 14d --dry-run
     """
@@ -47,7 +48,9 @@ def prune(
                 "dry_run": dry_run,
             }
             for item in api.post("/v1/changes", body)["items"]:
-                if not item["message"]:  # else its file had left before
+                if item["message"]:
+                    terminal.note(f"{item['name']}: {item['message']}")
+                else:
                     left += 1
                     terminal.out.print(item["name"], markup=False)
     files = f"{left} file{'' if left == 1 else 's'}"

@@ -130,12 +130,14 @@ class GitPusher:
             require_digest(name)
             return requests.Approve(name, author, reason)
         if change.verb == "cancel":
-            return requests.RemoveObject("Job", name, author, reason, subject, everywhere=True)
+            return requests.RemoveObject("Job", name, author, reason, subject, "all")
         if change.verb == "prune":
             last = self._last_runs(name)
             if last is None or not last.finished_as:
                 raise requests.ConflictError(f"job {name} has not ended: its file stays")
-            return requests.RemoveObject("Job", name, author, reason, subject)
+            # what is written twice and differs is somebody's who has not seen yet that it is not in
+            # force: it stays, and so does the other, whose end keeps it from starting
+            return requests.RemoveObject("Job", name, author, reason, subject, "alike")
         if change.verb in {"suspend", "resume"}:
             kind, found = suspending.parse(name)
             fields = suspending.fields(change.verb)
@@ -323,6 +325,8 @@ def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
     status = _STATUS.get(answer.status)
     if answer.status == "missing" and change.verb == "prune":
         return Result(change.name, 200, "its file has left already")
+    if answer.status == "conflict" and change.verb == "prune":
+        return Result(change.name, 200, f"its file stays: {answer.message}")
     if answer.status == "failed":
         return Result(change.name, 503, f"git can't be reached: {answer.message}")
     if answer.status == "refused" and change.verb == "submit":

@@ -59,6 +59,7 @@ class Repository:
         """Put a file into the branch, as somebody else would."""
         work = self.path.parent / "work"
         self._git("pull", "-q", "origin", "main", cwd=work)
+        (work / path).parent.mkdir(exist_ok=True)
         (work / path).write_text(text)
         self._git("add", ".", cwd=work)
         who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -379,3 +380,21 @@ def test_files_of_jobs_that_ended_leave_in_one_commit(
     for name in ("alive", "unknown"):
         assert change(served, "prune", name) == 400
     assert repository.files() == {"pool.yaml", "jobs/alive.yaml", "jobs/unknown.yaml"}
+
+
+def test_a_file_of_a_name_that_is_there_twice_stays_and_costs_no_other(
+    served: parts.Served, repository: Repository
+) -> None:
+    names = ("a", "b", "c")
+    for name in names:
+        served.client.post("/v1/jobs", content=job(name))
+    repository.commit("other/a.yaml", job("a", "date"))
+    repository.commit("other/b.yaml", job("b"))
+    served.ready().commit(jobs=tuple(samples.job(one, state=JobState.SUCCEEDED) for one in names))
+    body = {"verb": "prune", "names": list(names), "reason": "it ended long ago"}
+    response = served.client.post("/v1/changes", json=body)
+    assert response.status_code == 200
+    first, *others = response.json()["items"]
+    assert first["message"].startswith("its file stays: Job/a is there 2 times, in jobs/a.yaml, ")
+    assert [one["message"] for one in others] == ["", ""]
+    assert repository.files() == {"pool.yaml", "jobs/a.yaml", "other/a.yaml"}

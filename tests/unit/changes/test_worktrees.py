@@ -164,9 +164,7 @@ def test_linked_work_trees_follow(
     assert git(linked, "status", "--short") == ""
     assert (linked / "jobs" / "x.yaml").read_text() == job("x")
     interrupted(where, linked)
-    (done,) = writer.Writer(where).write(
-        [RemoveObject("Job", "x", ALICE, everywhere=True)], now=NOW
-    )
+    (done,) = writer.Writer(where).write([RemoveObject("Job", "x", ALICE, several="all")], now=NOW)
     assert done.status == "accepted", done.message
     assert git(linked, "status", "--short") == ""
     (linked / "a.yaml").write_text("mine")

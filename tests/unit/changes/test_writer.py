@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.changes import edit, writer
+from reconciler.changes import edit, signing, writer
 from reconciler.changes.requests import (
     AddJob,
     EditObject,
@@ -340,8 +340,8 @@ def test_several_documents_of_a_name(repository: Repository, make: Make) -> None
         [
             hold,
             RemoveObject("Job", "x", ALICE),
-            RemoveObject("Job", "x", ALICE, everywhere=True),
-            RemoveObject("Job", "x", ALICE, everywhere=True),
+            RemoveObject("Job", "x", ALICE, several="all"),
+            RemoveObject("Job", "x", ALICE, several="all"),
             hold,
         ],
         now=NOW,
@@ -357,6 +357,39 @@ def test_several_documents_of_a_name(repository: Repository, make: Make) -> None
     assert results[0].message == told
     assert git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines() == ["a.yaml"]
     assert show(repository, "a.yaml") + "\n" == job("a")
+
+
+def test_copies_of_a_document_leave_together(repository: Repository, make: Make) -> None:
+    copies = {"a.yaml": documents(job("x"), job("x")), "b.yaml": "# a copy\n" + job("x")}
+    others = {"c.yaml": job("y"), "d.yaml": job("y", priority=2)}
+    repository.commit({**copies, **others})
+    one = make()
+    wanted = [RemoveObject("Job", name, ALICE, several="alike") for name in "xy"]
+    assert [result.status for result in one.write(wanted, now=NOW)] == ["accepted", "conflict"]
+    left = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert left == ["c.yaml", "d.yaml"]
+
+
+def test_no_name_of_a_commit_is_left(
+    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a process that was killed before it took the name away, nor of this one."""
+    repository.commit({"a.yaml": job("a")})
+    head = git(repository.path, "rev-parse", "main").strip()
+    git(repository.path, "update-ref", "refs/muster/writing/1-2", head)
+    one = make()
+    assert one.write([add("b")], now=NOW)[0].status == "accepted"
+    assert not git(repository.path, "for-each-ref", "refs/muster/writing/")
+
+    def killed(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one, "_publish", killed)
+    monkeypatch.setattr(signing, "sign", killed)
+    monkeypatch.setattr(one, "_signing_key", repository.path)
+    with pytest.raises(KeyboardInterrupt):
+        one.write([add("c")], now=NOW)
+    assert not git(repository.path, "for-each-ref", "refs/muster/writing/")
 
 
 def test_an_object_that_is_not_of_muster_is_left_alone(repository: Repository, make: Make) -> None:
