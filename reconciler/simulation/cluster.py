@@ -183,12 +183,12 @@ class Cluster:
                     known = self.memory.nodes.get(name)
                     boot_id = known.boot_id if known else ""
                     told = known.inventory if known and known.inventory.hostname else None
-                    inventory = machines.as_cut(told) if told is not None else None
                     self.nodes[name] = machines.VirtualNode(
-                        name, pool.node_resources, boot_id, inventory
+                        name, pool.node_resources, boot_id, told
                     )
                     self._speaking[name] = None
                     self._plan_heartbeat(name)
+                self.nodes[name].follow(pool.mig)
         self._new_desired()
 
     def _new_desired(self) -> None:

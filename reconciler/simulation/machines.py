@@ -7,11 +7,12 @@ asks for its report and carries it.
 """
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
-from reconciler.model import devices, records
+from reconciler.core import mismatches
+from reconciler.model import desired, devices, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
 
@@ -41,20 +42,53 @@ class Fate(msgspec.Struct, frozen=True):
     looks_s: float = 0.0
 
 
-def as_cut(inventory: records.Inventory) -> records.Inventory:
-    """What a node tells whose GPUs are cut by MIG as soon as that is declared: how long an agent
-    waits for an idle device is not known."""
-    if all(gpu.simulated for gpu in inventory.gpus):
-        return inventory
-    split = sum(gpu.mig_enabled and gpu.state == devices.OK for gpu in inventory.gpus)
+#: How far a device is with its layout where that is made in time.
+_IN_TIME = (devices.FITS, devices.WAITING)
+
+
+def as_cut(
+    inventory: records.Inventory,
+    wanted: Mapping[int, tuple[tuple[str, int], ...]],
+    attempts: Iterable[records.AttemptRecord] = (),
+) -> records.Inventory:
+    """What a node tells whose GPUs are cut by MIG as soon as nothing is on them.
+
+    A device stays as it is while one of ``attempts``, or a process of nobody's, is on it, and where
+    its node has said that its layout can't be made.
+
+    Args:
+        inventory: what it has told last.
+        wanted: the instances that are declared, by number of the device.
+        attempts: what has not ended there.
+    """
+    held = {one.gpu for one in inventory.foreign_gpu_processes}
+    for attempt in attempts:
+        held.update(attempt.devices, _cut_for(attempt, inventory))
+    gpus: list[records.Gpu] = []
+    split = 0
+    for gpu in inventory.gpus:
+        stays = gpu.index in held or (gpu.cut is not None and gpu.cut.state not in _IN_TIME)
+        if gpu.simulated or (stays and mismatches.unmade(gpu, wanted)):
+            gpus.append(gpu)
+            continue
+        split += gpu.mig_enabled and gpu.state == devices.OK
+        gpus.append(
+            msgspec.structs.replace(gpu, simulated=True, mig_enabled=False, mig=(), cut=None)
+        )
     capacity = msgspec.structs.replace(
         inventory.capacity, gpu_milli=inventory.capacity.gpu_milli + 1000 * split
     )
-    gpus = tuple(
-        msgspec.structs.replace(gpu, simulated=True, mig_enabled=False, mig=(), cut=None)
-        for gpu in inventory.gpus
-    )
-    return msgspec.structs.replace(inventory, gpus=gpus, capacity=capacity)
+    return msgspec.structs.replace(inventory, gpus=tuple(gpus), capacity=capacity)
+
+
+def _cut_for(attempt: records.AttemptRecord, inventory: records.Inventory) -> Iterable[int]:
+    """The devices whose instances an attempt has, counted as its node counts them."""
+    if not attempt.instances:
+        return ()
+    there = [
+        gpu.index for gpu in inventory.gpus for one in gpu.mig if one.profile == attempt.mig_profile
+    ]
+    return {there[number] for number in attempt.instances if number < len(there)}
 
 
 class Task(msgspec.Struct):
@@ -113,6 +147,9 @@ class VirtualNode:
         self._inventory = inventory or records.Inventory(
             hostname=name, capacity=capacity, virtual=True
         )
+        self._layouts: dict[int, tuple[tuple[str, int], ...]] = {}
+        #: Whether a device may have to be cut before it is as its pool declares.
+        self._cuts = False
         self.clock_offset_s = 0.0
         self.connected = True
         self.up = True
@@ -141,6 +178,21 @@ class VirtualNode:
         return self.up and self.connected
 
     # -- what the controller asks for
+
+    def follow(self, layouts: Iterable[desired.MigLayout]) -> None:
+        """Devices are to be cut like that from now on, each as soon as nothing is on it."""
+        self._layouts = {one.device: one.instances for one in layouts}
+        self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
+
+    def _turn(self) -> bool:
+        """Cut what is idle; whether it has other devices now."""
+        if not self._cuts:
+            return False
+        before = self._inventory
+        attempts = (task.attempt for task in self.tasks.values())
+        self._inventory = as_cut(before, self._layouts, attempts)
+        self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
+        return self._inventory != before
 
     def acknowledge(self, attempts: Iterable[str]) -> None:
         """Forget ends that are durable elsewhere."""
@@ -274,6 +326,7 @@ class VirtualNode:
     def report(self, now: float, *, complete: bool) -> records.NodeReport:
         """What it knows: everything, or what is new since its last report."""
         self.sequence += 1
+        is_news = self._turn()
         if complete:
             told = [self._of_task(name, task, now) for name, task in self.tasks.items()]
             told += self.ended.values()
@@ -293,7 +346,7 @@ class VirtualNode:
             received_at=now,
             attempts=tuple(told),
             complete=complete,
-            inventory=self._inventory if complete or self.sequence == 1 else None,
+            inventory=self._inventory if complete or is_news or self.sequence == 1 else None,
         )
 
     def _of_task(self, name: str, task: Task, now: float) -> records.AttemptReport:

@@ -9,7 +9,7 @@ import pytest
 from reconciler.core import mismatches
 from reconciler.model import desired, devices, records
 from reconciler.model.resources import Resources
-from reconciler.model.states import JobState, NodeState
+from reconciler.model.states import AttemptState, JobState, NodeState
 from reconciler.simulation import machines
 from tests.unit.core import world
 
@@ -172,11 +172,61 @@ def test_a_device_that_is_to_be_whole_again_is_given_away_when_it_is() -> None:
     assert made.state("a") is made.state("b") is JobState.RUNNING
 
 
-def test_forecasts_take_layouts_for_made() -> None:
+def test_forecasts_take_layouts_of_idle_devices_for_made() -> None:
     inventory = records.Inventory(
         capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0), cut(1, THREES))
     )
-    told = machines.as_cut(inventory)
+    told = machines.as_cut(inventory, {1: ONES})
     assert told.capacity.gpu_milli == 2000
     assert not list(mismatches.layouts(told, pool(d1=ONES)))
-    assert not list(mismatches.layouts(told, pool()))
+    assert not list(mismatches.layouts(machines.as_cut(inventory, {}), pool()))
+
+
+def runs(**has: Any) -> records.AttemptRecord:
+    """An attempt on the node."""
+    return records.AttemptRecord(
+        *("a", "j", 1, "k", 0, "main", 0, 1, "n0", "b", Resources()),
+        *(AttemptState.RUNNING, 0.0),
+        **has,
+    )
+
+
+NONE: dict[str, Any] = {}
+BLOCKED = devices.MigCut(devices.BLOCKED, "others made 1 instance")
+FOREIGN = {"foreign_gpu_processes": (devices.GpuProcess(7, 1, "GPU-1"),)}
+
+
+@pytest.mark.parametrize(
+    ("has", "found", "attempt"),
+    [
+        ({}, NONE, {"devices": (1,)}),
+        ({}, NONE, {"mig_profile": "3g.71gb", "instances": (3,)}),
+        ({}, FOREIGN, NONE),
+        ({"cut": BLOCKED}, NONE, NONE),
+    ],
+)
+def test_forecasts_leave_devices_as_they_are_that_can_not_be_cut_now(
+    has: dict[str, Any], found: dict[str, Any], attempt: dict[str, Any]
+) -> None:
+    gpus = (cut(0, THREES), cut(1, THREES, **has))
+    inventory = records.Inventory(capacity=Resources(8000, 64 * GIB, 0), gpus=gpus, **found)
+    told = machines.as_cut(inventory, {0: ONES, 1: ONES}, (runs(**attempt),) if attempt else ())
+    (left,) = mismatches.layouts(told, pool(d0=ONES, d1=ONES))
+    assert left.subject == "gpu1"
+    assert told.capacity.gpu_milli == 1000
+
+
+def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
+    inventory = records.Inventory(capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0),))
+    node = machines.VirtualNode("n0", Resources(), inventory=inventory)
+    node.follow((desired.MigLayout(0, ONES),))
+    node.start(runs(devices=(0,)), machines.Fate(runs_s=60.0), 0.0)
+    first = node.report(1.0, complete=False).inventory
+    assert first is not None
+    assert not first.gpus[0].simulated
+    assert node.report(2.0, complete=False).inventory is None
+    assert node.end("a", 60.0)
+    then = node.report(60.0, complete=False).inventory
+    assert then is not None
+    assert then.gpus[0].simulated
+    assert node.report(61.0, complete=False).inventory is None

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.model import desired, records
+from reconciler.model import desired, devices, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import NodeState
 from reconciler.simulation import cluster as clusters
@@ -166,6 +166,41 @@ def test_nodes_that_are_away_stay_away_and_new_ones_come_up() -> None:
     found = shifts.forecast(wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now)
     (urgent,) = found.shifts
     assert (urgent.after or 0) - now < 2
+
+
+def test_a_layout_that_is_declared_is_there_once_what_runs_has_ended() -> None:
+    pool = msgspec.structs.replace(
+        POOL, nodes=("n1",), node_resources=Resources(16_000, 64 * GI, 1000)
+    )
+    structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": pool})
+    kept = job("kept", gpu=1, limit_s=7200, priority=200)
+    observed, now = after(kept, structure=structure)
+    real = records.Inventory(
+        "n1", capacity=pool.node_resources, gpus=(records.Gpu(0, "G", "H200"),)
+    )
+    nodes = {"n1": msgspec.structs.replace(observed.nodes["n1"], inventory=real)}
+    observed = msgspec.structs.replace(observed, nodes=nodes)
+    part = desired.TaskGroup(
+        "main", 1, Resources(1000, GI, 0), command=("true",), mig_profile="1g.18gb", devices=1
+    )
+    small = job("small", groups=(part,))
+    layout = desired.MigLayout(0, (("1g.18gb", 7),))
+    cut = msgspec.structs.replace(pool, mig=(layout,))
+    head = msgspec.structs.replace(structure, pools={"gpu": cut})
+    found = shifts.forecast(
+        wanted(kept, structure=structure), wanted(kept, small, structure=head), observed, now
+    )
+    (shift,) = found.shifts
+    assert (shift.after or 0) - now == pytest.approx(7200 - 600, abs=120)
+    stuck = msgspec.structs.replace(real.gpus[0], cut=devices.MigCut(devices.NEEDS_RESET, "why"))
+    real = msgspec.structs.replace(real, gpus=(stuck,))
+    nodes = {"n1": msgspec.structs.replace(observed.nodes["n1"], inventory=real)}
+    observed = msgspec.structs.replace(observed, nodes=nodes)
+    found = shifts.forecast(
+        wanted(kept, structure=structure), wanted(kept, small, structure=head), observed, now
+    )
+    (shift,) = found.shifts
+    assert shift.after is None
 
 
 def test_what_does_not_start_within_the_horizon_says_why() -> None:
