@@ -14,7 +14,7 @@ import msgspec
 from reconciler.desired import collecting, documents, people, signatures, source
 from reconciler.model import access, desired
 from reconciler.model.documents import access as access_documents
-from reconciler.model.documents import cluster, fields, job, nodepool
+from reconciler.model.documents import cluster, fields, job, nodepool, queue
 
 Mode = Literal["off", "warn", "required"]
 APPROVE = "Muster-Approve"
@@ -137,6 +137,8 @@ class Provenance:
         self._places: dict[str, dict[str, str]] = {}
         #: Whose a job is as of the last commit that counts; None: it is gone.
         self._holders: dict[str, _Holder | None] = {}
+        #: The parent of each queue as of the last commit that counts.
+        self._parents: Mapping[str, str | None] = {}
 
     def close(self) -> None:
         """Forget the keys."""
@@ -156,7 +158,7 @@ class Provenance:
         approvals: list[str] = []
         if trust.mode == "off" and not self._turns_on(line):
             return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
-        self._before, self._holders = before, {}
+        self._before, self._holders, self._parents = before, {}, before.parents
         self._places = {label: dict(files) for label, files in before.places.items()}
         for commit in line:
             asked = commit.trailer(APPROVE)
@@ -165,12 +167,15 @@ class Provenance:
             self._follow(changes)
             if mode == "off":
                 approvals += asked
-                for label in changes:
+                for label, files in changes.items():
                     trust = self._renewed(trust, label)
+                    self._place(
+                        label, [one for _, new in files.values() for one in self._of(label, new)]
+                    )
                 continue
             known = trust.whole()
             signer = self._signer(commit, known)
-            asked_as = _Asked(signer, mode, known, before.parents)
+            asked_as = _Asked(signer, mode, known, self._parents)
             for label, files in changes.items():
                 trust = self._judged(trust, commit, label, files, asked_as)
             if asked and (isinstance(signer, _Signer) or mode == "warn"):
@@ -183,12 +188,13 @@ class Provenance:
     def _turns_on(self, line: list[source.Commit]) -> bool:
         """Whether a document that says how commits are verified changes on the way.
 
-        Without verification commits are not looked at one by one; where they turn it on, those
-        behind the one that does have to be.
+        Without verification who signed them is not asked; where one turns it on, those behind it
+        have to be, although one of them turns it off again.
         """
-        if not line or not line[0].parent:
-            return False
-        blobs = [new for _, _, new in self._source.differences(line[0].parent, line[-1].id) if new]
+        return any(commit.parent and self._says_how(commit) for commit in line)
+
+    def _says_how(self, commit: source.Commit) -> bool:
+        blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
         return any(
             isinstance(document.part, cluster.Cluster)
             and document.part.spec.verification.mode != "off"
@@ -334,6 +340,7 @@ class Provenance:
         trust = msgspec.structs.replace(trust, denied=denied)
         if not unanswered or asked.mode == "warn":
             self._hold(label, change, after.values())
+            self._place(label, change.after)
             gone = not any(self._of(label, blob) for blob in after.values())
             if change.paths or asked.mode == "warn" or not gone:
                 trust = self._renewed(trust, label)
@@ -347,6 +354,14 @@ class Provenance:
             self._holders[label] = _Holder(queues, owners)
         elif change.paths and not change.after and self._opaque.isdisjoint(b for b in blobs if b):
             self._holders[label] = None
+
+    def _place(self, label: str, written: Iterable[documents.Document]) -> None:
+        """Keep which queue a queue is below, from a change that counts on."""
+        parts = [one.part for one in written]
+        name = label.removeprefix("Queue/")
+        for part in parts:
+            if isinstance(part, queue.Queue):
+                self._parents = {**self._parents, name: part.spec.parent}
 
     def _holder(self, label: str) -> "_Holder | None":
         """Whose a job is that can't be read where it is written."""

@@ -5,7 +5,7 @@ import pytest
 from reconciler.desired import loader
 from tests.unit.desired import test_provenance
 from tests.unit.desired.loaders import Make, restarted
-from tests.unit.desired.repositories import Repository, job
+from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.desired.test_provenance import (
     Keys,
     Steps,
@@ -133,3 +133,48 @@ def test_a_commit_that_raises_the_mode_is_judged_by_the_mode_before(
     assert set(value.jobs) == {"a", "b", "c", "e"}
     errors = [p.object for p in value.status.problems if p.severity == "error"]
     assert errors == ["Job/d"]
+
+
+def test_a_mode_that_is_raised_is_not_lowered_again_in_the_same_push(
+    repository: Repository, make: Make, keys: Keys
+) -> None:
+    """Whoever is quicker than the controller's next look is judged as the slower ones are."""
+    off = base(keys) | {"cluster.yaml": cluster("off")}
+    repository.commit(off)
+    one = make()
+    one.load()
+    steps: Steps = [
+        ("ada", {"cluster.yaml": cluster()}),
+        ("", {"cluster.yaml": off["cluster.yaml"], "jobs/b.yaml": job("b", queue="research")}),
+    ]
+    play(repository, keys, steps)
+    value = one.load()
+    assert set(rules(value)) == {"unsigned-commit"}
+    assert "b" not in value.jobs
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_rights_to_a_queue_are_those_below_what_it_is_in_as_of_that_commit(
+    repository: Repository, one: loader.Loader, keys: Keys, *, together: bool
+) -> None:
+    """However many commits the controller sees at once, it decides alike."""
+    queues = base(keys)["q.yaml"]
+    moved = queues.replace(
+        "metadata: {name: ops}", "metadata: {name: ops}\nspec: {parent: research}"
+    )
+    added: dict[str, str | None] = {
+        "new.yaml": documents(queue("new", parent="vision"), queue("other"))
+    }
+    steps: Steps = [
+        ("ada", {"q.yaml": moved, **added}),
+        ("bob", {"jobs/o.yaml": job("o", queue="ops"), "jobs/n.yaml": job("n", queue="new")}),
+        ("", {"new.yaml": documents(queue("new"), queue("other", parent="vision"))}),
+        ("bob", {"jobs/p.yaml": job("p", queue="other")}),
+        ("ada", {"new.yaml": added["new.yaml"], "q.yaml": queues}),
+        ("bob", {"jobs/q.yaml": job("q", queue="ops"), "jobs/r.yaml": job("r", queue="new")}),
+    ]
+    for step in steps:
+        play(repository, keys, [step])
+        if not together:
+            one.load()
+    assert set(one.load().jobs) == {"a", "o", "n", "r"}
