@@ -69,12 +69,14 @@ def _glance() -> list[panels.Panel]:
             "Whether the head of the branch is in force as a whole.",
             'muster_sync_state{state="Synced"}',
             words={"0": ("not in force", BAD), "1": ("in force", GOOD)},
+            link=("What is refused, and since when", "/d/muster-gitops"),
         ),
         panels.number(
             "Drift",
             "Differences between git and what is observed; `muster drift` lists them.",
             "sum(muster_drift) or vector(0)",
             steps=NONE,
+            link=("Which kinds", "/d/muster-gitops"),
         ),
         panels.number(
             "GPUs allocated",
@@ -83,6 +85,7 @@ def _glance() -> list[panels.Panel]:
             'sum(muster_pool_gpus{state="allocated"}) / sum(muster_pool_gpus)',
             unit="percentunit",
             steps=panels.RISING,
+            link=("Who has them", "/d/muster-queues"),
         ),
         panels.number(
             "GPUs at work",
@@ -90,17 +93,20 @@ def _glance() -> list[panels.Panel]:
             f"avg({BUSY})",
             unit="percentunit",
             steps=panels.RISING,
+            link=("Which do nothing", "/d/muster-nodes"),
         ),
         panels.number(
             "Jobs waiting",
             "Pending jobs of all queues.",
             'sum(muster_jobs{state="Pending"})',
+            link=("What they wait for", "/d/muster-waiting"),
         ),
         panels.number(
             "Oldest that waits",
             "How long the oldest pending job has waited: from four hours on orange, a day red.",
             "time() - min(muster_oldest_pending_timestamp_seconds)",
             unit="s",
+            link=("What it waits for", "/d/muster-waiting"),
             steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD)),
         ),
         panels.number(
@@ -108,12 +114,14 @@ def _glance() -> list[panels.Panel]:
             "Nodes that take no new work: drained, unhealthy, silent or gone.",
             'sum(muster_nodes{state!="Ready"})',
             steps=NONE,
+            link=("Which", "/d/muster-nodes"),
         ),
         panels.number(
             "Control",
             "Age of the loop's page: it is made after each cycle, and every half minute without.",
             "time() - muster_page_timestamp_seconds",
             unit="s",
+            link=("How it is", "/d/muster-control-plane"),
             steps=((None, GOOD), (60, WARNING), (120, BAD)),
         ),
     ]
@@ -175,8 +183,8 @@ def _fitness() -> list[panels.Panel]:
             "Nodes",
             "What each node has, and what of it tasks were given.",
             {
-                "CPUs": f"muster_node_capacity_cpus{ON}",
-                "CPUs given": f"muster_node_allocated_cpus{ON}",
+                "CPUs": f"sum by (node, pool) (muster_node_capacity_cpus{ON})",
+                "CPUs given": f"sum by (node, pool) (muster_node_allocated_cpus{ON})",
                 "GPUs": f"sum by (node, pool) (muster_node_gpus{ON})",
                 "GPUs given": f"sum by (node, pool) (muster_node_gpu_allocated{ON})",
                 "tasks": f"sum by (node, pool) (muster_node_attempts{ON})",

@@ -132,6 +132,7 @@ def _loop() -> list[panels.Panel]:
         ),
         panels.number(
             "Version", "Version of the controller.", "count by (version) (muster_build_info)",
+            name="version",
             width=4,
         ),
         panels.number(

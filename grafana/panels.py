@@ -18,6 +18,7 @@ from grafana_foundation_sdk.builders import (
     timeseries,
 )
 from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.cog import builder as builders
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
@@ -32,6 +33,9 @@ Steps = Sequence[tuple[float | None, str]]
 #: Nothing to be judged by.
 PLAIN: Steps = ((None, "blue"),)
 Exprs = Mapping[str, str]
+NO_UNITS: Mapping[str, str] = {}
+Link = tuple[str, str]
+"""Title and address."""
 Panel = Any
 """A builder of a panel; the library gives them no common type that mypy can use."""
 
@@ -64,12 +68,21 @@ def number(
     unit: str = "short",
     steps: Steps = PLAIN,
     words: Mapping[str, tuple[str, str]] | None = None,
+    name: str = "",
+    link: Link | None = None,
     width: int = 3,
 ) -> Panel:
-    """One number; ``words`` maps values to a word and its colour."""
+    """One number; ``words`` maps values to a word and its colour.
+
+    ``name``: the value of this label is what is shown, instead of the number.
+    """
     panel = _with(stat.Panel(), title, description, unit, width).height(STAT_HEIGHT)
-    panel = panel.with_target(_target("A", expr, "").instant()).thresholds(_steps(steps))
-    panel = panel.reduce_options(_LAST)
+    legend = f"{{{{{name}}}}}" if name else ""
+    panel = panel.with_target(_target("A", expr, legend).instant()).thresholds(_steps(steps))
+    shows = common_models.BigValueTextMode.NAME if name else common_models.BigValueTextMode.AUTO
+    panel = panel.reduce_options(_LAST).text_mode(shows)
+    if link is not None:
+        panel = panel.data_links([boards.DashboardLink(link[0]).url(link[1])])
     if words is not None:
         shown = {
             value: models.ValueMappingResult(text=text, color=color)
@@ -102,7 +115,7 @@ def lines(
         mode = common.StackingConfig().mode(common_models.StackingMode.NORMAL)
         panel = panel.stacking(mode).fill_opacity(40)
     if steps:
-        line = common.GraphThresholdsStyleConfig().mode(common_models.GraphTresholdsStyleMode.LINE)
+        line = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.LINE)
         panel = panel.thresholds(_steps(steps)).thresholds_style(line)
     legends = (
         common.VizLegendOptions()
@@ -148,19 +161,32 @@ def rows(
     exprs: Exprs,
     *,
     unit: str = "short",
+    units: Mapping[str, str] = NO_UNITS,
     hide: Sequence[str] = (),
-    link: tuple[str, str] | None = None,
+    link: Link | None = None,
     width: int = 24,
 ) -> Panel:
-    """A table of values of now, a column an expression; ``link`` is (title, address)."""
-    panel = _with(table.Panel(), title, description, unit, width).height(HEIGHT)
+    """A table of values of now, a column an expression.
+
+    Rows of several expressions come together where all their labels agree, the series' name among
+    them: such expressions have to be aggregated by the same labels.
+
+    ``units`` are those of columns that have one of their own; ``hide`` leaves columns out, labels
+    by their names, and values too.
+    """
+    panel = _with(table.Panel(), title, description, unit, width).height(HEIGHT).show_header(True)
+    for column, own in units.items():
+        panel = panel.override_by_name(column, [models.DynamicConfigValue("unit", own)])
     names = {}
     for position, (column, expr) in enumerate(exprs.items()):
         letter = chr(ord("A") + position)
         query = _target(letter, expr, column).instant()
         panel = panel.with_target(query.format(prometheus_models.PromQueryFormat.TABLE))
         names["Value" if len(exprs) == 1 else f"Value #{letter}"] = column
-    left_out = dict.fromkeys(("Time", "__name__", "instance", "job", *hide), True)
+    # what is left out goes by the names of before, what is shown by those of after
+    before = {column: name for name, column in names.items()}
+    hidden = [before.get(one, one) for one in hide]
+    left_out = dict.fromkeys(("Time", "__name__", "instance", "job", *hidden), True)
     panel = panel.transformations(
         [
             models.DataTransformerConfig(id_val="merge", options={}),
@@ -184,6 +210,7 @@ def states(
         for value, (text, color) in words.items()
     }
     panel = _with(statetimeline.Panel(), title, description, "short", 12).height(HEIGHT)
+    panel = panel.show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
     return panel.with_target(_target("A", expr, legend)).mappings([models.ValueMap(shown)])
 
 
@@ -228,16 +255,36 @@ def variable(name: str, query: str, description: str, *, many: bool = True) -> A
     return made
 
 
-def annotation(name: str, expr: str, color: str) -> boards.AnnotationQuery:
-    """Moments in which ``expr`` has a value."""
-    return (
-        boards.AnnotationQuery()
-        .name(name)
-        .datasource(SOURCE)
-        .enable(True)
-        .icon_color(color)
-        .expr(expr)
-    )
+class _Annotation(models.AnnotationQuery):
+    """An annotation of the Prometheus data source, whose own fields the library lacks."""
+
+    title = ""
+    by_value = False
+
+    def to_json(self) -> dict[str, object]:
+        """With them."""
+        own = {"titleFormat": self.title, "useValueForTime": self.by_value}
+        return {**super().to_json(), **own}
+
+
+class Moments(builders.Builder[models.AnnotationQuery]):
+    """Builds the annotation of the moments in which an expression has a value.
+
+    ``title`` may have labels, as legends do. ``by_value``: the value is the moment, in
+    milliseconds.
+    """
+
+    def __init__(
+        self, name: str, expr: str, title: str, color: str, *, by_value: bool = False
+    ) -> None:
+        self._made = _Annotation(
+            name=name, datasource=SOURCE, enable=True, icon_color=color, expr=expr
+        )
+        self._made.title, self._made.by_value = title, by_value
+
+    def build(self) -> models.AnnotationQuery:
+        """The annotation."""
+        return self._made
 
 
 def board(
@@ -246,8 +293,10 @@ def board(
     description: str,
     panels: Mapping[str, Sequence[Panel]],
     variables: Sequence[Any] = (),
+    *,
+    moments: Sequence[Moments] = (),
 ) -> models.Dashboard:
-    """A dashboard: its rows by title, with what every one has."""
+    """A dashboard: its rows by title, with what every one has; ``moments`` are its own."""
     source = boards.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
     made = (
         boards.Dashboard(title)
@@ -260,8 +309,8 @@ def board(
         .timezone("browser")
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .variables([source, *variables])
-        .annotation(annotation("Commits", COMMITS, "blue"))
-        .annotation(annotation("Evictions", EVICTIONS, "orange"))
+        .annotation(Moments("Commits", COMMITS, "commit {{attempted}}", "blue"))
+        .annotation(Moments("Evictions", EVICTIONS, "asked to leave: {{reason}}", "orange"))
         .link(
             boards.DashboardLink("Muster")
             .type(models.DashboardLinkType.DASHBOARDS)
@@ -271,15 +320,19 @@ def board(
             .include_vars(True)
         )
     )
+    for one in moments:
+        made = made.annotation(one)
     for row, members in panels.items():
         made = made.with_row(boards.Row(row))
         for panel in members:
             made = made.with_panel(panel)
     built = made.build()
-    for position, one in enumerate(built.panels or (), start=1):
-        one.id_val = position  # the library numbers panels, and gives every row a 0
+    for position, panel in enumerate(built.panels or (), start=1):
+        panel.id_val = position  # the library numbers panels, and gives every row a 0
     return built
 
 
-COMMITS = "changes(muster_sync_commit_timestamp_seconds[$__rate_interval]) > 0"
+_HEAD = "max by (attempted) (muster_sync_revision_info%s)"
+#: A commit is there that was not there before.
+COMMITS = f"{_HEAD % ''} unless {_HEAD % ' offset $__rate_interval'}"
 EVICTIONS = "sum by (reason) (increase(muster_evictions_total[$__rate_interval])) > 0"

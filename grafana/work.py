@@ -10,8 +10,30 @@ QUEUE = '{queue=~"$queue"}'
 #: GPU-hours of each queue and owner within the range shown.
 HOURS = "increase(muster_gpu_allocated_seconds_total[$__range]) / 3600"
 JOB = '{job_name="$job_name"}'
-#: Brings a GPU's own series to the task that has it.
-OF_JOB = f"* on (node, gpu) group_left (task) muster_task_gpu_info{JOB}"
+#: Keeps of GPUs those that the job has, each once.
+ITS_GPUS = f"and on (node, gpu) muster_task_gpu_info{JOB}"
+#: What happens to the job, each at its moment.
+ITS_EVENTS = (
+    panels.Moments(
+        "Starts of its tasks",
+        f"1000 * max by (element, task, node) (muster_task_start_timestamp_seconds{JOB})",
+        "task {{task}} of element {{element}} starts on {{node}}",
+        "green",
+        by_value=True,
+    ),
+    panels.Moments(
+        "Its checkpoints",
+        f"1000 * max by (element, task) (muster_task_checkpoint_timestamp_seconds{JOB})",
+        "whole checkpoint of element {{element}}",
+        "purple",
+        by_value=True,
+    ),
+)
+
+
+def _of_job(series: str) -> str:
+    """A series of GPUs for each task of the job that has one; several tasks may share a GPU."""
+    return f"muster_task_gpu_info{JOB} * on (node, gpu) group_left () {series}"
 
 
 def _queue_variable() -> object:
@@ -37,13 +59,13 @@ def queues() -> models.Dashboard:
                     "Children are part of their parents. Fair is what a queue would have if all "
                     "that is wanted were shared by guarantee and weight.",
                     {
-                        "guaranteed": f"muster_queue_guaranteed_gpus{QUEUE}",
-                        "fair": f"muster_queue_fair_share_gpus{QUEUE}",
-                        "allocated": f"muster_queue_allocated_gpus{QUEUE}",
-                        "borrowed": f"muster_queue_borrowed_gpus{QUEUE}",
-                        "demand": f"muster_queue_demand_gpus{QUEUE}",
-                        "limit": f"muster_queue_limit_gpus{QUEUE}",
-                        "weight": f"muster_queue_weight_ratio{QUEUE}",
+                        "guaranteed": f"max by (queue) (muster_queue_guaranteed_gpus{QUEUE})",
+                        "fair": f"max by (queue) (muster_queue_fair_share_gpus{QUEUE})",
+                        "allocated": f"max by (queue) (muster_queue_allocated_gpus{QUEUE})",
+                        "borrowed": f"max by (queue) (muster_queue_borrowed_gpus{QUEUE})",
+                        "demand": f"max by (queue) (muster_queue_demand_gpus{QUEUE})",
+                        "limit": f"max by (queue) (muster_queue_limit_gpus{QUEUE})",
+                        "weight": f"max by (queue) (muster_queue_weight_ratio{QUEUE})",
                     },
                     link=(
                         "Why its work waits",
@@ -149,8 +171,8 @@ def _what() -> list[panels.Panel]:
             "By queue and reason",
             "Jobs, and GPUs that they ask for.",
             {
-                "jobs": f"muster_pending_jobs{QUEUE}",
-                "GPUs": f"muster_pending_gpus{QUEUE}",
+                "jobs": f"sum by (queue, reason) (muster_pending_jobs{QUEUE})",
+                "GPUs": f"sum by (queue, reason) (muster_pending_gpus{QUEUE})",
             },
             width=12,
         ),
@@ -203,13 +225,15 @@ def jobs() -> models.Dashboard:
         "muster-jobs",
         "Jobs",
         "One job: where its tasks are and what its GPUs do. Below: how jobs fare as a whole. "
-        "Its events and logs are at `muster events --job` and `muster logs`.",
+        "Starts and checkpoints are marked; all its events and its output are at "
+        "`muster events --job` and `muster logs`.",
         {"One job": _one_job(), "All jobs": _all_jobs()},
         [
             panels.variable(
                 "job_name", "label_values(muster_task_info, job_name)", "Job.", many=False
             )
         ],
+        moments=ITS_EVENTS,
     )
 
 
@@ -219,11 +243,12 @@ def _tasks_of_one_job() -> panels.Panel:
         "Tasks",
         "Where each task is, what it was given, and since when it runs.",
         {
-            "runs for (s)": f"time() - max {by_task} (muster_task_start_timestamp_seconds{JOB})",
+            "runs for": f"time() - max {by_task} (muster_task_start_timestamp_seconds{JOB})",
             "CPUs": f"max {by_task} (muster_task_requested_cpus{JOB})",
             "memory": f"max {by_task} (muster_task_requested_memory_bytes{JOB})",
             "GPUs": f"count {by_task} (muster_task_gpu_info{JOB})",
         },
+        units={"runs for": "s", "memory": "bytes"},
         link=("Its node", "/d/muster-nodes?var-node=${__data.fields.node}"),
     )
 
@@ -231,23 +256,30 @@ def _tasks_of_one_job() -> panels.Panel:
 def _one_job() -> list[panels.Panel]:
     return [
         _tasks_of_one_job(),
+        panels.states(
+            "Where its tasks ran",
+            "A line for each task and node: a gap is a requeue, another line a move.",
+            f"max by (element, task, node) (muster_task_info{JOB})",
+            "{{element}} {{task}} on {{node}}",
+            {"1": ("runs", "blue")},
+        ),
         panels.lines(
             "Utilisation of its GPUs",
             "Part of the time in which a kernel ran, by task and GPU. Stragglers stand out.",
-            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_utilization_ratio {OF_JOB}"},
+            {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_utilization_ratio")},
             unit="percentunit",
             most=1,
         ),
         panels.lines(
             "Device memory of its GPUs",
             "How near it is to running out.",
-            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_memory_used_bytes {OF_JOB}"},
+            {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_memory_used_bytes")},
             unit="bytes",
         ),
         panels.lines(
             "Power of its GPUs",
             "A better sign of work than utilisation, which is 100 % also for one small kernel.",
-            {"{{task}} {{node}}/{{gpu}}": f"muster_gpu_power_usage_watts {OF_JOB}"},
+            {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_power_usage_watts")},
             unit="watt",
         ),
         panels.lines(
@@ -271,8 +303,8 @@ def _one_job() -> list[panels.Panel]:
             "Traffic of its GPUs",
             "PCIe traffic to and from them: data that is loaded, or a gang without NVLink.",
             {
-                "in": f"sum(muster_gpu_pcie_received_bytes_per_second {OF_JOB})",
-                "out": f"sum(muster_gpu_pcie_transmitted_bytes_per_second {OF_JOB})",
+                "in": f"sum(muster_gpu_pcie_received_bytes_per_second {ITS_GPUS})",
+                "out": f"sum(muster_gpu_pcie_transmitted_bytes_per_second {ITS_GPUS})",
             },
             unit="Bps",
         ),

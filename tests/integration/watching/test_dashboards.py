@@ -43,7 +43,7 @@ spec: {hosts: ghost1, nodes: {cpu: 1, memory: 1Gi}}
 """
 TRAIN = (
     "  queue: research\n  pools: [h200]\n  timeLimit: 1h\n  preemptible: true\n"
-    "  resources: {cpu: 0.5, gpu: 1}\n"
+    "  count: 2\n  resources: {cpu: 0.25, gpu: 0.5}\n"  # two tasks on one GPU
     "  checkpoint: {path: saved, every: 10m, settle: 0s}\n"
     "  script: |\n"
     '    echo \'{"step": 1, "loss": 0.5}\' >> "$MUSTER_METRICS"\n'
@@ -154,6 +154,19 @@ def test_no_panel_is_empty(
     assert len({row[0] for row in table}) == len(BUILT)
 
 
+def test_rows_of_tables_come_together(prometheus: peers.Prometheus) -> None:
+    """Grafana merges rows whose labels all agree, and the name of a series is one of them."""
+    for text in BUILT.values():
+        for panel in panels_of(json.loads(text)):
+            if panel["type"] == "table" and len(panel["targets"]) > 1:
+                labels = {
+                    frozenset(one["metric"])
+                    for target in panel["targets"]
+                    for one in prometheus.query(filled(target["expr"]), time.time())
+                }
+                assert len(labels) == 1, panel["title"]
+
+
 def test_a_job_stands_for_the_waiting_times_of_its_bucket(prometheus: peers.Prometheus) -> None:
     """Prometheus asks for OpenMetrics, and keeps the exemplars that it is given."""
 
@@ -167,11 +180,21 @@ def test_a_job_stands_for_the_waiting_times_of_its_bucket(prometheus: peers.Prom
 
 def test_annotations_can_be_asked(prometheus: peers.Prometheus) -> None:
     """Commits were made; evictions may have been none, so they only have to be understood."""
-    document = json.loads(next(iter(BUILT.values())))
-    commits, evictions = (one["expr"] for one in document["annotations"]["list"])
-    points(prometheus, evictions)
-    several = f"max_over_time(({filled(commits)})[5m:1s])"
-    assert prometheus.query(several)
+    marks = {
+        one["name"]: one
+        for text in BUILT.values()
+        for one in json.loads(text)["annotations"]["list"]
+    }
+    evictions = marks.pop("Evictions")
+    points(prometheus, evictions["expr"])
+    for name, mark in marks.items():
+        found = prometheus.query(f"max_over_time(({filled(mark['expr'])})[5m:1s])")
+        assert found, name
+        for label in re.findall(r"{{(\w+)}}", mark["titleFormat"]):
+            assert all(one["metric"][label] for one in found), name
+        if mark["useValueForTime"]:
+            ages = [time.time() - float(one["value"][1]) / 1000 for one in found]
+            assert all(0 <= age < 3600 for age in ages), (name, ages)
 
 
 def test_variables_have_values(prometheus: peers.Prometheus) -> None:
