@@ -1,6 +1,6 @@
 """Between life cycle and schedule: work that leaves since a budget that ends work is used up."""
 
-from reconciler.core import lifecycle, quotas
+from reconciler.core import drafts, lifecycle, quotas
 from reconciler.core import work as desk
 from reconciler.model.states import EndReason
 
@@ -12,7 +12,7 @@ def enforce(work: desk.Work) -> None:
         if draft is None or draft.finished:
             continue
         for element in work.elements_with_attempts(job):
-            if draft.note(element).verdict is None and draft.elements[element] in desk.LIVE_CODES:
+            if draft.note(element).verdict is None and draft.elements[element] in drafts.LIVE_CODES:
                 lifecycle.give_verdict(work, draft, element, EndReason.PREEMPTED)
                 message = f"element {element} leaves: the budget of Quota {quota} is used up"
                 work.event("JobEvicted", message, job=job)

@@ -8,7 +8,7 @@ are drained; only one that is silent can't be told. Work that is told to leave s
 and spends no retry.
 """
 
-from reconciler.core import health, lifecycle
+from reconciler.core import drafts, health, lifecycle
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
@@ -43,7 +43,7 @@ def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -
         if at > work.now:
             work.wake(at)
             continue
-        live = draft.elements[attempt.element] in desk.LIVE_CODES
+        live = draft.elements[attempt.element] in drafts.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
             lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)

@@ -7,7 +7,7 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
-from reconciler.core import barriers, drifts, limits, resizing
+from reconciler.core import barriers, drafts, drifts, limits, resizing
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records, taskwords
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
@@ -70,7 +70,7 @@ def progress(work: desk.Work) -> None:
             settle(work, draft)
 
 
-def _rest(work: desk.Work, draft: desk.JobDraft) -> None:
+def _rest(work: desk.Work, draft: drafts.JobDraft) -> None:
     """Where judging a job has changed nothing, it need not be judged again before its time."""
     if draft.changed or resizing.is_resizable(draft.spec):
         return
@@ -106,7 +106,7 @@ def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
     return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
-def _enforce(work: desk.Work, draft: desk.JobDraft) -> None:
+def _enforce(work: desk.Work, draft: drafts.JobDraft) -> None:
     """Removal, deadline, hold: each ends all of a job."""
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > work.now:
@@ -121,11 +121,11 @@ def _enforce(work: desk.Work, draft: desk.JobDraft) -> None:
 
 
 def _end_all(
-    work: desk.Work, draft: desk.JobDraft, reason: EndReason, waiting_become: JobState | None
+    work: desk.Work, draft: drafts.JobDraft, reason: EndReason, waiting_become: JobState | None
 ) -> None:
-    if waiting_become is not None and draft.elements.count(desk.PENDING):
+    if waiting_become is not None and draft.elements.count(drafts.PENDING):
         for element, code in enumerate(draft.elements):
-            if code == desk.PENDING:
+            if code == drafts.PENDING:
                 draft.set_element(element, waiting_become)
                 draft.set_note(element, None)
     for element in work.elements_with_attempts(draft.spec.name):
@@ -134,7 +134,7 @@ def _end_all(
 
 def give_verdict(
     work: desk.Work,
-    draft: desk.JobDraft,
+    draft: drafts.JobDraft,
     element: int,
     reason: EndReason,
     by: str = "",
@@ -158,7 +158,7 @@ def give_verdict(
 
 def dismiss(
     work: desk.Work,
-    draft: desk.JobDraft,
+    draft: drafts.JobDraft,
     element: int,
     leaving: set[tuple[str, int]],
     by: str = "",
@@ -170,10 +170,10 @@ def dismiss(
             work.order_stop(attempt, order)
 
 
-def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
+def _judge(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
     """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
     attempts = _under_way(work, draft, element)
-    if not attempts or draft.elements[element] not in desk.LIVE_CODES:
+    if not attempts or draft.elements[element] not in drafts.LIVE_CODES:
         return
     if resizing.is_resizable(draft.spec) and draft.note(element).verdict is None:
         resizing.let_go(work, draft, element)
@@ -196,7 +196,7 @@ def _judge(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
         work.wake(ends_at)
 
 
-def _note_start(draft: desk.JobDraft, attempts: list[records.AttemptRecord]) -> None:
+def _note_start(draft: drafts.JobDraft, attempts: list[records.AttemptRecord]) -> None:
     """Note when a job first ran: all tasks of a try did, however short."""
     times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     if draft.started_at is None and len(times) == len(attempts):
@@ -204,7 +204,7 @@ def _note_start(draft: desk.JobDraft, attempts: list[records.AttemptRecord]) -> 
 
 
 def _time_is_up_at(
-    draft: desk.JobDraft, element: int, attempts: list[records.AttemptRecord]
+    draft: drafts.JobDraft, element: int, attempts: list[records.AttemptRecord]
 ) -> float | None:
     """When the time limit of a try ends it; None: none does."""
     limit_s = draft.spec.time_limit_s
@@ -214,7 +214,9 @@ def _time_is_up_at(
     return min(started) + limit_s if started else None
 
 
-def _under_way(work: desk.Work, draft: desk.JobDraft, element: int) -> list[records.AttemptRecord]:
+def _under_way(
+    work: desk.Work, draft: drafts.JobDraft, element: int
+) -> list[records.AttemptRecord]:
     """The attempts of a try without those that left it while it goes on."""
     attempts = work.attempts_of_element(draft.spec.name, element)
     return [attempt for attempt in attempts if not attempt.concluded]
@@ -229,7 +231,7 @@ def _is_fault(attempt: records.AttemptRecord) -> bool:
 
 def _conclude(
     work: desk.Work,
-    draft: desk.JobDraft,
+    draft: drafts.JobDraft,
     element: int,
     attempts: list[records.AttemptRecord],
 ) -> None:
@@ -272,7 +274,7 @@ def _conclude(
 
 
 def _is_made_right(
-    work: desk.Work, draft: desk.JobDraft, attempts: list[records.AttemptRecord]
+    work: desk.Work, draft: drafts.JobDraft, attempts: list[records.AttemptRecord]
 ) -> bool:
     """Whether a try that somebody else ended starts again by policy, and spends no retry."""
     first = min(attempts, key=_blame)
@@ -328,7 +330,7 @@ def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
 
 def _wait_again(
     work: desk.Work,
-    draft: desk.JobDraft,
+    draft: drafts.JobDraft,
     element: int,
     *,
     verdict: EndReason,
@@ -360,7 +362,7 @@ def _wait_again(
 
 def _retry(
     work: desk.Work,
-    draft: desk.JobDraft,
+    draft: drafts.JobDraft,
     element: int,
     *,
     tries: int,
@@ -387,14 +389,14 @@ def _retry(
     )
 
 
-def settle(work: desk.Work, draft: desk.JobDraft) -> None:
+def settle(work: desk.Work, draft: drafts.JobDraft) -> None:
     """Derive the job's state from its elements."""
     if draft.finished:
         return
     counts = draft.elements.count
-    if counts(desk.RUNNING):
+    if counts(drafts.RUNNING):
         work.set_job_state(draft, JobState.RUNNING)
-    elif counts(desk.STARTING):
+    elif counts(drafts.STARTING):
         work.set_job_state(draft, JobState.STARTING)
     elif sum(map(counts, _ENDED.values())) == len(draft.elements):
         for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):

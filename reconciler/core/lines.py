@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from reconciler.core import drafts, learning, pending, quotas, resizing, waiting, windows
 from reconciler.core import held as holders
-from reconciler.core import learning, pending, quotas, resizing, waiting, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records, resources
@@ -107,10 +107,10 @@ class Maker:
     def _job(self, record: records.JobRecord) -> None:
         spec, made = record.spec, self._made
         held = spec.suspend or record.state is JobState.HELD
-        if desk.PENDING not in record.elements and not spec.is_elastic and not held:
+        if drafts.PENDING not in record.elements and not spec.is_elastic and not held:
             return  # all of it runs
         ready = waiting.readiness(self._work, record, record.elements)
-        if desk.PENDING in record.elements:
+        if drafts.PENDING in record.elements:
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
         grows = resizing.is_resizable(spec)
         if ready.reason is not None:
@@ -257,7 +257,7 @@ class Maker:
 
     def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
         """The tasks that a running element has not, unless it is about to end."""
-        if record.elements[element] not in desk.LIVE_CODES:
+        if record.elements[element] not in drafts.LIVE_CODES:
             return ()
         if record.notes.get(element, _NO_NOTE).verdict is not None:
             return ()

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.core import drafts, resizing
 from reconciler.core import recall as recalls
-from reconciler.core import resizing
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, outcome, records
@@ -175,7 +175,7 @@ class Pending(recalls.Part):
 
     def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
         spec, elements = record.spec, record.elements
-        waits, elastic = desk.PENDING in elements, spec.is_elastic
+        waits, elastic = drafts.PENDING in elements, spec.is_elastic
         held = spec.suspend or record.state is JobState.HELD
         if not (waits or elastic or held):
             return  # all of it runs
@@ -192,7 +192,7 @@ class Pending(recalls.Part):
             group = self._groups[kind] = self._begin(kind, spec)
         indexes: tuple[int, ...] = (0,)
         if len(elements) > 1:
-            indexes = tuple([i for i, code in enumerate(elements) if code == desk.PENDING])
+            indexes = tuple([i for i, code in enumerate(elements) if code == drafts.PENDING])
         group.claims[spec.name] = columns.Claim(
             spec.name,
             record.order,

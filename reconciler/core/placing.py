@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from reconciler.core import lifecycle, pending, snapshots
+from reconciler.core import drafts, lifecycle, pending, snapshots
 from reconciler.core import work as desk
 from reconciler.model import desired, hostlists, identifiers, records, times
 from reconciler.model.reasons import ReasonCode
@@ -22,7 +22,7 @@ _LATE = "its deadline can't be met any more:"
 def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
     """Write what was decided into the work: new attempts, stop orders, reasons."""
     given = _Given(work, situation)
-    touched: dict[str, desk.JobDraft] = {}
+    touched: dict[str, drafts.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
@@ -42,7 +42,7 @@ def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.De
     _deadlines(work, situation, decided)
 
 
-def _evict(work: desk.Work, draft: desk.JobDraft, eviction: decisions.Eviction) -> None:
+def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction) -> None:
     """An element leaves, or only those of its tasks that it can go on without."""
     element, moving = eviction.element, eviction.ground == "consolidate"
     what = f"element {element}"
@@ -102,7 +102,7 @@ class _Given:
 
 
 def _place(
-    work: desk.Work, draft: desk.JobDraft, parts: list[decisions.Placement], given: _Given
+    work: desk.Work, draft: drafts.JobDraft, parts: list[decisions.Placement], given: _Given
 ) -> None:
     spec = draft.spec
     element = parts[0].element
@@ -156,7 +156,7 @@ def _place(
     work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
 
 
-def _waited_for(work: desk.Work, draft: desk.JobDraft) -> str:
+def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
     """The reason that it carried until now: nobody could tell it later without a replay.
 
     An array tells none: of many elements it would be told again and again.

@@ -7,6 +7,7 @@ left. One that fails by itself spends a retry. Jobs whose tasks have to stay tho
 
 import msgspec
 
+from reconciler.core import drafts
 from reconciler.core import work as desk
 from reconciler.model import desired, records
 from reconciler.model.states import AttemptState, EndReason
@@ -44,7 +45,7 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
+def let_go(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
     """Part with tasks that have left, where the element goes on without them."""
     spec = draft.spec
     attempts = [a for a in work.attempts_of_element(spec.name, element) if not a.concluded]
@@ -68,7 +69,7 @@ def let_go(work: desk.Work, draft: desk.JobDraft, element: int) -> None:
             work.wake_schedule(since + grace_s)
 
 
-def _may_leave(draft: desk.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
+def _may_leave(draft: drafts.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
     """Whether the end of a task is no reason to end the whole element."""
     if attempt.stop is not None or attempt.end_reason in LOSSES:
         return True
@@ -76,7 +77,7 @@ def _may_leave(draft: desk.JobDraft, element: int, attempt: records.AttemptRecor
 
 
 def _part(
-    work: desk.Work, draft: desk.JobDraft, element: int, attempt: records.AttemptRecord
+    work: desk.Work, draft: drafts.JobDraft, element: int, attempt: records.AttemptRecord
 ) -> None:
     note = draft.note(element)
     failed = attempt.stop is None and attempt.end_reason not in LOSSES

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reconciler.core import drafts
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 from reconciler.model.reasons import Reason, ReasonCode
@@ -65,7 +66,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
         indexes = ready
     startable = len(indexes)
     if spec.parallelism is not None:
-        live = sum(elements.count(code) for code in desk.LIVE_CODES)
+        live = sum(elements.count(code) for code in drafts.LIVE_CODES)
         startable = min(startable, spec.parallelism - live)
         if startable <= 0:
             return Readiness(
@@ -80,13 +81,13 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
 
 
 _NO_NOTE = records.ElementNote()
-_ONE_WAITS = bytes([desk.PENDING])
+_ONE_WAITS = bytes([drafts.PENDING])
 _READY = Readiness(elements=(0,), startable=1)
 
 
 def _waiting(elements: bytes) -> list[int]:
     found: list[int] = np.flatnonzero(
-        np.frombuffer(elements, dtype=np.uint8) == desk.PENDING
+        np.frombuffer(elements, dtype=np.uint8) == drafts.PENDING
     ).tolist()
     return found
 

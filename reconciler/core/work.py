@@ -11,115 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reconciler.core import drafts as job_drafts
 from reconciler.core import recall as recalls
 from reconciler.model import desired, drift, events, outcome, records, states, taskwords
 from reconciler.model.reasons import Reason
-from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
+from reconciler.model.states import AttemptState, EndReason, JobState
 
 if TYPE_CHECKING:
     from reconciler.core import poolbooks
 
-PENDING = ELEMENT_CODE[JobState.PENDING]
-STARTING = ELEMENT_CODE[JobState.STARTING]
-RUNNING = ELEMENT_CODE[JobState.RUNNING]
-#: Codes of elements that hold resources now.
-LIVE_CODES = (STARTING, RUNNING)
-
-
-class JobDraft:
-    """One job while a cycle works on it; becomes a record again when the cycle ends."""
-
-    __slots__ = (
-        "base",
-        "elements",
-        "ended_at",
-        "is_new",
-        "message",
-        "notes",
-        "reason_key",
-        "removed",
-        "spec",
-        "started_at",
-        "state",
-    )
-
-    def __init__(self, record: records.JobRecord) -> None:
-        self.base = record
-        self.spec = record.spec
-        self.state = record.state
-        self.elements = bytearray(record.elements)
-        self.notes = record.notes
-        self.started_at = record.started_at
-        self.ended_at = record.ended_at
-        self.removed = record.removed
-        self.message = record.message
-        self.reason_key = record.reason_key
-        self.is_new = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more can happen to the job."""
-        return self.state in states.FINISHED_JOB_STATES
-
-    def note(self, element: int) -> records.ElementNote:
-        """What the element has behind it."""
-        return self.notes.get(element, _NO_NOTE)
-
-    def set_note(self, element: int, note: records.ElementNote | None) -> None:
-        """Replace or drop an element's note."""
-        if self.notes is self.base.notes:
-            self.notes = dict(self.base.notes)
-        if note is None:
-            self.notes.pop(element, None)
-        else:
-            self.notes[element] = note
-
-    def set_element(self, element: int, state: JobState) -> None:
-        """Change an element's state if the table allows it."""
-        before = states.ELEMENT_CODES[self.elements[element]]
-        states.check(f"job {self.spec.name} element {element}", before, state)
-        self.elements[element] = ELEMENT_CODE[state]
-
-    def live_count(self) -> int:
-        """Elements that hold resources now."""
-        return sum(self.elements.count(code) for code in LIVE_CODES)
-
-    def record(self) -> records.JobRecord:
-        """The renewed record; the old one where nothing changed."""
-        base = self.base
-        if (
-            self.state is base.state
-            and self.spec is base.spec
-            and self.notes is base.notes
-            and self.elements == base.elements
-            and self.started_at == base.started_at
-            and self.ended_at == base.ended_at
-            and self.removed is base.removed
-            and self.message == base.message
-            and self.reason_key == base.reason_key
-        ):
-            return base
-        renewed = msgspec.structs.replace(
-            base,
-            spec=self.spec,
-            state=self.state,
-            elements=bytes(self.elements),
-            notes=self.notes,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            removed=self.removed,
-            message=self.message,
-            reason_key=self.reason_key,
-        )
-        return base if renewed == base else renewed
-
-    @property
-    def changed(self) -> bool:
-        """Whether the job is other than it was, or new."""
-        return self.is_new or self.record() is not self.base
-
-
-_NO_NOTE = records.ElementNote()
 _NOTHING: Mapping[int, dict[str, None]] = {}
 
 
@@ -158,7 +58,7 @@ class Work:
         self.desired = wanted
         self.observed = observed
         self.now = now
-        self.drafts: dict[str, JobDraft] = {}
+        self.drafts: dict[str, job_drafts.JobDraft] = {}
         #: Jobs that nothing happens to but that they wait for another reason, with its key.
         self.pointed: dict[str, str] = {}
         self.attempts: dict[str, records.AttemptRecord] = {}
@@ -222,14 +122,14 @@ class Work:
         record = self.observed.jobs.get(name)
         return record.state if record else None
 
-    def draft(self, name: str) -> JobDraft | None:
+    def draft(self, name: str) -> job_drafts.JobDraft | None:
         """The job to work on, or None if there is none of that name."""
         draft = self.drafts.get(name)
         if draft is None:
             record = self.observed.jobs.get(name)
             if record is None:
                 return None
-            draft = self.drafts[name] = JobDraft(record)
+            draft = self.drafts[name] = job_drafts.JobDraft(record)
             draft.reason_key = self.pointed.pop(name, record.reason_key)
         return draft
 
@@ -338,7 +238,7 @@ class Work:
 
     # -- writing
 
-    def add_job(self, spec: desired.Job) -> JobDraft:
+    def add_job(self, spec: desired.Job) -> job_drafts.JobDraft:
         """A run that has never been: it begins here."""
         state = JobState.HELD if spec.suspend else JobState.PENDING
         record = records.JobRecord(
@@ -349,7 +249,7 @@ class Work:
             order=self.next_order,
         )
         self.next_order += 1
-        draft = JobDraft(record)
+        draft = job_drafts.JobDraft(record)
         draft.is_new = True
         self.drafts[spec.name] = draft
         self.new_runs.append(spec.key)
@@ -434,7 +334,7 @@ class Work:
         self.nodes.pop(name, None)
         self.event("NodeForgotten", "gone, in no pool, and not heard of for long", node=name)
 
-    def set_job_state(self, draft: JobDraft, state: JobState, message: str = "") -> None:
+    def set_job_state(self, draft: job_drafts.JobDraft, state: JobState, message: str = "") -> None:
         """Change a job's state as the table allows; a change is an event."""
         if state is draft.state:
             return
