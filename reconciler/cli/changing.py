@@ -185,6 +185,13 @@ def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: b
             terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
+    tell_withheld(made)
+
+
+def tell_withheld(made: list[operations.Done]) -> None:
+    """Say once why what was committed does not apply by itself, where that is so."""
+    for why in dict.fromkeys(one.withheld for one in made if one.withheld):
+        terminal.note(f"not applied yet: {terminal.clocks(why)}")
 
 
 def _read(argument: str) -> str:
@@ -211,8 +218,13 @@ def change_all(
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    for done in carry_out(changes, to, dry_run=dry_run):
-        terminal.out.print(f"{done.name}: {done.message}", markup=False)
+    _tell(carry_out(changes, to, dry_run=dry_run))
+
+
+def _tell(made: list[operations.Done]) -> None:
+    for done in made:
+        terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
+    tell_withheld(made)
 
 
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]
@@ -321,8 +333,7 @@ def _change_nodes(
     dry_run: bool,
 ) -> None:
     to = target(*place)
-    for done in carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run):
-        terminal.out.print(f"{done.name}: {done.message}", markup=False)
+    _tell(carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run))
 
 
 def approve(

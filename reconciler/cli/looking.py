@@ -364,11 +364,12 @@ def status(
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     held = [one["message"] for one in sync.get("held") or []]
-    for message in held or filter(None, [sync.get("message")]):
+    told = held or list(filter(None, [sync.get("message")]))
+    for message in told:
         terminal.paragraph(terminal.clocks(message), 7)
     for problem in sync.get("problems") or []:
-        if held and problem["rule"] in judgement.RULES:
-            continue  # told above, with what approves it
+        if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
+            continue  # told above, with what lets it apply
         terminal.paragraph(problem_text(problem), 7, 9)
     _standing(found, sync)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)

@@ -1,8 +1,7 @@
-"""Commands that wait: ``run`` a command on the cluster as if it ran here, ``wait`` for jobs."""
+"""``muster run``: a command on the cluster as if it ran here, with its output and its status."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import secrets
 import signal
@@ -16,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import changing, completing, context, lazily, patience, submitwords, terminal
+from reconciler.cli import (
+    changing,
+    completing,
+    context,
+    lazily,
+    patience,
+    submitwords,
+    terminal,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from reconciler.operations import authoring
@@ -28,26 +36,15 @@ else:
     clients = lazily.module("reconciler.operations.client")
 
 #: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
-TIMED_OUT, MUSTER_FAILED = 124, 125
-#: How long one look for the end of a job waits for events.
-LOOK_S = 20.0
+TIMED_OUT, MUSTER_FAILED = waiting.TIMED_OUT, 125
 #: Within what time the same signal is one request.
 ONCE_S = 0.2
 #: How long after its cancellation a job may take to end before nobody waits for it any more.
 END_S_MAX = 120.0
-#: How long a job that the controller does not know may take to appear: it reads commits at once.
-UNKNOWN_S_MAX = 15.0
-#: After how long of that it is told.
-UNKNOWN_TOLD_S = 5.0
-#: How long `wait` looks for a name after it has asked the controller to look at git once more.
-APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
-#: How long a job that could never start stays: nodes may be about to report for the first time.
-IMPOSSIBLE_S_MAX = 30.0
-#: Reasons that no waiting ends: only another commit does.
-IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
 #: Ends of a task that are its own doing, and its status that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
-FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
+#: States of a job of which nothing runs yet.
+NOT_STARTED = ("Pending", "Held")
 
 Json = Any
 
@@ -55,7 +52,6 @@ Json = Any
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(context_settings={"allow_interspersed_args": False})(run)
-    app.command()(wait)
 
 
 def run(
@@ -126,9 +122,10 @@ def _carry_through(
         if submitwords.has_input():
             terminal.note("standard input does not reach a job: it is not read")
         leaving.about_to_submit()
-        operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
+        made = operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
         leaving.submitted()
         terminal.note(f"submitted {options.name}")
+        changing.tell_withheld(made)
         with context.controller(server, token_file) as api:
             patient = patience.Patient(api, answered=True)
             return leaving.status(_attend(patient, options.name))
@@ -138,7 +135,11 @@ def _carry_through(
         if leaving.is_before:  # Ctrl-C ends git as well
             return leaving.at_once(options.name)
         terminal.fail(str(error), MUSTER_FAILED, error.problems)
-    except _ImpossibleError as impossible:
+    except waiting.NotAppliedError:
+        rest = f"muster wait {options.name}, or muster cancel {options.name}"
+        terminal.note(f"{options.name} starts once what git says is applied: {rest}")
+        return MUSTER_FAILED
+    except waiting.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
     except BrokenPipeError:  # before it ends a command here would be ended so as well
@@ -150,28 +151,18 @@ def _carry_through(
             raise
         terminal.drop_stdout()
         told = f"its output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {told}; {_goes_on([options.name])}")
+        terminal.note(f"muster: {told}; {waiting.goes_on([options.name])}")
         return MUSTER_FAILED
     except patience.GoneError as error:
-        terminal.note(f"muster: {error}; {_goes_on([options.name])}")
+        terminal.note(f"muster: {error}; {waiting.goes_on([options.name])}")
         return MUSTER_FAILED
     except typer.Exit:
         terminal.note(f"{options.name} may still run: muster job {options.name}")
         return MUSTER_FAILED
 
 
-def _goes_on(names: list[str]) -> str:
-    """What is true of jobs that nobody watches any more."""
-    go, them = ("goes", names[0]) if len(names) == 1 else ("go", " ".join(names))
-    return f"{', '.join(names)} {go} on without this command: muster wait {them}"
-
-
 class _Interrupted(KeyboardInterrupt):
     """This process is to end now."""
-
-
-class _ImpossibleError(Exception):
-    """A job waits for what will not come."""
 
 
 class _Stage(enum.Enum):
@@ -277,10 +268,9 @@ def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
 
 def _attend(api: patience.Patient, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
-    waiting = ("Pending", "Held")
-    job = _until(api, name, lambda item: item["state"] not in waiting, give_up=True)
+    job = waiting.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
     first = job["attempts"][0]["task"] if job["attempts"] else ""
-    if job["state"] in FINISHED and not first:
+    if job["state"] in waiting.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
         return status_of(job)
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
@@ -297,7 +287,7 @@ def _attend(api: patience.Patient, name: str) -> int:
         except clients.ApiError as error:
             terminal.note(f"its {stream} can't be read: {error}")
         if stream == "stdout":
-            job = _until(api, name, lambda item: item["state"] in FINISHED)
+            job = waiting.until(api, name, lambda item: item["state"] in waiting.FINISHED)
     for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":
@@ -334,148 +324,3 @@ def status_of(job: Json) -> int:
         if attempt["exitCode"]:
             return int(attempt["exitCode"])
     return MUSTER_FAILED
-
-
-def _until(
-    api: patience.Patient,
-    name: str,
-    condition: Any,
-    ends_at: float | None = None,
-    *,
-    give_up: bool = False,
-) -> Json:
-    """The job as soon as ``condition`` holds of it; None when the time is up before.
-
-    Raises:
-        _ImpossibleError: with ``give_up``, when it has not been possible for a while.
-    """
-    after: int | None = None
-    told = ""
-    unknown_until = time.monotonic() + UNKNOWN_S_MAX
-    impossible_until: float | None = None
-    while ends_at is None or time.monotonic() < ends_at:
-        try:
-            job = api.get(f"/v1/jobs/{name}")["job"]
-        except clients.ApiError as error:
-            if error.status != 404 or time.monotonic() > unknown_until:
-                raise
-            job = None
-        if job is not None and condition(job):
-            return job
-        if job is not None and job["reasons"]:
-            reason = f"{job['reasons'][0]['code']}: {job['reasons'][0]['message']}"
-            if reason != told:
-                told = reason
-                terminal.note(f"{name} waits: {terminal.clocks(reason)}")
-        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
-        if job is None and late and told != "unknown":
-            told = "unknown"
-            left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
-            terminal.note(f"{name} is not known to the controller yet; {left}")
-        hopeless = _hopeless(job) if give_up and job is not None else ""
-        if not hopeless:
-            impossible_until = None
-        elif impossible_until is None:
-            impossible_until = time.monotonic() + IMPOSSIBLE_S_MAX
-        elif time.monotonic() > impossible_until:
-            raise _ImpossibleError(hopeless)
-        left_s = LOOK_S if ends_at is None else min(LOOK_S, max(0.0, ends_at - time.monotonic()))
-        if job is None or hopeless:
-            left_s = min(left_s, 1.0)
-        page = api.get(
-            "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
-        )
-        after = page["next"]
-    return None
-
-
-def _hopeless(job: Json) -> str:
-    """The reason that no waiting ends, where there is one."""
-    for reason in job["reasons"]:
-        if reason["code"] in IMPOSSIBLE:
-            return f"{reason['code']}: {reason['message']}"
-    return ""
-
-
-def wait(
-    names: Annotated[
-        list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)
-    ],
-    *,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")
-    ] = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Wait until jobs have ended.
-
-    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up. 125: the
-    controller can't be reached, or did not come back within a minute.
-
-    Example: muster wait train evaluate --timeout 2h
-    """
-    ends_at = time.monotonic() + context.seconds(timeout) if timeout else None
-    with context.controller(server, token_file) as api:
-        try:
-            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, timeout)
-        except (patience.GoneError, clients.ApiError) as error:
-            if isinstance(error, clients.ApiError) and not error.unreachable:
-                raise
-            if ends_at is not None and time.monotonic() > ends_at:
-                terminal.fail(f"not all have ended after {timeout}, and {error}", TIMED_OUT)
-            terminal.fail(f"{error}; {_goes_on(names)}", MUSTER_FAILED)
-    raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
-
-
-def _ended_badly(
-    api: patience.Patient, names: list[str], ends_at: float | None, timeout: str | None
-) -> list[str]:
-    """Wait for jobs and tell each one's end; those that did not succeed."""
-    _require_known(api, names)
-    failed = []
-    for name in names:
-        job = _until(api, name, lambda item: item["state"] in FINISHED, ends_at)
-        if job is None:
-            terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
-        terminal.out.print(f"{name}: {job['state']}", markup=False)
-        if job["state"] != "Succeeded":
-            failed.append(name)
-    return failed
-
-
-def _require_known(api: patience.Patient, names: list[str]) -> None:
-    """Leave the command where the controller knows no job of a name.
-
-    What was committed just now it may not have read: it is asked to look, and given a few seconds.
-    """
-    missing = _missing(api, names)
-    if not missing:
-        return
-    known = "is" if len(missing) == 1 else "are"
-    terminal.note(
-        f"{', '.join(missing)} {known} not known to the controller yet; it looks at git again, for "
-        f"what was just committed: {APPEAR_S_MAX:.0f}s"
-    )
-    with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
-        api.post("/v1/hooks/git")
-    ends_at = time.monotonic() + APPEAR_S_MAX
-    while missing and time.monotonic() < ends_at:
-        time.sleep(APPEAR_EVERY_S)
-        missing = _missing(api, list(missing))
-    if missing:
-        first, *others = missing.values()
-        terminal.fail(first, details=others)
-
-
-def _missing(api: patience.Patient, names: list[str]) -> dict[str, str]:
-    """Those of some names that no job has, with what the controller says of each."""
-    found = {}
-    for name in names:
-        try:
-            api.get(f"/v1/jobs/{name}")
-        except clients.ApiError as error:
-            if error.status != 404:
-                raise
-            found[name] = str(error)
-    return found

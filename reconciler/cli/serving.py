@@ -51,29 +51,40 @@ class _Stop:
         return self.asked
 
 
+_Nodes = Annotated[
+    int | None,
+    typer.Option("--nodes", help="At most so many virtual nodes of those that the pools declare."),
+]
+_Provisioners = Annotated[
+    Path | None, typer.Option("--provisioners", help="Folder of scripts that pools may name.")
+]
+_Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate",
+        help="Give each node a network, a host name and cores of its own, if it can be done.",
+    ),
+]
+_Accept = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-revision",
+        metavar="COMMIT",
+        help="Take this revision although it does not follow the last one (a rewritten history).",
+    ),
+]
+
+
 def up(
     repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
     path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
     branch: Annotated[str | None, typer.Option("--branch", help="Branch that is read.")] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes", help="At most so many virtual nodes of those that the pools declare."
-        ),
-    ] = None,
+    nodes: _Nodes = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
     *,
-    provisioners: Annotated[
-        Path | None,
-        typer.Option("--provisioners", help="Folder of scripts that pools may name."),
-    ] = None,
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate",
-            help="Give each node a network, a host name and cores of its own, if it can be done.",
-        ),
-    ] = False,
+    provisioners: _Provisioners = None,
+    isolate: _Isolate = False,
+    accept_revision: _Accept = None,
 ) -> None:
     """Run a cluster of virtual nodes over your repository.
 
@@ -90,6 +101,7 @@ def up(
         nodes=nodes,
         provisioners=provisioners,
         isolate=isolate,
+        accept_revision=accept_revision,
     )
     stop = _Stop()
     try:

@@ -186,7 +186,7 @@ class Accounts:
             fits = math.floor(max(0.0, left_s) / asked_s + 1e-9)
             if not fits:
                 self._wake_when_returned(quota)
-                return 0, _over_budget(account, asked_s)
+                return 0, _over_budget(account, spec, asked_s)
             most = min(most, fits)
         return most, None
 
@@ -247,16 +247,19 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     )
 
 
-def _over_budget(account: Account, asked_s: float) -> Reason:
+def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
     quota = account.quota
+    shorter, charged = "a shorter timeLimit", "time limit"
+    if spec.time_limit_s is None:
+        shorter, charged = "a timeLimit", "the whole window, as it has no timeLimit"
     budget_s = quota.budget_gpu_s or 0.0
     window = quantities.format_duration(quota.window_s)
     return Reason(
         ReasonCode.OVER_BUDGET,
         f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}: "
         f"{_hours(account.spent_gpu_s)} spent, {_hours(account.reserved_gpu_s)} reserved by what "
-        f"runs, {_hours(asked_s)} asked (GPUs times time limit)",
-        unblocks="a shorter timeLimit, time, or a higher spec.budget.gpuHours",
+        f"runs, {_hours(asked_s)} asked (GPUs times {charged})",
+        unblocks=f"{shorter}, time, or a higher spec.budget.gpuHours",
     )
 
 

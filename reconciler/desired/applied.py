@@ -16,6 +16,7 @@ from reconciler.desired import (
     dependents,
     documents,
     filed,
+    fitting,
     holding,
     normalise,
     policies,
@@ -70,7 +71,7 @@ class Applied:
         self._interrupted = False
         self._dependents = dependents.Dependents()
         self._bad: set[str] = set(self.jobs)
-        self._fitting = checks.Fitting(self.basis.structure)
+        self._fitting = fitting.Fitting(self.basis.structure)
         self._rules = policies.Rules(self.basis.structure.policies)
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
@@ -187,7 +188,7 @@ class Applied:
         elif not self.structure_refused:
             self.structure_revision = revision
         if self.basis is not before and not self.basis.same_for_jobs(before):
-            self._fitting = checks.Fitting(self.basis.structure)
+            self._fitting = fitting.Fitting(self.basis.structure)
             self._rules = policies.Rules(self.basis.structure.policies)
             touched.update(self.filed.candidates, self.jobs)
         self._apply_jobs(touched)
@@ -206,7 +207,7 @@ class Applied:
             for path in sorted(self.filed.structural)
             for document in documents.structural(self.filed.entries[path].file)
         ]
-        basis, noted = structure.build(placed)
+        basis, noted = structure.build(placed, self._origins)
         # What is wrong with a document by itself is among the problems of its file already.
         found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
         unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
@@ -269,7 +270,7 @@ class Applied:
 
     def _judge_by_structure(self) -> None:
         """Judge all jobs by the structure there is."""
-        self._fitting = checks.Fitting(self.basis.structure)
+        self._fitting = fitting.Fitting(self.basis.structure)
         self._rules = policies.Rules(self.basis.structure.policies)
         self._apply_jobs({*self.filed.candidates, *self.jobs})
 
@@ -286,7 +287,7 @@ class Applied:
             self._dependents.renew(name, self.jobs.get(name), earlier.jobs.get(name))
         self.basis, self.jobs = earlier.basis, earlier.jobs
         self.structure_revision, self._origins = earlier.revision, earlier.origins
-        self._fitting = checks.Fitting(self.basis.structure)
+        self._fitting = fitting.Fitting(self.basis.structure)
         self._rules = policies.Rules(self.basis.structure.policies)
 
     # --- holding ----------------------------------------------------------------------------

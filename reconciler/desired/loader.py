@@ -241,7 +241,8 @@ class Loader:
 
     @staticmethod
     def _how_to_accept(head: str) -> str:
-        return f"start the controller with --accept-revision {head}"
+        how = f"--accept-revision {head}"
+        return f"start the controller again with `{how}`, which `muster up` takes too"
 
     def _is_accepted(self, head: str) -> bool:
         return any(

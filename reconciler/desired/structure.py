@@ -7,7 +7,8 @@ or nothing: a structure with one error in it is refused as a whole.
 
 import logging
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -52,6 +53,9 @@ class Placed(msgspec.Struct, frozen=True):
     document: documents.Document
 
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
 class Build:
     """What is put together, and what is wrong with it."""
 
@@ -78,9 +82,16 @@ class Build:
         self.faults.extend((placed, fault) for fault in faults)
 
 
-def build(placed: Sequence[Placed]) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
-    """The structure that the documents make, None where it is refused, and what is wrong."""
+def build(
+    placed: Sequence[Placed], origins: Mapping[str, str] = _NONE
+) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
+    """The structure that the documents make, None where it is refused, and what is wrong.
+
+    ``origins``: the file of each object in force, by label: of two of one name the other is wrong.
+    """
     made = Build()
+    if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
+        placed = sorted(placed, key=lambda item: origins.get(item.document.label) != item.path)
     for item in placed:
         try:
             _take(made, item)

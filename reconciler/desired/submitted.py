@@ -5,7 +5,7 @@ forbids, would be refused as soon as it is committed; whoever submits it hears t
 structure come in, problems with their places go out.
 """
 
-from reconciler.desired import checks, documents, normalise, policies
+from reconciler.desired import checks, documents, fitting, normalise, policies
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
@@ -15,7 +15,7 @@ def problems(
 ) -> tuple[desired.Problem, ...]:
     """What would refuse the jobs of a text, each by itself: with the document, and with the rest.
 
-    What no pool could ever hold is a warning, as is what a policy lets off.
+    What no pool could ever hold, or no limit lets start, is a warning, as is a waived policy.
 
     Args:
         path: what to call the text.
@@ -29,7 +29,7 @@ def problems(
         name: normalise.PriorityClass(value) for name, value in structure.priority_classes.items()
     }
     basis = normalise.Basis(structure, classes)
-    fitting = checks.Fitting(structure)
+    pools = fitting.Fitting(structure)
     rules = policies.Rules(structure.policies)
     for document in file.documents:
         if isinstance(document.part, job_documents.Job):
@@ -39,8 +39,8 @@ def problems(
                 faults = [unknown]
             elif made is not None:
                 faults = [*rules.faults("Job", document.name, document.part, now, made)]
-                never = fitting.warning(made)
-                faults += [] if never is None else [never]
+                never = (pools.warning(made), fitting.beyond_limit(made, structure.queues))
+                faults += [one for one in never if one is not None]
             found += [
                 documents.problem(fault, data=data, path=path, document=document)
                 for fault in faults

@@ -4,7 +4,6 @@ In a clone of the desired repository a change is a commit of the person's own, p
 it is sent to the controller, which commits in the person's name. Both end in git.
 """
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ import msgspec
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
 from reconciler.core import digests
-from reconciler.desired import gitobjects, validate
+from reconciler.desired import validate
 from reconciler.model import desired, hostlists, states
 from reconciler.operations import (
     authoring,
@@ -27,6 +26,8 @@ from reconciler.operations import (
     revisions,
     submission,
     suspending,
+    targets,
+    withheld,
 )
 from reconciler.operations import client as clients
 
@@ -97,43 +98,28 @@ Change = Submit | Act | Drain
 _Asked = TypeVar("_Asked")
 
 UNCHANGED = "it is so already"
+#: Verbs that change structure, which is held and refused by itself.
+STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 #: How long a controller may take to say how a job stands before a clone goes on without it.
 LOOK_S = 3.0
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was done; ``pushed``: the commit was made in a clone, and pushed."""
+    """What was done; ``pushed``: the commit was made in a clone, and pushed.
+
+    ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
+    """
 
     name: str
     message: str
     commit: str | None = None
     pushed: bool = False
     warnings: tuple[str, ...] = ()
+    withheld: str = ""
 
 
-class Target:
-    """Where changes are made: a clone, or a controller.
-
-    Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
-    repository is read, and no more; ``standing`` is what it said of that (``/v1/sync``).
-    """
-
-    def __init__(
-        self,
-        *,
-        clone: clones.Clone | None = None,
-        endpoint: endpoints.Endpoint | None = None,
-        standing: dict[str, Any] | None = None,
-    ) -> None:
-        self.clone = clone
-        self.endpoint = endpoint
-        self.standing = standing
-
-    def describe(self) -> str:
-        """The place, in words."""
-        if self.clone is not None:
-            return f"clone {self.clone.root}"
-        return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
+#: Where changes are made.
+Target = targets.Target
 
 
 def find_target(
@@ -145,39 +131,9 @@ def find_target(
         ChangeError: there is neither.
     """
     try:
-        if clone is not None or (server is None and _is_desired_clone(here)):
-            endpoint = None
-            with contextlib.suppress(endpoints.EndpointError):
-                endpoint = endpoints.find(server, token_file, here)
-            if clone is not None or endpoint is None or _has_identity(here):
-                told = places.standing(endpoint)
-                found = places.clone_of(clone or here, endpoint, told)
-                return Target(clone=found, endpoint=endpoint, standing=told)
-            return Target(endpoint=endpoint)  # who has no name in git has one at the controller
-        return Target(endpoint=endpoints.find(server, token_file, here))
+        return targets.find(clone=clone, server=server, token_file=token_file, here=here)
     except (clones.CloneError, endpoints.EndpointError) as error:
         raise ChangeError(str(error)) from error
-
-
-def _is_desired_clone(here: Path) -> bool:
-    """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
-    try:
-        top = gitobjects.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
-        found = gitobjects.run(
-            Path(top), "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD"
-        )
-    except (gitobjects.GitError, OSError):
-        return False
-    return found.returncode == 0
-
-
-def _has_identity(here: Path) -> bool:
-    """Whether git knows in whose name a commit would be."""
-    try:
-        gitobjects.run(here, "var", "GIT_AUTHOR_IDENT")
-    except (gitobjects.GitError, OSError):
-        return False
-    return True
 
 
 def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
@@ -193,16 +149,44 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
         ChangeError: one was refused, and none was made.
     """
     if to.clone is not None:
-        return _at_clone(changes, to.clone, to.endpoint, dry_run=dry_run)
+        return _judged(changes, _at_clone(changes, to.clone, to.endpoint, dry_run=dry_run), to)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
         with clients.Client(to.endpoint) as api:
-            return _at_controller(changes, api, dry_run=dry_run)
+            done = _at_controller(changes, api, dry_run=dry_run)
     except clients.ApiError as error:
         raise _of_api(error) from error
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
+    return _judged(changes, done, to)
+
+
+def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Done]:
+    """What was done, with why it does not apply by itself where the controller says so."""
+    if not any(one.commit for one in done):
+        return done
+    verbs = {_verb(change) for change in changes}
+    if verbs == {"approve"}:
+        return done  # it is what lets a change apply
+    told = to.standing if to.standing is not None else places.standing(to.endpoint)
+
+    def judged(one: Done) -> Done:
+        why = withheld.revision(told, one.commit)
+        if not why and verbs & STRUCTURAL:
+            why = withheld.structure(told)
+        if not why or not one.commit:
+            return one
+        message = one.message
+        for verb in verbs & DONE.keys():
+            message = message.replace(DONE[verb], f"{verb} not applied yet", 1)
+        return msgspec.structs.replace(one, message=message, withheld=why)
+
+    return [judged(one) for one in done]
+
+
+def _verb(change: Change) -> str:
+    return "submit" if isinstance(change, Submit) else change.verb
 
 
 def _each(changes: Sequence[_Asked], carry: Callable[[_Asked], list[Done]]) -> list[Done]:

@@ -8,10 +8,7 @@ import fcntl
 import math
 import os
 import secrets
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,23 +16,19 @@ from typing import Any
 
 import msgspec
 
-from agents import networks, turning, virtual
+from agents import networks, virtual
 from reconciler.desired import gitobjects
 from reconciler.model import desired, hostlists
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, logfiles
+from reconciler.operations import endpoints, localcontroller, logfiles
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
-#: How long the controller may take to leave before it is killed.
-STOP_S_MAX = 15.0
 #: How often the processes are looked after, and how often the pools in force.
 LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
 #: After how long it is told why a controller that answers isn't ready.
 TELL_AFTER_S = 3.0
-#: The longest reason that is told of a controller that has ended.
-_WORDS_MAX = 400
 #: Memory of a simulated GPU whose pool says nothing of it.
 SIMULATED_GPU_MEMORY = "16Gi"
 
@@ -135,6 +128,7 @@ class LocalCluster:
         provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
         nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
         isolate: give each node a network, a host name and cores of its own, where that can be.
+        accept_revision: a revision to take although it does not follow the one in force.
     """
 
     def __init__(
@@ -151,8 +145,11 @@ class LocalCluster:
         provisioners: Path | None = None,
         isolation: str = "auto",
         isolate: bool = False,
+        accept_revision: str | None = None,
     ) -> None:
         self.signing_key = signing_key
+        self.provisioners = provisioners
+        self.accept_revision = accept_revision
         self.folder = folder.resolve()
         self.state = self.folder / ".muster"
         self.repository = repository
@@ -161,17 +158,17 @@ class LocalCluster:
         self.listen = listen
         self.identity = identity
         self.node_count = nodes
-        self.provisioners = provisioners
         self.isolation = isolation
         self.nodes: virtual.VirtualNodes | None = None
         #: The network of the nodes; None: they share that of the machine, and why where it was
         #: asked for.
         self.not_isolated = ""
         self.network = networks.Network(self.state) if isolate else None
-        self._controller: subprocess.Popen[bytes] | None = None
+        self._controller = localcontroller.ControllerProcess(
+            self.state,
+            ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
+        )
         self._api: clients.Client | None = None
-        #: Where in its log the controller that was started last begins.
-        self._log_begins = 0
         #: Why what the repository says is not in force, as told last.
         self._obstacle = ""
         #: Held while this cluster is the one of its folder.
@@ -278,42 +275,27 @@ class LocalCluster:
 
     def start_controller(self) -> None:
         """Start the controller process alone."""
-        command = [
-            *(sys.executable, "-m", "reconciler.daemon"),
-            *("--repo", self.repository, "--branch", self.branch, "--path", self.sub_path),
-            *("--state", str(self.state), "--listen", self.listen),
-            *("--token-file", str(self.state / "tokens"), "--allow-root"),
-            *("--die-with-parent", str(os.getpid())),
-        ]
-        if self.signing_key is not None:
-            command += ["--signing-key", str(self.signing_key)]
-        if self.provisioners is not None:
-            command += ["--provisioners", str(self.provisioners)]
-        with os.fdopen(turning.append_private(self.state / "controller.log"), "ab") as output:
-            self._log_begins = output.seek(0, os.SEEK_END)
-            self._controller = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        self._controller.start(
+            {
+                "--signing-key": self.signing_key,
+                "--provisioners": self.provisioners,
+                "--accept-revision": self.accept_revision,
+            }
+        )
 
     def kill_controller(self) -> None:
         """End the controller as a crash would."""
-        if self._controller is not None:
-            self._controller.kill()
-            self._controller.wait()
+        self._controller.kill()
 
     @property
     def controller_alive(self) -> bool:
         """Whether the controller process runs."""
-        return self._controller is not None and self._controller.poll() is None
+        return self._controller.is_alive
 
     @property
     def controller_exit_code(self) -> int | None:
         """How the controller process ended; None while it runs or was never started."""
-        return None if self._controller is None else self._controller.poll()
+        return self._controller.exit_code
 
     def wait_ready(
         self, stopped: Callable[[], bool] = never, say: Callable[[str], None] = unsaid
@@ -333,7 +315,7 @@ class LocalCluster:
             if stopped():
                 raise StoppedError
             if not self.controller_alive:
-                raise ClusterError(f"the controller has ended: {self._last_words()}")
+                raise ClusterError(f"the controller has ended: {self._controller.last_words()}")
             with clients.Client(self.endpoint) as api:
                 try:
                     api.get("/readyz")
@@ -344,7 +326,7 @@ class LocalCluster:
                 if time.monotonic() > tell_at:
                     tell_at = time.monotonic() + FOLLOW_POOLS_S
                     self._tell_obstacle(api, say)
-        why = self._obstacle or self._last_words()
+        why = self._obstacle or self._controller.last_words()
         raise ClusterError(f"the controller is not ready after {READY_S_MAX:.0f} s: {why}")
 
     def _tell_obstacle(self, api: clients.Client, say: Callable[[str], None]) -> None:
@@ -414,7 +396,7 @@ class LocalCluster:
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
-                say(f"the controller has ended, starting it again: {self._last_words()}")
+                say(f"the controller has ended, starting it again: {self._controller.last_words()}")
                 self.start_controller()
                 self.wait_ready(stopped, say)
             if self.nodes is not None:
@@ -444,13 +426,7 @@ class LocalCluster:
             self.nodes.stop_all()
         if self.network is not None:
             self.network.end()
-        if self._controller is not None and self._controller.poll() is None:
-            self._controller.send_signal(signal.SIGTERM)
-            try:
-                self._controller.wait(STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                self._controller.kill()
-                self._controller.wait()
+        self._controller.stop()
         if self._lock is not None:
             (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
             os.close(self._lock)
@@ -468,27 +444,6 @@ class LocalCluster:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as output:
                 output.write(text)
-
-    def _last_words(self) -> str:
-        """How the controller ended, and what it said last that was no mere information."""
-        path = self.state / "controller.log"
-        try:
-            size = path.stat().st_size
-            with path.open("rb") as log:  # one that was cut meanwhile is read from its beginning
-                log.seek(self._log_begins if self._log_begins <= size else 0)
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        code = self.controller_exit_code
-        how = f"killed by signal {-code}" if code and code < 0 else f"status {code}" if code else ""
-        said = [line for line in lines if line.strip() and not _is_information(line)]
-        last = said[-1][:_WORDS_MAX] if said else ""
-        return ": ".join(filter(None, (how, last))) or f"see {path}"
-
-
-def _is_information(line: str) -> bool:
-    """Whether a line of the controller's log is no warning and no error."""
-    return " INFO " in line or " DEBUG " in line
 
 
 def obstacle(sync: dict[str, Any]) -> str:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired import documents, loader, source
+from reconciler.desired import documents, incumbents, loader, source
 from reconciler.model import desired, judgement, nearest
 from reconciler.operations import differences, scratch
 
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
 
+
+_NOTHING = incumbents.Incumbents()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch.RevisionError
@@ -80,7 +82,8 @@ def check_folder(
 ) -> tuple[desired.Desired, Mapping[str, int]]:
     """As :func:`read_folder`, with how many objects of each kind are written in it.
 
-    Files that git ignores are left out, as they would be from a commit.
+    Files that git ignores are left out, as they would be from a commit. Of two objects of one name
+    that one is new which the last commit does not have.
 
     Args:
         folder: where the YAML stands.
@@ -99,13 +102,48 @@ def check_folder(
         else:
             scratch.git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
             tree, below = scratch.git(repository, "write-tree"), ""
-        commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
-        scratch.git(repository, "update-ref", "refs/heads/main", commit)
-        reading = loader.Loader(source.Source(str(repository), branch="main", sub_path=below))
+        found, counts, _ = _load_tree(repository, tree, below)
+        if any(problem.rule == "duplicate-name" for problem in found.status.problems):
+            before = _before(repository, folder, tree, below, staged=staged)
+            found, counts, _ = _load_tree(repository, tree, below, before)
+        return found, counts
+
+
+def _load_tree(
+    repository: Path, tree: str, below: str, before: incumbents.Incumbents = _NOTHING
+) -> tuple[desired.Desired, Mapping[str, int], incumbents.Incumbents]:
+    """What a loader makes of a tree, how much is written in it, and which object is whose."""
+    commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
+    scratch.git(repository, "update-ref", "refs/heads/main", commit)
+    repo = source.Source(str(repository), branch="main", sub_path=below)
+    reading = loader.Loader(repo, before)
+    try:
+        found = reading.load()
+        places = {name: job.path for name, job in found.jobs.items()}
+        kept = incumbents.Incumbents(origins=reading.incumbents().origins, preferred=places)
+        return found, reading.counts(), kept
+    finally:
+        reading.close()
+
+
+def _before(
+    repository: Path, folder: Path, tree: str, below: str, *, staged: bool
+) -> incumbents.Incumbents:
+    """Which object of a name stood where in the last commit that is other than ``tree``."""
+    if not staged:
         try:
-            return reading.load(), reading.counts()
-        finally:
-            reading.close()
+            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
+        except RevisionError:
+            return _NOTHING  # a folder that is in no repository
+    inside = "" if staged else place_of(folder)
+    for revision in ("HEAD", "HEAD~1"):
+        try:
+            earlier = scratch.git_in(folder, "rev-parse", "--verify", f"{revision}:{inside}")
+        except RevisionError:
+            break
+        if earlier != tree:
+            return _load_tree(repository, earlier, below)[2]
+    return _NOTHING
 
 
 def place_of(folder: Path) -> str:

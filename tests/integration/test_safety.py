@@ -241,12 +241,27 @@ def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
 def test_a_force_push_is_held(bed: beds.Bed) -> None:
     begin(bed)
     before = sync(bed)
-    old = bed.git("rev-parse", "HEAD~1", folder=bed.clone)
-    bed.git("push", "--quiet", "--force", "origin", f"{old}:main", folder=bed.clone)
+    newest = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    bed.git("reset", "--quiet", "--hard", "HEAD~1", folder=bed.clone)
+    bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
     problems = bed.until(lambda: sync(bed)["sync"] == "OutOfSync" and sync(bed)["problems"])
     assert [problem["rule"] for problem in problems] == ["not-a-fast-forward"]
     assert "--accept-revision" in problems[0]["message"]
     assert sync(bed)["structureRevision"] == before["structureRevision"]
+    shown = " ".join(muster(bed, "status").stdout.split())
+    assert shown.count("the branch was rewritten") == 1, "it is told once"
+    assert " : error" not in shown
+    # What is committed on top waits as well, and whoever commits hears it.
+    drained = muster(bed, "drain", "virtual-0", "-m", "fan", "--clone", ".")
+    assert (drained.returncode, drained.stdout) == (0, "virtual-0: drain not applied yet\n")
+    assert drained.stderr.startswith("not applied yet: ")
+    head = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    assert f"--accept-revision {head}" in drained.stderr
+    ran = muster(bed, "run", "--clone", ".", "--name", "early", "--", "true")
+    assert ran.returncode == 125
+    assert "not applied yet: " in ran.stderr
+    assert "early starts once what git says is applied" in ran.stderr
+    bed.git("reset", "--quiet", "--hard", newest, folder=bed.clone)
     bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
     bed.until(lambda: sync(bed)["sync"] == "Synced")
 

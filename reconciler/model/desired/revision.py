@@ -64,7 +64,7 @@ class Problem(msgspec.Struct, frozen=True):
     expected: str = ""
 
     def text(self) -> str:
-        """One line: ``file:line:column: error: Kind/name: field: message``."""
+        """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
         subject = ": ".join(part for part in (self.object, self.field) if part)
         detail = f"{subject}: {self.message}" if subject else self.message
@@ -72,7 +72,7 @@ class Problem(msgspec.Struct, frozen=True):
             detail += f"; found {self.found}"
         if self.expected:
             detail += f"; expected {self.expected}"
-        return f"{place}: {self.severity}: {detail}"
+        return ": ".join(filter(None, (place, self.severity, detail)))
 
 
 #: The problem of jobs that wait until somebody says whether they are new to an empty store.

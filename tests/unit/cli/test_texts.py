@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import typer
 
-from reconciler.cli import changing, drifting, explaining, joblist, main, running, terminal
+from reconciler.cli import changing, drifting, explaining, joblist, main, terminal, waiting
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +323,7 @@ def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
-    assert running._hopeless(job) == expected
+    assert waiting._hopeless(job) == expected
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,26 @@ def test_slices_of_a_window_are_few_and_fade() -> None:
     assert all(len(one) <= learning.SLICES + 2 for one in slices.values())
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "charged", "shorter"),
+    [
+        (10_800, "3 asked (GPUs times time limit)", "a shorter timeLimit, time"),
+        (None, "24 asked (GPUs times the whole window, as it has no timeLimit)", "a timeLimit, "),
+    ],
+)
+def test_a_budget_says_what_would_be_within_it(
+    limit_s: int | None, charged: str, shorter: str
+) -> None:
+    world = World(nodes=1, cpu=4, gpu=2)
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("a", gpu=1, time_limit_s=limit_s))
+    world.settle()
+    reason = world.memory.reasons[world.memory.jobs["a"].reason_key][0]
+    assert charged in reason.message
+    assert reason.unblocks.startswith(shorter)
+
+
 def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
     world = World(nodes=1, cpu=4, gpu=2)

@@ -148,3 +148,38 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
     found, counts = revisions.check_folder(tmp_path)
     assert not found.structure.pools, "its structure is refused"
     assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
+
+
+def _blamed(folder: Path, *, staged: bool = False) -> list[tuple[str, str]]:
+    found, _ = revisions.check_folder(folder, staged=staged)
+    return [(one.path, one.object) for one in found.status.problems]
+
+
+def test_of_two_of_one_name_the_new_one_is_blamed(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "config", "user.email", "a@example.org")
+    git(tmp_path, "config", "user.name", "a")
+    below = tmp_path / "below"
+    below.mkdir()
+    text = documents(queue("q"), job("j", queue="default"))
+    (below / "old.yaml").write_text(text)
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "-m", "old")
+    assert _blamed(below) == []
+    (below / "a-new.yaml").write_text(text)
+    new = [("a-new.yaml", "Queue/q"), ("a-new.yaml", "Job/j")]
+    assert _blamed(below) == new
+    git(tmp_path, "add", "--all")
+    staged = [(f"below/{path}", label) for path, label in new]
+    assert _blamed(below, staged=True) == staged
+    git(tmp_path, "commit", "--quiet", "-m", "new")
+    assert _blamed(below) == new, "by the commit before, as a pipeline checks it"
+    # Where nothing is known of before, one is blamed and the other named.
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    git(alone, "init", "--quiet")
+    for name in ("a-new.yaml", "old.yaml"):
+        (alone / name).write_text(text)
+    assert {path for path, _ in _blamed(alone)} == {"old.yaml"}
+    found, _ = revisions.check_folder(alone)
+    assert all("in a-new.yaml:" in one.message for one in found.status.problems)

@@ -1,5 +1,8 @@
 """What is accepted with a warning says so to whoever submits it."""
 
+import msgspec
+import pytest
+
 from reconciler.model import desired
 from reconciler.operations import submission
 from tests.unit.core.world import World
@@ -20,3 +23,36 @@ def test_what_no_pool_could_ever_hold_is_told() -> None:
     assert small.warnings == ()
     (told,) = large.warnings
     assert told.startswith("no pool could ever hold a task of group main: pool: 9 gpu asked")
+
+
+GANG = """\
+apiVersion: muster/v1
+kind: Job
+metadata: {name: gang}
+spec: {queue: leaf, groups: [%s], command: [nvidia-smi]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ("{name: a, count: 4, resources: {gpu: 1}}", ""),
+        ("{name: a, count: 5, resources: {gpu: 1}}", "5 gpu asked for what starts together"),
+        ("{name: a, count: 5, min: 4, resources: {gpu: 1}}", ""),
+        (
+            "{name: a, count: 3, resources: {gpu: 1}}, {name: b, count: 2, resources: {gpu: 1}}",
+            "more than the limit of queue top, 4: it can't start under this limit",
+        ),
+    ],
+)
+def test_what_no_limit_lets_start_is_told(groups: str, told: str) -> None:
+    structure = msgspec.structs.replace(
+        World(nodes=4, gpu=8).structure,
+        queues={
+            "top": desired.Queue("top", limit=desired.Amounts(gpu_milli=4000)),
+            "leaf": desired.Queue("leaf", parent="top"),
+        },
+    )
+    (gang,) = submission.read(GANG % groups, "ann", structure)
+    assert len(gang.warnings) == bool(told)
+    assert told in "".join(gang.warnings)

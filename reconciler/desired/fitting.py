@@ -1,0 +1,153 @@
+"""Whether work could ever start: what no node of any pool holds, what no limit of a queue lets in.
+
+Both are warnings, since pools and limits change: a job comes in with what stands beside it, and a
+fault with the arithmetic goes out where it will wait in vain.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+
+from reconciler.desired.faults import Fault
+from reconciler.model import desired, quantities, resources
+
+_FORMATS: tuple[Callable[[int], str], ...] = (
+    quantities.format_cpu,
+    quantities.format_memory,
+    quantities.format_gpu,
+)
+
+
+def beyond_limit(job: desired.Job, queues: Mapping[str, desired.Queue]) -> Fault | None:
+    """A warning where the tasks that start together ask for more than a queue may ever have."""
+    least = sum(
+        (group.resources.times(group.least) for group in job.groups), start=resources.Resources()
+    )
+    queue = queues.get(job.queue)
+    for _ in queues:
+        if queue is None:
+            return None
+        for index, limit in enumerate(queue.limit.as_vector()):
+            asked = least.as_vector()[index]
+            if limit is not None and asked > limit:
+                text, name = _FORMATS[index], resources.RESOURCE_NAMES[index]
+                return Fault(
+                    "never-within-limit",
+                    f"{text(asked)} {name} asked for what starts together, more than the limit of "
+                    f"queue {queue.name}, {text(limit)}: it can't start under this limit",
+                    ("spec", "queue"),
+                    severity="warning",
+                )
+        queue = queues.get(queue.parent) if queue.parent is not None else None
+    return None
+
+
+class Fitting:
+    """Says of each shape of work once whether any pool could ever hold it."""
+
+    def __init__(self, structure: desired.Structure) -> None:
+        self._pools = structure.pools
+        self._volumes = structure.volumes
+        self._tainted = any(pool.taints for pool in structure.pools.values())
+        self._why = functools.lru_cache(maxsize=4096)(self._judge)
+
+    def warning(self, job: desired.Job) -> Fault | None:
+        """A warning where no pool could hold a task of some group of the job."""
+        if not self._pools:
+            return None
+        selector = tuple(job.node_selector.items()) if job.node_selector else ()
+        elsewhere = self._barred(job) if job.storage or self._tainted else ()
+        for group in job.groups:
+            devices = (group.devices, group.gpu_memory_bytes, group.mig_profile)
+            why = self._why(group.resources, devices, job.pools, selector, elsewhere)
+            if why:
+                return Fault(
+                    "never-fits",
+                    f"no pool could ever hold a task of group {group.name}: {why}",
+                    ("spec",),
+                    severity="warning",
+                )
+        return None
+
+    def _barred(self, job: desired.Job) -> tuple[tuple[str, str], ...]:
+        """Pools that lack a volume or have a taint of which the job minds, with the reason."""
+        found = []
+        for pool in self._pools.values():
+            lacking = [
+                name
+                for name in job.storage
+                if self._volumes[name].pools and pool.name not in self._volumes[name].pools
+            ]
+            minded = [taint for taint in pool.taints if taint.hard and not job.tolerates(taint)]
+            if lacking:
+                found.append((pool.name, f"it has no volume {lacking[0]}"))
+            elif minded:
+                found.append((pool.name, f"it has the taint {minded[0].text()}"))
+        return tuple(found)
+
+    def _judge(
+        self,
+        needs: resources.Resources,
+        devices: tuple[int, int, str],
+        pools: tuple[str, ...],
+        selector: tuple[tuple[str, str], ...],
+        elsewhere: tuple[tuple[str, str], ...],
+    ) -> str:
+        reasons = []
+        barred = dict(elsewhere)
+        for pool in self._pools.values():
+            if pools and pool.name not in pools:
+                reason = "the job does not name it"
+            elif not all(_may_have(pool, key, value) for key, value in selector):
+                reason = "its labels are not those of nodeSelector"
+            elif pool.name in barred:
+                reason = barred[pool.name]
+            elif not needs.fits_in(pool.promised()):
+                reason = _too_large(needs, pool.promised())
+            elif (lacks := _lacks_devices(pool, needs, devices)) != "":
+                reason = lacks
+            elif not pool.nodes:
+                reason = "it has no nodes"
+            else:
+                return ""
+            reasons.append(f"{pool.name}: {reason}")
+        return "; ".join(reasons[:5])
+
+
+def _lacks_devices(
+    pool: desired.Pool, needs: resources.Resources, devices: tuple[int, int, str]
+) -> str:
+    """Why the devices of a node of the pool are of the wrong kind; empty where they are not."""
+    count, memory_bytes, profile = devices
+    if profile:
+        have = sum(number for one in pool.mig for name, number in one.instances if name == profile)
+        return "" if have >= count else f"{count} {profile} asked, {have} there"
+    if memory_bytes and (pool.gpu_memory_bytes or 0) < memory_bytes:
+        asked = quantities.format_memory(memory_bytes)
+        there = quantities.format_memory(pool.gpu_memory_bytes or 0)
+        return f"{asked} of GPU memory asked, {there} there"
+    if not pool.shareable and (memory_bytes or 0 < needs.gpu_milli < 1000):
+        return "its GPUs are not shared"
+    whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
+    if needs.gpu_milli > whole:
+        return f"{quantities.format_gpu(needs.gpu_milli)} gpu asked, {whole // 1000} not cut by MIG"
+    return ""
+
+
+def _may_have(pool: desired.Pool, label: str, value: str) -> bool:
+    """Whether a node of the pool may bear a label: its agent's own are not known here."""
+    if label == "pool":
+        return value == pool.name
+    if label == "node":
+        return value in pool.nodes
+    return pool.labels.get(label, value) == value
+
+
+def _too_large(needs: resources.Resources, room: resources.Resources) -> str:
+    pairs = zip(
+        resources.RESOURCE_NAMES, needs.as_vector(), room.as_vector(), _FORMATS, strict=True
+    )
+    return ", ".join(
+        f"{text(need)} {name} asked, {text(have)} there"
+        for name, need, have, text in pairs
+        if need > have
+    )

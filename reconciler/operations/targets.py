@@ -1,0 +1,74 @@
+"""Where a change is made: in the clone that somebody names or stands in, or at the controller."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from reconciler.changes import clone as clones
+from reconciler.desired import gitobjects
+from reconciler.operations import endpoints, places
+
+
+class Target:
+    """Where changes are made: a clone, or a controller.
+
+    Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
+    repository is read, and no more; ``standing`` is what it said of that (``/v1/sync``).
+    """
+
+    def __init__(
+        self,
+        *,
+        clone: clones.Clone | None = None,
+        endpoint: endpoints.Endpoint | None = None,
+        standing: dict[str, Any] | None = None,
+    ) -> None:
+        self.clone = clone
+        self.endpoint = endpoint
+        self.standing = standing
+
+    def describe(self) -> str:
+        """The place, in words."""
+        if self.clone is not None:
+            return f"clone {self.clone.root}"
+        return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
+
+
+def find(*, clone: Path | None, server: str | None, token_file: str | None, here: Path) -> Target:
+    """The clone that is named, the one around ``here``, or the controller.
+
+    Raises:
+        CloneError: there is no clone where one is named, or it can't be told what of it is meant.
+        EndpointError: there is no controller either.
+    """
+    if clone is not None or (server is None and _is_desired_clone(here)):
+        endpoint = None
+        with contextlib.suppress(endpoints.EndpointError):
+            endpoint = endpoints.find(server, token_file, here)
+        if clone is not None or endpoint is None or _has_identity(here):
+            told = places.standing(endpoint)
+            found = places.clone_of(clone or here, endpoint, told)
+            return Target(clone=found, endpoint=endpoint, standing=told)
+        return Target(endpoint=endpoint)  # who has no name in git has one at the controller
+    return Target(endpoint=endpoints.find(server, token_file, here))
+
+
+def _is_desired_clone(here: Path) -> bool:
+    """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
+    try:
+        top = gitobjects.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        found = gitobjects.run(
+            Path(top), "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD"
+        )
+    except (gitobjects.GitError, OSError):
+        return False
+    return found.returncode == 0
+
+
+def _has_identity(here: Path) -> bool:
+    """Whether git knows in whose name a commit would be."""
+    try:
+        gitobjects.run(here, "var", "GIT_AUTHOR_IDENT")
+    except (gitobjects.GitError, OSError):
+        return False
+    return True

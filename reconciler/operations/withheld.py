@@ -1,0 +1,51 @@
+"""Why what is committed now does not apply by itself, in words, from what a controller says of git.
+
+A commit is made and pushed whether or not the controller may apply it: whoever asks for a drain has
+to hear that the head of the branch is held, or that its structure is refused, since nothing of
+what was asked for happens before somebody lets it.
+"""
+
+from typing import Any
+
+Json = Any
+#: Rules by which a head is held as a whole, and whatever follows it as well.
+WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"})
+
+
+def revision(sync: Json, commit: str | None = None) -> str:
+    """Why no revision that follows the newest one applies; empty where one may.
+
+    Args:
+        sync: what ``/v1/sync`` says; None: nothing is known.
+        commit: the revision that was just made, which what is said then names.
+    """
+    if not sync:
+        return ""
+    message = sync.get("message")
+    if sync.get("sync") == "Unknown":
+        return f"the controller can't read git now: {message}" if message else ""
+    for problem in sync.get("problems") or ():
+        if problem["rule"] in WHOLE:
+            told = str(problem["message"])
+            newest = sync.get("attemptedRevision")
+            return told.replace(newest, commit) if newest and commit else told
+    return ""
+
+
+def structure(sync: Json) -> str:
+    """Why no change of structure applies although revisions do; empty where one may."""
+    if not sync:
+        return ""
+    for one in sync.get("held") or ():
+        if one["part"] == "structure":
+            return (
+                "the structure of the newest revision is held, and this change with it: "
+                "`muster status` tells why, and what approves it"
+            )
+    kept, newest = sync.get("structureRevision"), sync.get("jobsRevision")
+    if newest is not None and kept != newest:
+        return (
+            "the structure of the newest revision is refused, and this change with it: `muster "
+            "status` tells what to correct"
+        )
+    return ""

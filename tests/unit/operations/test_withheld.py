@@ -1,0 +1,75 @@
+"""What is said of a commit that does not apply by itself."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations import views, withheld
+
+OLD, HEAD, MADE = "a" * 40, "b" * 40, "c" * 40
+
+
+def sync(**more: Any) -> dict[str, Any]:
+    """What ``/v1/sync`` says."""
+    told = {
+        "sync": "Synced",
+        "message": "",
+        "attemptedRevision": HEAD,
+        "structureRevision": HEAD,
+        "jobsRevision": HEAD,
+        "problems": [],
+        "held": [],
+    }
+    return told | more
+
+
+def rewritten(rule: str) -> dict[str, Any]:
+    told = f"{HEAD} does not follow; --accept-revision {HEAD}"
+    problem = {"rule": rule, "message": told}
+    return sync(sync="OutOfSync", message=told, problems=[problem], jobsRevision=OLD)
+
+
+@pytest.mark.parametrize("rule", sorted(withheld.WHOLE))
+def test_a_head_that_is_held_holds_what_follows_it(rule: str) -> None:
+    told = withheld.revision(rewritten(rule), MADE)
+    assert told == f"{MADE} does not follow; --accept-revision {MADE}"
+    assert HEAD in withheld.revision(rewritten(rule))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        sync(),
+        sync(sync="OutOfSync", problems=[{"rule": "unknown-queue", "message": "no"}]),
+        rewritten("became-empty"),
+    ],
+)
+def test_other_revisions_let_what_follows_apply(told: Any) -> None:
+    assert withheld.revision(told, MADE) == ""
+
+
+def test_a_repository_that_cannot_be_read_is_said_of() -> None:
+    told = sync(sync="Unknown", message="no route")
+    assert withheld.revision(told, MADE) == "the controller can't read git now: no route"
+
+
+def test_structure_is_held_or_refused_by_itself() -> None:
+    assert withheld.structure(sync()) == ""
+    assert withheld.structure(None) == ""
+    assert withheld.structure(sync(held=[{"part": "removal"}])) == ""
+    assert " is held, " in withheld.structure(sync(held=[{"part": "structure"}]))
+    assert " is refused, " in withheld.structure(sync(structureRevision=OLD))
+
+
+def test_what_is_asked_for_is_what_the_api_says() -> None:
+    shown = msgspec.to_builtins(views.sync_view(desired.SyncStatus()))
+    assert sync().keys() <= shown.keys()
+
+
+def test_a_problem_without_a_place_begins_with_what_it_is() -> None:
+    assert desired.Problem("r", "error", "", "it is so").text() == "error: it is so"
+    placed = desired.Problem("r", "error", "a.yaml", "it is so", line=2, column=3)
+    assert placed.text() == "a.yaml:2:3: error: it is so"
