@@ -37,6 +37,9 @@ WANTED = ("memory", "cpu", "cpuset", "pids")
 #: Of what the tests of this project only see what would be asked of the system.
 NOT_EXERCISED = "not exercised here: tested only as what is asked of the system"
 
+#: What the tests have of GPUs is a stand-in for the driver's library.
+NO_REAL_GPU = "real GPUs are not exercised here: tested only against a stand-in of NVML"
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One line: what was looked at, how it stands, what was found, and what to do."""
@@ -164,7 +167,7 @@ def gpus(sample: samples.Sample | None, top: Path) -> Iterator[Finding]:
         yield Finding("driver", FAILED, sample.message, do)
         return
     version = f"{sample.driver_version}, CUDA {sample.cuda_version}"
-    yield Finding("driver", OK, f"{version}, {len(sample.devices)} GPUs")
+    yield Finding("driver", OK, f"{version}, {len(sample.devices)} GPUs; {NO_REAL_GPU}")
     for device in sample.devices:
         name = f"gpu {device.index}"
         what = f"{device.uuid} {device.name} {_gib(device.memory_total_bytes or 0)}"

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from agents import processes, sitechecks
+from agents import hosts, processes, sitechecks
 from reconciler.model import devices, records
 from reconciler.model.checks import BUILT_IN, Plan, Result, Verdict
 
 #: How long a file system may take to tell of itself.
 MOUNT_S = 5.0
+#: So many errors of memory since boot are a module that fails, though each was corrected.
+CORRECTED_MANY = 1000
 #: A process that can't be ended for so long is stuck.
 STUCK_S = 60.0
 #: XIDs that tell of the device, not of the program: NVIDIA's catalogue, by what has to be done.
@@ -48,16 +50,20 @@ class Readings(msgspec.Struct, frozen=True):
     """What the built-in checks judge.
 
     ``links_before`` is the most NVLinks each device had since the agent began, by number; ratios
-    are of what is free; ``clock_synchronised`` None: the kernel does not tell. ``stuck`` is how
+    are of what is free; ``clock_synchronised`` None: nobody tells; ``clock_skew`` is in words, and
+    ``memory_errors`` are the machine's since its boot: corrected, uncorrected. ``stuck`` is how
     many processes have been unkillable for long; ``mounts`` what is wrong with each path.
     """
 
     gpus: tuple[records.Gpu, ...] = ()
     usage: tuple[devices.GpuUsage, ...] = ()
+    driver: devices.GpuDriver | None = None
     links_before: dict[int, int] = {}
     disk_free_ratio: float = 1.0
     inodes_free_ratio: float = 1.0
     clock_synchronised: bool | None = None
+    clock_skew: str = ""
+    memory_errors: tuple[int, int] = (0, 0)
     stuck: int = 0
     mounts: dict[str, str] = {}
 
@@ -89,6 +95,13 @@ def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
         bad = [gpu for gpu in readings.gpus if gpu.state != devices.OK]
         why = f": GPU {bad[0].index} is {bad[0].state}" if bad else ""
         yield "failed", f"{usable} GPUs of {plan.gpus} can be used{why}"
+
+
+def _gpu_driver(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    driver = readings.driver
+    if driver is None or driver.state == devices.OK or not (plan.gpus or readings.gpus):
+        return  # a machine without GPUs may have a driver in any state
+    yield "failed", f"the NVIDIA driver is {driver.state}: {driver.message}"
 
 
 def _gpu_ecc(readings: Readings, _: Plan) -> Iterator[Finding]:
@@ -190,7 +203,17 @@ def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
 
 def _clock(readings: Readings, _: Plan) -> Iterator[Finding]:
     if readings.clock_synchronised is False:
-        yield "degraded", "the kernel says that the clock is not synchronised"
+        yield "degraded", "the clock is not synchronised, as systemd-timesyncd says"
+    if readings.clock_skew:
+        yield "degraded", readings.clock_skew
+
+
+def _memory_errors(readings: Readings, _: Plan) -> Iterator[Finding]:
+    corrected, uncorrected = readings.memory_errors
+    if uncorrected:
+        yield "failed", "the machine's memory has errors that could not be corrected: replace it"
+    elif corrected >= CORRECTED_MANY:
+        yield "degraded", f"the machine's memory has had {CORRECTED_MANY} or more corrected errors"
 
 
 def _stuck(readings: Readings, plan: Plan) -> Iterator[Finding]:
@@ -200,6 +223,7 @@ def _stuck(readings: Readings, plan: Plan) -> Iterator[Finding]:
 
 _CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
     "gpu-count": _gpu_count,
+    "gpu-driver": _gpu_driver,
     "gpu-ecc": _gpu_ecc,
     "gpu-memory": _gpu_memory,
     "gpu-xid": _gpu_xid,
@@ -210,6 +234,7 @@ _CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
     "disk-space": _disk_space,
     "inodes": _inodes,
     "clock": _clock,
+    "memory-errors": _memory_errors,
     "stuck-processes": _stuck,
 }
 
@@ -259,7 +284,7 @@ class Mounts:
 
 
 def clock_synchronised() -> bool | None:
-    """Whether the kernel's clock is disciplined; None where nobody disciplines it here."""
+    """Whether systemd-timesyncd keeps the clock; None where it does not run here."""
     marker = Path("/run/systemd/timesync/synchronized")
     if marker.parent.exists():
         return marker.exists()
@@ -286,13 +311,12 @@ class Checker:
     def look(
         self,
         plan: Plan,
-        gpus: tuple[records.Gpu, ...],
-        usage: tuple[devices.GpuUsage, ...],
+        seen: Readings,
         *,
         idle: bool = True,
     ) -> tuple[Result, ...]:
-        """Read, judge, and run what the site has; healthy checks say nothing."""
-        found = list(judge(self._read(plan, gpus, usage), plan))
+        """Read what is not ``seen`` by others, judge, and run what the site has."""
+        found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
         known = {one.name for one in plan.commands}
         self._gated = {n: one for n, one in self._gated.items() if n in gated & known}
@@ -306,15 +330,9 @@ class Checker:
             found.append(before or Result(check.name))
         return tuple(found)
 
-    def gate(
-        self,
-        plan: Plan,
-        names: tuple[str, ...],
-        gpus: tuple[records.Gpu, ...],
-        usage: tuple[devices.GpuUsage, ...],
-    ) -> tuple[Result, ...]:
+    def gate(self, plan: Plan, names: tuple[str, ...], seen: Readings) -> tuple[Result, ...]:
         """Make the checks of these names now, whether or not they are due."""
-        built_in = {one.name: one for one in judge(self._read(plan, gpus, usage), plan)}
+        built_in = {one.name: one for one in judge(self._read(plan, seen), plan)}
         commands = {one.name: one for one in plan.commands}
         found = []
         for name in names:
@@ -325,22 +343,17 @@ class Checker:
                 found.append(self._gated[name])
         return tuple(found)
 
-    def _read(
-        self,
-        plan: Plan,
-        gpus: tuple[records.Gpu, ...],
-        usage: tuple[devices.GpuUsage, ...],
-    ) -> Readings:
-        for gpu in gpus:
+    def _read(self, plan: Plan, seen: Readings) -> Readings:
+        for gpu in seen.gpus:
             self._links[gpu.index] = max(self._links.get(gpu.index, 0), links_of(gpu))
         space = os.statvfs(self._root)
-        return Readings(
-            gpus=gpus,
-            usage=usage,
+        return msgspec.structs.replace(
+            seen,
             links_before=dict(self._links),
             disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
             inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
             clock_synchronised=clock_synchronised(),
+            memory_errors=hosts.memory_errors(),
             stuck=self._stuck(),
             mounts={
                 path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off

@@ -119,6 +119,16 @@ def _memory(root: Path) -> int:
     return _kib(_text(root / "proc/meminfo"), "MemTotal")
 
 
+def memory_errors(root: Path = Path("/")) -> tuple[int, int]:
+    """Errors of the machine's memory since its boot, corrected and not, as far as its kernel has a
+    driver that counts them (EDAC)."""
+    found = _folders(root / "sys/devices/system/edac/mc")
+    corrected, uncorrected = (
+        sum(_number(folder / name) or 0 for folder in found) for name in ("ce_count", "ue_count")
+    )
+    return corrected, uncorrected
+
+
 def _numa(root: Path) -> Iterator[NumaNode]:
     for folder in _folders(root / "sys/devices/system/node")[: 4 * NUMA_MAX]:
         if re.fullmatch(r"node\d+", folder.name):

@@ -70,6 +70,8 @@ class Connection:
         self._secure, self._host, self._port, self._prefix = target.parts()
         self._socket: Any = None
         self._buffer = b""
+        #: When the newest answer says that it was made; empty: it does not say.
+        self.date = ""
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """Send a body; (status, answer). ``timeout_s`` bounds every wait for the other side."""
@@ -136,6 +138,7 @@ class Connection:
         for line in head[1:]:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
+        self.date = headers.get("date", "")
         if "chunked" in headers.get("transfer-encoding", "").lower():
             body = self._chunks()
         elif "content-length" in headers:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import checks, cutting, gpuwatch, inventory, probe, simulated, volumes
+from agents import checks, clocks, cutting, gpuwatch, inventory, probe, simulated, volumes
 from agents.settings import Settings
 from reconciler.model import desired
 from reconciler.model.checks import Plan, Result
@@ -53,6 +53,7 @@ class Senses:
         probe: asks the driver.
         volumes: looks at those that the node is to have.
         cutter: has devices cut as the pool says.
+        skew: how far the clock is from the controller's.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Senses:
         self._checker = checks.Checker(settings.root)
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
         self.cutter = cutting.Cutter(settings.root, boot_id, node, lock)
+        self.skew = clocks.Skew()
         self._watcher_of_gpus: gpuwatch.Watcher | None = None
         self._plan: Plan | None = None
         self._look_now = threading.Event()
@@ -129,10 +131,10 @@ class Senses:
             self._look_now.clear()
             plan = self._plan
             with self._lock:
-                gpus, usage = self.inventory.gpus, self._seen
+                seen = self._readings()
                 idle = not self._node.running()
             with self._checker.turn:
-                found = self._checker.look(plan, gpus, usage, idle=idle) if plan else ()
+                found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
                     told = checks.unwell(found)
                     self.take_over(msgspec.structs.replace(self.inventory, checks=told))
@@ -140,13 +142,22 @@ class Senses:
     def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
         """Make checks before or after a job; what they found is told before anything else."""
         with self._lock:
-            gpus, usage = self.inventory.gpus, self._seen
+            seen = self._readings()
         with self._checker.turn:
-            found = self._checker.gate(plan, names, gpus, usage)
+            found = self._checker.gate(plan, names, seen)
             with self._lock:
                 told = checks.merged(self.inventory.checks, found)
                 self.take_over(msgspec.structs.replace(self.inventory, checks=told))
         return found
+
+    def _readings(self) -> checks.Readings:
+        """What is known already of what checks judge; asked under the lock."""
+        return checks.Readings(
+            gpus=self.inventory.gpus,
+            usage=self._seen,
+            driver=self.inventory.gpu_driver,
+            clock_skew=self.skew.problem,
+        )
 
     def _know_volumes(self, known: tuple[VolumeState, ...]) -> None:
         with self._lock:

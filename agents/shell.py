@@ -99,6 +99,7 @@ class Agent:
         self.boot_id = inventory.boot_id_of(self.settings)
         self.state = state.NodeState(self.boot_id, epochs.load(self.root, self.voice))
         self.senses = noticing.Senses(self.settings, self.boot_id, self, self.lock, self.leaving)
+        self.senses.skew = self.talks.skew
         found = self.senses.inventory
         self.keeper = keeper.Keeper(self.root, self.settings.isolation, self.settings.enter)
         self.trash = trash.Trash(self.root / "trash")

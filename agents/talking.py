@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import processes
+from agents import clocks, processes
 from agents.link import Connection, LinkError, RejectedError, Target, packed, understand
 from reconciler.model.records import AttemptReport
 from reconciler.model.wire import SyncRequest, SyncResponse
@@ -70,6 +70,8 @@ class Talks:
         self._target = target
         self._changed = changed
         self._leaving = leaving
+        #: How far the node's clock is from the controller's.
+        self.skew = clocks.Skew()
 
     def poll(self) -> None:
         """The long poll: hears at once when the controller wants something else."""
@@ -136,7 +138,7 @@ class Talks:
         self, connection: Connection, request: SyncRequest, timeout_s: float
     ) -> SyncResponse:
         """Send a request and do what its answer asks for."""
-        sent_at = processes.boottime()
+        sent_at, wall_at = processes.boottime(), time.time()
         try:
             # within, too: whatever goes wrong, what was taken out of the state is not lost
             body = packed(request)
@@ -147,6 +149,8 @@ class Talks:
         except Exception:
             self._node.not_heard(request)
             raise
+        came_at = time.time()
+        self.skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
         self._node.answered(request, response, sent_at)
         return response
 

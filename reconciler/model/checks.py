@@ -14,6 +14,7 @@ Verdict = Literal["healthy", "degraded", "failed"]
 #: What the agent looks at by itself, in the order in which it is told.
 BUILT_IN: dict[str, str] = {
     "gpu-count": "as many GPUs as the pool declares are there and usable",
+    "gpu-driver": "the driver answers, and its library is of the version of its kernel module",
     "gpu-ecc": "no uncorrectable memory error since the driver was loaded",
     "gpu-memory": "no row of memory that failed to be remapped, and no page that waits for it",
     "gpu-xid": "no XID that tells of broken hardware, by its class",
@@ -23,7 +24,8 @@ BUILT_IN: dict[str, str] = {
     "mounts": "the paths of `nodes.mounts` are mounted, and answer",
     "disk-space": "the node's own folder has `diskFree` left",
     "inodes": "the node's own folder has `inodesFree` left",
-    "clock": "the clock is synchronised, where the kernel tells",
+    "clock": "systemd-timesyncd keeps the clock, and it is within 10 s of the controller's",
+    "memory-errors": "no error of the machine's memory but a few corrected ones, where it counts",
     "stuck-processes": "fewer than `stuckProcesses` processes can't be ended for a minute",
 }
 

@@ -9,6 +9,7 @@ from reconciler.model.documents.fields import Duration, Name, Part, doc
 #: ``reconciler.model.checks.BUILT_IN`` as a type; a test holds the two together.
 CheckName = Literal[
     "gpu-count",
+    "gpu-driver",
     "gpu-ecc",
     "gpu-memory",
     "gpu-xid",
@@ -19,6 +20,7 @@ CheckName = Literal[
     "disk-space",
     "inodes",
     "clock",
+    "memory-errors",
     "stuck-processes",
 ]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)] | Annotated[int, msgspec.Meta(ge=0, le=1)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.model.checks import Plan
 from reconciler.model.desired import MigPlan
 from reconciler.model.records import AttemptReport, Inventory, StopOrder
 from reconciler.model.staging import WantedVolume
@@ -38,6 +39,9 @@ class Controller:
         self.assignments: dict[str, Assignment] = {}
         self.volumes: tuple[WantedVolume, ...] = ()
         self.mig: MigPlan | None = None
+        self.checks: Plan | None = None
+        #: By how much the dates of its answers are off.
+        self.clock_ahead_s = 0.0
         self.seen: dict[str, AttemptReport] = {}
         #: By which life of the agent, and which of its requests, each was last told of.
         self.told: dict[str, tuple[int, int]] = {}
@@ -70,6 +74,10 @@ class Controller:
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                at = time.time() if timestamp is None else timestamp
+                return super().date_time_string(at + controller.clock_ahead_s)
 
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
@@ -154,7 +162,7 @@ class Controller:
             return SyncResponse(self.epoch, request.have[1], poll_s=self.poll_s, renews=False)
         chosen = AssignmentSet(
             dict(self.templates), tuple(self.assignments.values()),
-            volumes=self.volumes, mig=self.mig,
+            volumes=self.volumes, mig=self.mig, checks=self.checks,
         )  # fmt: skip
         made = SyncResponse(
             epoch=self.epoch,

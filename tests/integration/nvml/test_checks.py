@@ -28,6 +28,9 @@ TABLE: list[tuple[list[list[str]], dict[str, str]]] = [
     ([["temperature:0 0 95"]], {"gpu-temperature": "degraded"}),
     ([["clock-reasons 0 64"]], {"gpu-temperature": "degraded"}),
     ([["pcie-width 0 8"]], {"gpu-pcie": "degraded"}),
+    # the library was upgraded under its kernel module
+    ([[], ["return:nvmlDeviceGetUUID * 18"]], {"gpu-count": "failed", "gpu-driver": "failed"}),
+    ([["return:nvmlInitWithFlags * 9"]], {"gpu-count": "failed", "gpu-driver": "failed"}),
 ]
 
 
@@ -40,7 +43,7 @@ def test_what_the_driver_says_becomes_a_verdict(
         scene.say([*changes, *machine(1)])
         watch = watch or scene.watch()
         found = watch.look({})
-    readings = checks.Readings(gpus=found.gpus, usage=found.usage)
+    readings = checks.Readings(gpus=found.gpus, usage=found.usage, driver=found.driver)
     verdicts = {
         one.name: one.verdict for one in checks.unwell(checks.judge(readings, Plan(gpus=1)))
     }

@@ -31,9 +31,13 @@ def xid(number: int) -> tuple[devices.Xid, ...]:
 
 R = checks.Readings
 LINKS = (devices.NvLinkPeer("switch", "0000:c0:00.0", 17),)
+DIFFERS = devices.GpuDriver(devices.FAILED, "reboot, or unload and load the module")
 TABLE: list[tuple[str, checks.Readings, str, str]] = [
     ("gpu-count", R(gpus=(gpu(state=devices.LOST),)), "failed", "0 GPUs of 1 can be used: GPU 0"),
     ("gpu-count", R(), "failed", "0 GPUs of 1 can be used"),
+    ("gpu-driver", R(gpus=(gpu(),), driver=DIFFERS), "failed", "driver is failed: reboot"),
+    ("gpu-driver", R(gpus=(gpu(),), driver=devices.GpuDriver(devices.OK)), "healthy", ""),
+    ("gpu-driver", R(driver=DIFFERS), "healthy", ""),  # it has no GPUs, and is to have none
     ("gpu-ecc", R(usage=(usage(ecc_volatile=(9, 1)),)), "failed", "uncorrectable"),
     ("gpu-ecc", R(usage=(usage(ecc_volatile=(9, 0)),)), "healthy", ""),
     ("gpu-ecc", R(usage=(usage(ecc_volatile=None),)), "healthy", ""),
@@ -62,6 +66,10 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
     ("inodes", R(inodes_free_ratio=0.0), "failed", "inodes"),
     ("clock", R(clock_synchronised=False), "degraded", "not synchronised"),
     ("clock", R(clock_synchronised=None), "healthy", ""),
+    ("clock", R(clock_skew="the clock is more than 10 s ahead"), "degraded", "10 s ahead"),
+    ("memory-errors", R(memory_errors=(999, 0)), "healthy", ""),
+    ("memory-errors", R(memory_errors=(1000, 0)), "degraded", "1000 or more corrected errors"),
+    ("memory-errors", R(memory_errors=(0, 1)), "failed", "could not be corrected"),
     ("stuck-processes", R(stuck=10), "failed", "can't be ended"),
     ("stuck-processes", R(stuck=9), "healthy", ""),
 ]
@@ -82,6 +90,14 @@ def test_a_verdict(name: str, readings: checks.Readings, verdict: str, says: str
 def test_every_check_is_in_the_table_and_in_the_documents() -> None:
     assert {name for name, *_ in TABLE} == set(BUILT_IN)
     assert CheckName.__args__ == tuple(BUILT_IN)  # type: ignore[attr-defined]
+
+
+def test_a_driver_that_is_not_there_fails_where_gpus_are_declared() -> None:
+    readings = R(driver=devices.GpuDriver("absent", "libnvidia-ml.so.1 is not installed"))
+    found = {one.name: one for one in checks.unwell(checks.judge(readings, Plan(gpus=8)))}
+    assert set(found) == {"gpu-count", "gpu-driver"}
+    assert "is absent: libnvidia-ml.so.1 is not installed" in found["gpu-driver"].message
+    assert not checks.unwell(checks.judge(readings, Plan()))
 
 
 def test_the_worst_counts_and_the_devices_are_named() -> None:
@@ -170,16 +186,16 @@ def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Pa
     def count() -> int:
         return len(made.read_text().split()) if made.exists() else 0
 
-    assert not checks.unwell(checker.look(plan, (), ()))
+    assert not checks.unwell(checker.look(plan, R()))
     assert count() == 0  # not on the interval
     ill.touch()
-    (found, _) = checker.gate(plan, plan.before, (), ())
+    (found, _) = checker.gate(plan, plan.before, R())
     assert (found.verdict, found.message, count()) == ("failed", "status 3", 1)
-    busy = checks.unwell(checker.look(plan, (), (), idle=False))
+    busy = checks.unwell(checker.look(plan, R(), idle=False))
     assert ([one.name for one in busy], count()) == (["c"], 1)
     ill.unlink()
-    assert not checks.unwell(checker.look(plan, (), ()))
-    assert not checks.unwell(checker.look(plan, (), ()))
+    assert not checks.unwell(checker.look(plan, R()))
+    assert not checks.unwell(checker.look(plan, R()))
     assert count() == 2
     assert checks.merged((found,), (Result("c"),)) == ()
     assert checks.merged((Result("d", "failed"),), (found,)) == (Result("d", "failed"), found)
@@ -234,7 +250,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:
     command = Command("own", (sys.executable, "-c", "raise SystemExit(1)"), 60.0)
     plan = Plan(mounts=("/proc", "/nowhere"), commands=(command,))
-    found = checks.unwell(checks.Checker(tmp_path).look(plan, (), ()))
+    found = checks.unwell(checks.Checker(tmp_path).look(plan, R()))
     by_name = {one.name: one.verdict for one in found}
     assert by_name["mounts"] == "failed"
     assert by_name["own"] == "degraded"

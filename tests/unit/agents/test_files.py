@@ -155,6 +155,22 @@ def test_answers(
     connection.close()
 
 
+def test_the_date_of_an_answer_is_kept(scripted: tuple[str, list[bytes]]) -> None:
+    url, answers = scripted
+    date = "Sun, 06 Nov 1994 08:49:37 GMT"
+    answers += [
+        f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode(),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    ]
+    connection = Connection(Target(url))
+    dates = []
+    for _ in range(2):
+        connection.post("/v1/x", b"body", 20.0)
+        dates.append(connection.date)
+    connection.close()
+    assert dates == [date, ""]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

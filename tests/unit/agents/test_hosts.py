@@ -124,3 +124,15 @@ def test_this_machine_can_be_read() -> None:
     assert found.cpus > 0
     assert found.memory_bytes > 0
     assert found.kernel
+
+
+def test_errors_of_memory_are_those_of_all_controllers(tmp_path: Path) -> None:
+    assert hosts.memory_errors(tmp_path) == (0, 0)
+    files = {
+        "sys/devices/system/edac/mc/mc0/ce_count": "17\n",
+        "sys/devices/system/edac/mc/mc0/ue_count": "0\n",
+        "sys/devices/system/edac/mc/mc1/ce_count": "3\n",
+        "sys/devices/system/edac/mc/mc1/ue_count": "2\n",
+        "sys/devices/system/edac/mc/mc2/ce_count": "odd\n",
+    }
+    assert hosts.memory_errors(tree(tmp_path, files)) == (20, 2)
