@@ -44,7 +44,7 @@ class AddJob(msgspec.Struct, frozen=True):
 class EditObject(msgspec.Struct, frozen=True):
     """Set fields of an object; ``edit.REMOVED`` as a value takes a field away.
 
-    ``name`` empty: the only object of the kind.
+    ``name`` empty: the only object of the kind. ``below``: only in files there, else refused.
     ``subject`` is the commit's, without the reason; empty: which fields are changed.
     """
 
@@ -54,6 +54,7 @@ class EditObject(msgspec.Struct, frozen=True):
     author: Person
     reason: str = ""
     subject: str = ""
+    below: str = ""
 
 
 class MissingError(LookupError):
@@ -64,12 +65,16 @@ class ConflictError(ValueError):
     """A revision makes no sense as things are; says why."""
 
 
+class ElsewhereError(ValueError):
+    """What is to be changed stands in a file where that would count for nothing."""
+
+
 class ReviseObject(msgspec.Struct, frozen=True):
     """Set fields of an object that depend on what it says now: run numbers, lists.
 
     ``revise`` gets the document as it stands below whatever is committed in the end, however
     often that is tried, and returns the fields to set. It raises ``MissingError`` or
-    ``ConflictError`` where there is nothing to be done.
+    ``ConflictError`` where there is nothing to be done. ``below`` is as of ``EditObject``.
     """
 
     kind: str
@@ -78,13 +83,14 @@ class ReviseObject(msgspec.Struct, frozen=True):
     author: Person
     reason: str = ""
     subject: str = ""
+    below: str = ""
 
 
 class RemoveObject(msgspec.Struct, frozen=True):
     """Take an object out, and its file where nothing else stands in it.
 
     ``several``: what becomes of several documents of the name: all leave; all where they say the
-    same, else that is a conflict; or it always is one.
+    same, else that is a conflict; or it always is one. ``below`` is as of ``EditObject``.
     """
 
     kind: str
@@ -92,6 +98,7 @@ class RemoveObject(msgspec.Struct, frozen=True):
     author: Person
     reason: str = ""
     subject: str = ""
+    below: str = ""
     several: Literal["all", "alike", "conflict"] = "conflict"
 
 
@@ -113,7 +120,7 @@ class Together(msgspec.Struct, frozen=True):
 
 
 #: What keeps requests that go together with one from being done.
-BAD = frozenset({"refused", "missing", "conflict", "defect"})
+BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "defect"})
 
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
@@ -139,14 +146,24 @@ def several(kind: str, name: str, paths: Sequence[str]) -> str:
     return f"{kind}/{name} is there {len(paths)} times, in {shown}: take out all but one first"
 
 
+def confined(path: str, below: str) -> str:
+    """Why a file may not be changed where only those ``below`` a folder may; empty: it may."""
+    if path.startswith(below):
+        return ""
+    return (
+        f"commits have to be signed, and it stands in {path}, not below {below}: commit it "
+        "yourself, signed, in a clone (--clone)"
+    )
+
+
 class Result(msgspec.Struct, frozen=True):
     """What became of a request.
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
     ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
-    because of how it stands. ``failed``: nothing was changed, try again later. ``withdrawn``: it
-    could be done, and was not, since another that goes together with it can't be. ``defect``:
-    Muster failed over it, and over it alone.
+    because of how it stands; ``elsewhere``: because of where. ``failed``: nothing was changed, try
+    again later. ``withdrawn``: it could be done, and was not, since another that goes together with
+    it can't be. ``defect``: Muster failed over it, and over it alone.
     """
 
     status: Literal[
@@ -155,6 +172,7 @@ class Result(msgspec.Struct, frozen=True):
         "refused",
         "missing",
         "conflict",
+        "elsewhere",
         "failed",
         "withdrawn",
         "defect",

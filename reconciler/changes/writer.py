@@ -124,6 +124,8 @@ class _Batch:
             result = Result("missing", message=str(error))
         except requests.ConflictError as error:
             result = Result("conflict", message=str(error))
+        except requests.ElsewhereError as error:
+            result = Result("elsewhere", message=str(error))
         except (edit.EditError, UnicodeError) as error:
             result = Result("refused", message=str(error))
         except Exception as error:
@@ -185,6 +187,7 @@ class _Batch:
                 )
             request = msgspec.structs.replace(request, name=names[0])
         path = self._only_path_of(request.kind, request.name)
+        _require_below((path,), request.below)
         before = self._text(path)
         if isinstance(request, ReviseObject):
             fields = request.revise(_document(before, request.kind, request.name))
@@ -216,6 +219,7 @@ class _Batch:
             request.several == "alike" and self._differ(paths, kind, name)
         ):
             paths = (self._only_path_of(kind, name),)
+        _require_below(paths, request.below)
         files: dict[str, bytes | None] = {}
         for path in paths:
             data = files[path] if path in files else self._text(path).encode()
@@ -225,6 +229,14 @@ class _Batch:
         subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""
         return self._change(files, request.author, subject)
+
+
+def _require_below(paths: Sequence[str], below: str) -> None:
+    """Raise ElsewhereError where a file is not below a folder."""
+    for path in paths:
+        why = requests.confined(path, below)
+        if why:
+            raise requests.ElsewhereError(why)
 
 
 def _documents(text: str, kind: str, name: str) -> list[Any]:

@@ -122,7 +122,7 @@ class GitPusher:
 
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
-        name, reason = change.name, change.reason
+        name, reason, below = change.name, change.reason, change.below
         subject = f"{change.verb.capitalize()} Job/{name}"
         if change.verb == "submit":
             return requests.AddJob(change.text, name, author)
@@ -130,14 +130,14 @@ class GitPusher:
             require_digest(name)
             return requests.Approve(name, author, reason)
         if change.verb == "cancel":
-            return requests.RemoveObject("Job", name, author, reason, subject, "all")
+            return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
         if change.verb == "prune":
             last = self._last_runs(name)
             if last is None or not last.finished_as:
                 raise requests.ConflictError(f"job {name} has not ended: its file stays")
             # what is written twice and differs is somebody's who has not seen yet that it is not in
             # force: it stays, and so does the other, whose end keeps it from starting
-            return requests.RemoveObject("Job", name, author, reason, subject, "alike")
+            return requests.RemoveObject("Job", name, author, reason, subject, below, "alike")
         if change.verb in {"suspend", "resume"}:
             kind, found = suspending.parse(name)
             fields = suspending.fields(change.verb)
@@ -150,7 +150,7 @@ class GitPusher:
             return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
         holding = change.verb == "hold"
         revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
-        return requests.ReviseObject("Job", name, revise, author, reason, subject)
+        return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
 
     def _pool_of(self, node: str) -> str:
         pools = self._pools()
@@ -314,6 +314,7 @@ _STATUS = {
     "failed": 503,
     "missing": 404,
     "conflict": 409,
+    "elsewhere": 403,
     "refused": 400,
     "defect": 500,
     "withdrawn": submission.WITHDRAWN,
@@ -325,7 +326,7 @@ def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
     status = _STATUS.get(answer.status)
     if answer.status == "missing" and change.verb == "prune":
         return Result(change.name, 200, "its file has left already")
-    if answer.status == "conflict" and change.verb == "prune":
+    if answer.status in {"conflict", "elsewhere"} and change.verb == "prune":
         return Result(change.name, 200, f"its file stays: {answer.message}")
     if answer.status == "failed":
         return Result(change.name, 503, f"git can't be reached: {answer.message}")

@@ -57,6 +57,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         text: the document, for ``submit``.
         reason: why, for the commit's message.
         dry_run: only tell what would become of it.
+        below: only files there may be changed, since elsewhere it would count for nothing.
         warnings: what is wrong with the document and doesn't keep it out, a sentence each.
     """
 
@@ -67,6 +68,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     reason: str = ""
     dry_run: bool = False
     warnings: tuple[str, ...] = ()
+    below: str = ""
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -125,6 +125,9 @@ async def _push(
     if refused and together:
         made = iter([submission.withdrawn(one.name) for one in wanted])
     else:
+        wanted = await asyncio.to_thread(
+            permissions.confined, service.reader, wanted, jobs_folder=service.jobs_folder
+        )
         made = iter(await _submitter(state).submit(wanted, together=together))
         service.pushed()
     return _results(

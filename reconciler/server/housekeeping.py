@@ -155,4 +155,5 @@ class Housekeeping:
             reader, changes, signs=self._service.signs, jobs_folder=self._service.jobs_folder
         ) | permissions.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
+        wanted = permissions.confined(reader, wanted, jobs_folder=self._service.jobs_folder)
         return wanted, {changes[position].name: told for position, told in refused.items()}

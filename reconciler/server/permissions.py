@@ -6,6 +6,9 @@ above them, as is everybody where there is no token file: it is for who runs the
 
 from collections.abc import Sequence
 
+import msgspec
+
+from reconciler.changes import requests
 from reconciler.desired import documents
 from reconciler.model import access as rules
 from reconciler.model import desired
@@ -51,12 +54,26 @@ def uncommittable(
             found[position] = f"commits have to be signed, and {what} are for people: {yourself}"
         elif change.verb not in {"submit", "approve"}:
             record = reader.job(change.name)
-            if record is not None and not record.spec.path.startswith(jobs_folder):
-                found[position] = (
-                    f"commits have to be signed, and it stands in {record.spec.path}, not below "
-                    f"{jobs_folder}: {yourself}"
-                )
+            why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
+            if why:
+                found[position] = why
     return found
+
+
+def confined(
+    reader: Reader, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+) -> list[submission.SubmittedDocument]:
+    """The same changes, which touch nothing where the controller's key does not count.
+
+    Where a document stands is known when it is changed: there may be another of its name.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return list(changes)
+    return [msgspec.structs.replace(change, below=jobs_folder) for change in changes]
 
 
 NOTHING_IN_FORCE = (

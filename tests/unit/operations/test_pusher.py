@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reconciler.desired import source
@@ -105,3 +106,27 @@ def test_nodes_that_nobody_can_tell(
     (first,), two, (second,) = make(fails).push([[change("drain", "n1")], group, [BESIDE]])
     assert (first.status, second.status) == (status, 200), (first.message, second.message)
     assert [one.status for one in two] == [submission.WITHDRAWN, status]
+
+
+@pytest.mark.parametrize(("verb", "status"), [("cancel", 403), ("hold", 403), ("rerun", 403)])
+def test_nothing_is_changed_where_the_controllers_key_does_not_count(
+    repository: Repository, make: Make, verb: submission.ChangeVerb, status: int
+) -> None:
+    """It would be answered as done, refused as a commit, and go on as it was."""
+    repository.commit({"jobs/a.yaml": job("a"), "team/b.yaml": job("b"), "team/c.yaml": job("c")})
+    copied = {"jobs/c.yaml": job("c")} if verb == "cancel" else {}
+    repository.commit(copied or {"note": "x"})
+    before = git(repository.path, "rev-parse", "main")
+    one = make()
+    wanted = [
+        msgspec.structs.replace(change(verb, name), below="jobs/", dry_run=dry_run)
+        for name in "bc"
+        for dry_run in (False, True)
+    ]
+    for (found,) in one.push([[each] for each in wanted]):
+        assert found.status == status
+        assert f"it stands in team/{found.name}.yaml, not below jobs/" in found.message
+    assert git(repository.path, "rev-parse", "main") == before
+    mine = msgspec.structs.replace(change(verb, "a"), below="jobs/")
+    ((found,),) = one.push([[mine]])
+    assert found.status == 200
