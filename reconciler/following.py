@@ -138,6 +138,7 @@ class RepositoryThread(threading.Thread):
             entry = auditing.entry_of(
                 value.status,
                 self._loader.line,
+                signers=self._loader.signers,
                 before=auditing.NOTHING if before is None and last is None else before,
                 after=value,
                 at=time.time(),

@@ -63,9 +63,14 @@ def history(
 
 
 def _who(commit: Json) -> str:
-    """Who made a commit, or for whom the controller made it; an address with no name is enough."""
+    """Who answers for a commit; where nobody looked at signatures, who it says that made it."""
     submitter: str = commit["submitter"]
     author: str = commit["author"]
+    signer: str | None = commit["signer"]
+    if signer:
+        return signer if signer == author else f"{signer} (written by {author})"
+    if signer is not None:
+        return f"nobody known (it says {author})"
     if not submitter or submitter == author:
         return author
     return f"{submitter} (committed by {author})"

@@ -67,6 +67,8 @@ class Loader:
         self._provenance = provenance.Provenance(repository, clock)
         #: The commits that the last new head brought, the oldest first.
         self.line: tuple[source.Commit, ...] = ()
+        #: As whom those count whose signatures were looked at; empty: as nobody.
+        self.signers: dict[str, str] = {}
         #: Digests that those commits approve, as far as that counts.
         self.approved: tuple[str, ...] = ()
         self._merges: dict[str, str] = {}
@@ -130,7 +132,10 @@ class Loader:
         try:
             if fetch:
                 self._source.fetch()
-            attempted = self._source.head()
+            head, before = self._source.head(), attempted
+            attempted = head
+            if head != before:
+                self.line, self.signers = (), {}
             self._applied.now = now
             self._catch_up(attempted)
         except _HeldError as held:
@@ -178,6 +183,7 @@ class Loader:
             if self._source.has(self._start.head):
                 self._apply(self._start.head)
             elif not self._is_accepted(head):
+                self._take_alone(head)
                 raise _HeldError(
                     "history-rewritten",
                     f"the revision applied last, {self._start.head}, is not in the repository any "
@@ -194,6 +200,7 @@ class Loader:
             and not self._source.descends(head, self._head)
             and not self._is_accepted(head)
         ):
+            self._take_alone(head)
             raise _HeldError(
                 "not-a-fast-forward",
                 f"{head} does not follow {self._head}, which is in force: the branch was rewritten "
@@ -213,7 +220,7 @@ class Loader:
         """
         base = self._head
         if base is None or not self._source.descends(head, base):
-            self.line = (self._source.commit(head),)
+            self._take_alone(head)
             return provenance.Walk(provenance.Trust())
         before = provenance.Before(
             {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
@@ -228,16 +235,23 @@ class Loader:
         try:
             line = self._source.line(base, last, newest=self._trust.mode == "off")
         except source.TooManyCommitsError as error:
+            self._take_alone(head)
             if not self._is_accepted(head):
                 raise _HeldError(
                     "too-many-commits",
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {self._how_to_accept(head)}",
                 ) from None
-            self.line = (self._source.commit(head),)
             return provenance.Walk(provenance.Trust())
         self.line = tuple(line)
-        return self._provenance.walk(line, self._trust, before)
+        walk = self._provenance.walk(line, self._trust, before)
+        self.signers = walk.signers
+        return walk
+
+    def _take_alone(self, head: str) -> None:
+        """A head to which nothing leads that could be judged: it answers for itself."""
+        commit = self._source.commit(head)
+        self.line, self.signers = (commit,), self._provenance.signers(commit, self._trust)
 
     @staticmethod
     def _how_to_accept(head: str) -> str:

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import collecting, documents, people, signatures, source
+from reconciler.desired import altered, collecting, documents, people, signatures, source
 from reconciler.model import access, desired
 from reconciler.model.documents import access as access_documents
-from reconciler.model.documents import cluster, fields, job, nodepool, queue
+from reconciler.model.documents import cluster, fields, queue
 
 Mode = Literal["off", "warn", "required"]
 APPROVE = "Muster-Approve"
@@ -96,22 +96,17 @@ class Before(msgspec.Struct, frozen=True):
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What came of a walk: what holds after it, and digests that were approved."""
+    """What came of a walk: what holds after it, digests that were approved, and who signed.
+
+    ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
+    """
 
     trust: Trust
     approvals: tuple[str, ...] = ()
+    signers: dict[str, str] = {}
 
 
 _Pair = tuple[str | None, str | None]
-_Documents = tuple[documents.Document, ...]
-
-
-class _Change(msgspec.Struct, frozen=True):
-    """An object where it differs: the files, and its documents in them before and after."""
-
-    paths: tuple[str, ...]
-    before: _Documents
-    after: _Documents
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -131,7 +126,7 @@ class Provenance:
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
         #: Documents by label, of the blobs that the commit at hand is about.
-        self._read: dict[str, dict[str, _Documents]] = {}
+        self._read: dict[str, dict[str, altered.Documents]] = {}
         self._opaque: set[str] = set()
         self._before = Before()
         self._places: dict[str, dict[str, str]] = {}
@@ -156,6 +151,7 @@ class Provenance:
             GitError: a commit can't be read, or git can't verify at all.
         """
         approvals: list[str] = []
+        signers: dict[str, str] = {}
         if trust.mode == "off" and not self._turns_on(line):
             return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
         self._before, self._holders, self._parents = before, {}, before.parents
@@ -175,6 +171,7 @@ class Provenance:
                 continue
             known = trust.whole()
             signer = self._signer(commit, known)
+            signers[commit.id] = "" if isinstance(signer, signatures.Refusal) else signer.who
             asked_as = _Asked(signer, mode, known, self._parents)
             for label, files in changes.items():
                 trust = self._judged(trust, commit, label, files, asked_as)
@@ -183,7 +180,18 @@ class Provenance:
                     isinstance(signer, _Signer) and access.of_approval(known, signer.who).allowed
                 )
                 approvals += asked if counts else []
-        return Walk(trust, tuple(approvals))
+        return Walk(trust, tuple(approvals), signers)
+
+    def signers(self, commit: source.Commit, trust: Trust) -> dict[str, str]:
+        """Who signed a commit that nothing leads to; as ``Walk.signers``.
+
+        Raises:
+            GitError: it can't be read, or git can't verify at all.
+        """
+        if trust.mode == "off":
+            return {}
+        found = self._signer(commit, trust.whole())
+        return {commit.id: "" if isinstance(found, signatures.Refusal) else found.who}
 
     def _turns_on(self, line: list[source.Commit]) -> bool:
         """Whether a document that says how commits are verified changes on the way.
@@ -278,7 +286,7 @@ class Provenance:
         """Read what is not read yet."""
         missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
         for blob, data in zip(missing, self._source.blobs(missing), strict=True):
-            by_label: dict[str, _Documents] = {}
+            by_label: dict[str, altered.Documents] = {}
             file = documents.read(data)
             if file.opaque:
                 self._opaque.add(blob)
@@ -287,11 +295,11 @@ class Provenance:
                     by_label[document.label] = (*by_label.get(document.label, ()), document)
             self._read[blob] = by_label
 
-    def _of(self, label: str, blob: str | None) -> _Documents:
+    def _of(self, label: str, blob: str | None) -> altered.Documents:
         return () if blob is None else self._read[blob].get(label, ())
 
     def _same(self, label: str, old: str | None, new: str | None) -> bool:
-        return _contents(self._of(label, old)) == _contents(self._of(label, new))
+        return altered.contents(self._of(label, old)) == altered.contents(self._of(label, new))
 
     def _judged(
         self,
@@ -346,9 +354,9 @@ class Provenance:
                 trust = self._renewed(trust, label)
         return trust
 
-    def _hold(self, label: str, change: _Change, blobs: Iterable[str | None]) -> None:
+    def _hold(self, label: str, change: altered.Change, blobs: Iterable[str | None]) -> None:
         """Keep whose a job is, from a change that counts on."""
-        specs = _jobs_of(change.after)
+        specs = altered.jobs_of(change.after)
         if specs:
             queues, owners = zip(*specs, strict=True)
             self._holders[label] = _Holder(queues, owners)
@@ -372,14 +380,14 @@ class Provenance:
 
     def _difference(
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
-    ) -> _Change:
+    ) -> altered.Change:
         """All that differs of an object."""
         paths = tuple(p for p in sorted(after) if not self._same(label, before[p], after[p]))
         sides = (
             tuple(document for path in paths for document in self._of(label, side[path]))
             for side in (before, after)
         )
-        return _Change(paths, *sides)
+        return altered.Change(paths, *sides)
 
     def _move(self, label: str, files: dict[str, _Pair]) -> tuple[str, str] | None:
         """From where to where, if a commit does nothing else with an object."""
@@ -391,7 +399,9 @@ class Provenance:
             return None
         return left[0], come[0]
 
-    def _refusal(self, asked: _Asked, label: str, change: _Change) -> signatures.Refusal | None:
+    def _refusal(
+        self, asked: _Asked, label: str, change: altered.Change
+    ) -> signatures.Refusal | None:
         """Why a change of an object does not count; None where it does."""
         signer = asked.signer
         if isinstance(signer, signatures.Refusal):
@@ -407,15 +417,17 @@ class Provenance:
             return None
         return signatures.Refusal("not-allowed", decision.why)
 
-    def _decision(self, who: str, label: str, change: _Change, asked: _Asked) -> access.Decision:
+    def _decision(
+        self, who: str, label: str, change: altered.Change, asked: _Asked
+    ) -> access.Decision:
         """Whether somebody may change an object so.
 
         Where a job can't be read as it was written before, it is still somebody's: the right to
         its last version that could be read is asked.
         """
         if label.startswith("Job/"):
-            before = _jobs_of(change.before)
-            pairs = [*before, *_jobs_of(change.after)]
+            before = altered.jobs_of(change.before)
+            pairs = [*before, *altered.jobs_of(change.after)]
             queues = [queue for queue, _ in pairs]
             owners = [owner for _, owner in pairs]
             holder = None if before else self._holder(label)
@@ -423,7 +435,7 @@ class Provenance:
                 queues += holder.queues
                 owners += holder.owners
             return access.of_job(asked.known, who, queues, owners, asked.parents)
-        verb: access.Verb = "drain" if _only_drains(change) else "change"
+        verb: access.Verb = "drain" if altered.only_drains(change) else "change"
         return access.of_object(asked.known, who, verb, label)
 
     @property
@@ -431,7 +443,7 @@ class Provenance:
         prefix = f"{self._source.sub_path}/" if self._source.sub_path else ""
         return f"{prefix}{JOBS_FOLDER}/"
 
-    def _is_submission(self, label: str, change: _Change) -> bool:
+    def _is_submission(self, label: str, change: altered.Change) -> bool:
         return label.startswith("Job/") and all(
             path.startswith(self._jobs_folder) for path in change.paths
         )
@@ -451,11 +463,6 @@ class _Holder(msgspec.Struct, frozen=True):
     owners: tuple[str, ...]
 
 
-def _contents(found: _Documents) -> list[tuple[object, ...]]:
-    """What tells one version of an object from another."""
-    return [(one.part, one.hash, one.faults) for one in found]
-
-
 def _problem(
     mode: Mode, commit: source.Commit, label: str, path: str, why: signatures.Refusal | None
 ) -> desired.Problem:
@@ -468,26 +475,5 @@ def _problem(
     )
 
 
-def _jobs_of(found: _Documents) -> list[tuple[str, str]]:
-    """Queue and owner of each document of a job that can be read."""
-    parts = [one.part for one in found]
-    return [(p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job.Job)]
-
-
 def _kind(label: str) -> str:
     return label.split("/", 1)[0]
-
-
-def _only_drains(change: _Change) -> bool:
-    """Whether nothing of a pool differs but its overrides."""
-    if len(change.paths) != 1 or len(change.before) != 1 or len(change.after) != 1:
-        return False
-    parts = (change.before[0].part, change.after[0].part)
-    pools = [part for part in parts if isinstance(part, nodepool.NodePool)]
-    if len(pools) != 2:
-        return False
-    plain = [
-        msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, overrides=[]))
-        for pool in pools
-    ]
-    return plain[0] == plain[1]

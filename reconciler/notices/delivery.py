@@ -262,7 +262,7 @@ class Notifier:
                 while len(self._done) > REMEMBERED_MAX:
                     self._forget(self._least(self._done))
             return None
-        what = f"status {status}: {told}" if status else told
+        what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)
         final = 300 <= status < 500 and status not in {408, 425, 429}
         if final or one.tries >= TRIES_MAX:
             log.warning(

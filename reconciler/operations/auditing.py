@@ -7,7 +7,7 @@ chain. The newest hash is told in git too (the note on the revision), outside of
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,12 +30,17 @@ _BLOCK = 1 << 16
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
-    """A commit of a revision: who made it, and for whom."""
+    """A commit of a revision: who it says made it and for whom, and who has signed that.
+
+    ``signer`` is as whom it counts, empty where that is nobody; unset where nobody looked, and the
+    commit is taken at its word.
+    """
 
     id: str
     author: str
     subject: str
     submitter: str = ""
+    signer: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProblemEntry(msgspec.Struct, frozen=True):
@@ -95,6 +100,7 @@ def entry_of(
     status: desired.SyncStatus,
     line: Sequence[source.Commit],
     *,
+    signers: Mapping[str, str] | None = None,
     before: desired.Desired | None,
     after: desired.Desired,
     at: float,
@@ -105,6 +111,7 @@ def entry_of(
     Args:
         status: after it was looked at.
         line: its commits, the oldest first.
+        signers: as whom they count, by id, as far as that was looked at; empty: as nobody.
         before: what was in force before (``NOTHING``: nothing was); None: that is not known.
         after: what is in force now.
         at: seconds since the epoch. duration_s: how long it took.
@@ -124,6 +131,7 @@ def entry_of(
                 author=one.author,
                 subject=one.subject[:_TEXT_MAX],
                 submitter=", ".join(one.trailer(provenance.SUBMITTER))[:_TEXT_MAX],
+                signer=(signers or {}).get(one.id, msgspec.UNSET),
             )
             for one in line[-LISTED_MAX:]
         ),

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated
 
+import msgspec
 from litestar import get
 from litestar.datastructures import State
 from litestar.params import Parameter
@@ -16,12 +17,16 @@ ENTRIES_MAX = 1000
 
 
 class CommitView(viewforms.View, frozen=True):
-    """A commit: who made it, and for whom."""
+    """A commit: who it says made it and for whom, and who has signed that.
+
+    ``signer`` is as whom it counts, empty where that is nobody, null where nobody looked.
+    """
 
     id: str
     author: str
     subject: str
     submitter: str
+    signer: str | None
 
 
 class ProblemView(viewforms.View, frozen=True):
@@ -66,6 +71,11 @@ class Verified(viewforms.View, frozen=True):
     wrong: str
 
 
+def _commit_view(of: auditing.CommitEntry) -> CommitView:
+    signer = None if of.signer is msgspec.UNSET else of.signer
+    return CommitView(of.id, of.author, of.subject, of.submitter, signer)
+
+
 def _view(line: auditing.Line) -> EntryView:
     entry = line.entry
     return EntryView(
@@ -77,7 +87,7 @@ def _view(line: auditing.Line) -> EntryView:
         structure_revision=entry.structure_revision,
         jobs_revision=entry.jobs_revision,
         duration_s=entry.duration_s,
-        commits=[CommitView(c.id, c.author, c.subject, c.submitter) for c in entry.commits],
+        commits=[_commit_view(one) for one in entry.commits],
         added=entry.added,
         changed=entry.changed,
         removed=entry.removed,

@@ -121,8 +121,13 @@ def job(name: str, queue: str = "research") -> dict[str, str | None]:
 
 
 def test_what_somebody_signs_who_may_runs(signed: Signed) -> None:
-    signed.commit("bob", job("good"))
+    revision = signed.commit("bob", job("good"))
     signed.bed.until_state("good", "Succeeded")
+    items = signed.bed.until(
+        lambda: [one for one in signed.bed.get("/v1/audit")["items"] if one["revision"] == revision]
+    )
+    (commit,) = items[0]["commits"]
+    assert commit["author"] != commit["signer"] == "bob@x.org"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,29 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
         )
     with pytest.raises(clients.ApiError, match="allows approve"):
         signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
+
+
+def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancelled(
+    signed: Signed,
+) -> None:
+    """That would be answered as done, and refused as a commit; as an override it can be done."""
+    text = beds.job("copied", "  queue: research\n  command: [sleep, '600']")
+    signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    signed.bed.until_state("copied", "Running")
+    path = f"{signed.bed.clone}/jobs/copied.yaml"
+    signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
+    copy = Path(path).read_text()
+    revision = signed.commit("bob", {"team/copied.yaml": copy})
+    signed.bed.until(
+        lambda: signed.bed.get("/v1/sync")["sync"]["attemptedRevision"] == revision or None
+    )
+    with pytest.raises(clients.ApiError, match=r"it stands in team/copied\.yaml, not below jobs/"):
+        signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["copied"]})
+    body = {"verb": "cancel", "names": ["copied"], "reason": "it is wrong", "for_s": 600}
+    (made,) = signed.bob.post("/v1/overrides", body)["items"]
+    assert made["commit"] is None
+    signed.bed.until_state("copied", "Cancelled")
+    signed.commit("bob", {"team/copied.yaml": None, "jobs/copied.yaml": None})
 
 
 def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed) -> None:

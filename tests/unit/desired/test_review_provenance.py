@@ -3,9 +3,9 @@
 import pytest
 
 from reconciler.desired import loader
-from tests.unit.desired import test_provenance
+from tests.unit.desired import signing, test_provenance
 from tests.unit.desired.loaders import Make, restarted
-from tests.unit.desired.repositories import Repository, documents, job, queue
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
 from tests.unit.desired.test_provenance import (
     Keys,
     Steps,
@@ -178,3 +178,38 @@ def test_rights_to_a_queue_are_those_below_what_it_is_in_as_of_that_commit(
         if not together:
             one.load()
     assert set(one.load().jobs) == {"a", "o", "n", "r"}
+
+
+def test_who_signed_is_known_of_each_commit_whatever_it_says(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    said = {"one": "", "two": "bob", "three": "mallory", "four": "muster", "five": "forge"}
+    for name, key in said.items():
+        repository.commit(
+            {f"jobs/{name}.yaml": job(name, queue="research")},
+            message="m\n\nMuster-Submitter: bob@x.org",
+        )
+        if key:
+            signing.sign(repository, keys[key], author="ada@x.org")
+    one.load()
+    assert [commit.author for commit in one.line][1:] == ["ada@x.org"] * 4
+    signers = ["", "bob@x.org", "", "bob@x.org", "ada@x.org"]
+    assert [one.signers[commit.id] for commit in one.line] == signers
+    assert {"two", "four", "five"} == one.last.jobs.keys() - {"a"}
+
+
+def test_a_head_that_does_not_follow_is_told_with_its_own_commit(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    first = git(repository.path, "rev-parse", "main")
+    play(repository, keys, [("bob", {"jobs/b.yaml": job("b", queue="research")})])
+    head = git(repository.path, "rev-parse", "main")
+    one.load()
+    rewritten = repository.commit({"x": "x"}, message="rewritten", branch="side", parent=first)
+    git(repository.path, "update-ref", "refs/heads/main", rewritten)
+    assert rules(one.load()) == ["not-a-fast-forward"]
+    assert [commit.subject for commit in one.line] == ["rewritten"]
+    assert one.signers == {rewritten: ""}
+    git(repository.path, "update-ref", "refs/heads/main", head)
+    assert rules(one.load()) == []
+    assert one.line == ()

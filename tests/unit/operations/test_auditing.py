@@ -4,8 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from reconciler.desired import source
 from reconciler.model import desired
 from reconciler.operations import auditing
 
@@ -164,3 +166,41 @@ def test_the_cluster_has_the_name_of_its_document(
     states = [desired.Desired(1, one) for one in (before, after)]
     found = auditing.entry_of(status, [], before=states[0], after=states[1], at=1.0, duration_s=0.5)
     assert found.objects == told
+
+
+#: A log of one line, as it was written before signers were in it.
+OLDER = (
+    '{"number":1,"previous":"00000000000000000000000000000000000000000000000000000000'
+    '00000000","entry":{"at":1.0,"revision":"abc","result":"Synced","structure_revisi'
+    'on":null,"jobs_revision":null,"duration_s":0.0,"commits":[{"id":"1","author":"a@'
+    'x.org","subject":"s","submitter":"b@x.org"}],"added":0,"changed":0,"removed":0,"'
+    'objects":[],"message":"","problems":[]},"hash":"933f16773d7c518f8a82c10981373c93'
+    'c2e2e944fae7757990e1bef884c19c59"}'
+    "\n"
+)
+
+
+def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_hashes(
+    tmp_path: Path,
+) -> None:
+    line = [
+        source.Commit(one, "", "ada@x.org", "", 0, "s", (("Muster-Submitter", "c@x.org"),))
+        for one in ("1", "2", "3")
+    ]
+    status = desired.SyncStatus(sync="Synced", attempted_revision="3")
+    found = auditing.entry_of(
+        *(status, line),
+        signers={"1": "bob@x.org", "2": ""},
+        before=None,
+        after=desired.Desired(),
+        at=1.0,
+        duration_s=0.5,
+    )
+    assert [one.signer for one in found.commits] == ["bob@x.org", "", msgspec.UNSET]
+    log = auditing.Log(tmp_path / "audit.jsonl")
+    log.append(found)
+    assert log.verify() == auditing.Verdict(1, log.tail(1)[0].hash)
+    log.path.write_text(OLDER)
+    assert log.verify().wrong == ""
+    assert log.append(found).number == 2
+    assert log.verify().lines == 2
