@@ -17,6 +17,7 @@ from reconciler.core import memory as core_memory
 from reconciler.core import recall as recalls
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
+from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.simulation import faults, machines, watching
 from reconciler.simulation.agenda import Agenda, SimulationError
@@ -134,8 +135,14 @@ class Cluster:
     def _take_over(self, loaded: records.Observed) -> None:
         """Nodes have what the records say they have."""
         for attempt in loaded.attempts.values():
+            if attempt.state is AttemptState.ENDED:
+                continue
             node = self.nodes.get(attempt.node)
-            if node is None or attempt.state is AttemptState.ENDED:
+            if node is None and attempt.node in loaded.nodes:
+                # of no pool any more: what runs there goes on
+                capacity = loaded.nodes[attempt.node].inventory.capacity
+                node = self._begin_node(attempt.node, capacity)
+            if node is None:
                 continue
             if attempt.boot_id in ("", node.boot_id):
                 self._begin(node, attempt, attempt.started_at or self.now)
@@ -180,16 +187,19 @@ class Cluster:
         for pool in structure.pools.values():
             for name in pool.nodes:
                 if name not in self.nodes:
-                    known = self.memory.nodes.get(name)
-                    boot_id = known.boot_id if known else ""
-                    told = known.inventory if known and known.inventory.hostname else None
-                    self.nodes[name] = machines.VirtualNode(
-                        name, pool.node_resources, boot_id, told
-                    )
-                    self._speaking[name] = None
-                    self._plan_heartbeat(name)
+                    self._begin_node(name, pool.node_resources)
                 self.nodes[name].follow(pool.mig)
         self._new_desired()
+
+    def _begin_node(self, name: str, resources: Resources) -> machines.VirtualNode:
+        """A node that is up, as it was told of last."""
+        known = self.memory.nodes.get(name)
+        boot_id = known.boot_id if known else ""
+        told = known.inventory if known and known.inventory.hostname else None
+        node = self.nodes[name] = machines.VirtualNode(name, resources, boot_id, told)
+        self._speaking[name] = None
+        self._plan_heartbeat(name)
+        return node
 
     def _new_desired(self) -> None:
         self.generation += 1

@@ -203,6 +203,36 @@ def test_a_layout_that_is_declared_is_there_once_what_runs_has_ended() -> None:
     assert shift.after is None
 
 
+def test_a_job_with_a_task_on_a_node_that_is_taken_away_leaves_as_a_whole_and_comes_back() -> None:
+    small = msgspec.structs.replace(
+        POOL, nodes=("n1", "n2", "n3"), node_resources=Resources(16_000, 64 * GI, 2000)
+    )
+    queues = {
+        **STRUCTURE.queues,
+        "firm": desired.Queue("firm", guaranteed=desired.Amounts(gpu_milli=4000)),
+    }
+    structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": small}, queues=queues)
+    pair = (desired.TaskGroup("main", 2, Resources(1000, GI, 2000), command=("true",)),)
+    over = job("over", groups=pair, limit_s=7200)
+    observed, now = after(over, structure=structure)
+    kept, leaving = sorted(attempt.node for attempt in observed.attempts.values())
+    (free,) = {"n1", "n2", "n3"} - {kept, leaving}
+    smaller = msgspec.structs.replace(small, nodes=(kept, free))
+    head = msgspec.structs.replace(structure, pools={"gpu": smaller})
+    before = wanted(over, structure=structure)
+    # left alone it goes on to its end, and who waits for its other node starts then
+    waits = job("waits", groups=pair, limit_s=60)
+    found = shifts.forecast(before, wanted(over, waits, structure=head), observed, now)
+    assert not found.evictions
+    (shift,) = found.shifts
+    assert (shift.after or 0) - now == pytest.approx(7200 - 600, abs=120)
+    firm = job("firm", groups=pair, queue="firm", preemptible=False, limit_s=60)
+    found = shifts.forecast(before, wanted(over, firm, structure=head), observed, now)
+    (gone,) = found.evictions
+    assert gone.job == "over"
+    assert (gone.back_at or 0) - now == pytest.approx(60, abs=10)
+
+
 def test_what_does_not_start_within_the_horizon_says_why() -> None:
     observed, now = after(KEPT, LOW)
     huge = job("huge", gpu=8)
