@@ -8,19 +8,34 @@ nodes of it. Killed at any moment it loses nothing that anybody was told.
 import logging
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 import reconciler
-from reconciler import crashpoints, inboxes, link_server, logs, metrics, paging
+from reconciler import adopting as adopt
+from reconciler import (
+    containing,
+    crashpoints,
+    inboxes,
+    intake,
+    link_server,
+    logs,
+    metrics,
+    publishing,
+    telling,
+)
 from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
+from reconciler.desired import incumbents as accepted
 from reconciler.engines import agents as agents_engine
 from reconciler.metrics import metering
-from reconciler.model import desired, link, outcome, provisioning, records, wire
+from reconciler.model import desired, link, outcome, provisioning, records
 from reconciler.operations import views as shown
+from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
 log = logging.getLogger("muster.loop")
@@ -42,10 +57,15 @@ PRUNE_EVERY_S = 600.0
 PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
-#: What is in force while nobody has said which jobs are new; no loader gives this number.
-ADOPTING_GENERATION = -2
-#: The stored view that remembers over a restart that this is not said yet.
-ADOPTION = "adoption"
+_NOTHING_ACCEPTED = accepted.Incumbents()
+
+
+class _Passed(NamedTuple):
+    """What a cycle passed with: as it was taken from the inbox, and what was in force of it."""
+
+    taken: desired.Desired
+    wanted: desired.Desired
+    adopting: bool
 
 
 class Loop:
@@ -56,7 +76,7 @@ class Loop:
         socket_path: where the server process connects.
         inbox: from which revisions come.
         hint: called when somebody says that the repository may have changed.
-        structure: what was in force before a restart, for as long as the repository can't be read.
+        before: what was accepted before a restart, for as long as nothing newer is in force.
         adopting: the store is empty and the repository was run before: its jobs wait for
             somebody to say which of them are new, and nodes are left alone.
         provision: given all open orders of pools whose nodes come and go, whenever they change;
@@ -66,6 +86,9 @@ class Loop:
         happened: given each outcome once it is durable, with what was known before and what was
             desired; it returns at once.
         clock: seconds since the epoch.
+        decide: the core. refuse: told of each desired state that no cycle passed with.
+        contained: whether to go on where the core raises (see ``containing``), which is for those
+            who serve people; else whoever drives the loop gets what it raised.
     """
 
     def __init__(
@@ -76,7 +99,7 @@ class Loop:
         socket_path: Path,
         inbox: inboxes.Inbox,
         hint: Callable[[], None],
-        structure: desired.Structure | None = None,
+        before: accepted.Incumbents = _NOTHING_ACCEPTED,
         adopting: bool = False,
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         event_lines: logs.EventLines | None = None,
@@ -85,15 +108,15 @@ class Loop:
             lambda *_: None
         ),
         clock: Callable[[], float] = time.time,
+        decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
+        refuse: Callable[[containing.Refusal], None] = lambda _: None,
+        contained: bool = False,
     ) -> None:
         self._store = store
         self._epoch = epoch
         self._inbox = inbox
         self._hint = hint
-        self._provision = provision
-        self._provisions: object = None
         self._event_lines = event_lines
-        self._told = told
         self._happened = happened
         self._clock = clock
         self._selector = selectors.DefaultSelector()
@@ -101,9 +124,12 @@ class Loop:
         self._link = link_server.LinkServer(socket_path, self._selector)
         self._memory = core_memory.Memory(store.load(), leader_since=clock())
         self._engine = agents_engine.AgentsEngine(epoch)
-        self._structure = structure or desired.Structure()
-        self._adopting = adopting
-        self._adopted_runs: tuple[str, ...] = ()
+        self._before = before
+        self._decide_by = decide
+        self._refuse = refuse
+        self._passed: _Passed | None = None
+        self._passed_incumbents = accepted.encode(before)
+        self._adoption = adopt.Adoption(pending=adopting)
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._shown: desired.SyncStatus | None = None
@@ -112,13 +138,21 @@ class Loop:
         self._journal = journal.Recorder(reconciler.__version__)
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._committed_at = 0.0
-        #: Which question about each node waits for the next decision.
-        self._questions: dict[str, int] = {}
-        self._told_generation: int | None = None
         self._counters = metrics.Counters(clock())
+        self._defects = containing.Defects(self._counters.defects, contained=contained)
+        self._teller = telling.Teller(self._link, self._engine, provision, self._defects)
         self._meter = metering.Meter()
-        self._page = paging.Page()
-        self._state_folder = socket_path.parent
+        self._publisher = publishing.Publisher(
+            server=self._link,
+            inbox=inbox,
+            counters=self._counters,
+            defects=self._defects,
+            store=store,
+            epoch=epoch,
+            state_folder=socket_path.parent,
+            told=told,
+            clock=clock,
+        )
         self._cycled_at = 0.0
         self._cycle_s = 0.0
         self._stopping = False
@@ -141,7 +175,7 @@ class Loop:
                     self.cycle()
                     self._cycled_at = time.monotonic()
                     self._cycle_s = self._cycled_at - began
-                elif self._page.wait_s() <= 0:
+                elif self._publisher.wait_s() <= 0:
                     self._publish()
                 self._prune()
         finally:
@@ -152,7 +186,7 @@ class Loop:
         """Sleep until there is input or time itself changes something; whether a cycle is due."""
         now = self._clock()
         due_at = self._wake_at if self._wake_at is not None else now + SLEEP_S_MAX
-        timeout_s = min(max(0.0, due_at - now), max(0.0, self._page.wait_s()), SLEEP_S_MAX)
+        timeout_s = min(max(0.0, due_at - now), max(0.0, self._publisher.wait_s()), SLEEP_S_MAX)
         due = self._take(self._selector.select(timeout_s))
         now = self._clock()
         if abs(self._offset_s(now) - self._clock_offset_s) > CLOCK_STEP_S_MAX:
@@ -184,8 +218,9 @@ class Loop:
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
-                    self._questions.clear()  # who asked them has gone
-                    self._tell_everything()
+                    structure = (self._desired or desired.Desired()).structure
+                    self._teller.everything(structure, self._memory)
+                    self._publish(anew=True)
             else:
                 if events & selectors.EVENT_WRITE:
                     self._link.flush()
@@ -199,44 +234,32 @@ class Loop:
         if value is None:
             return False
         if value.generation == 0:
-            self._desired = self._as_before(value.status)
+            self._desired = msgspec.structs.replace(self._as_before(), status=value.status)
             return True
         self._desired = value
         if incumbents is not None:
             self._incumbents = incumbents
         return True
 
-    def _as_before(self, status: desired.SyncStatus) -> desired.Desired:
-        """What goes on while the repository was never read: the last structure, the live runs."""
-        return desired.Desired(
-            generation=self._memory.desired_generation,
-            structure=self._structure,
-            jobs={name: self._memory.jobs[name].spec for name in self._memory.active},
-            status=status,
-        )
+    def _as_before(self) -> desired.Desired:
+        """What goes on where nothing newer can: what a cycle passed with last."""
+        if self._passed is None:
+            return containing.after_restart(self._before, self._memory)
+        return self._passed.taken if self._adoption.pending else self._passed.wanted
 
     def _take_message(self, message: link.ToLoop) -> bool:
         match message:
-            case link.Reported(request=request, received_at=received_at, question=question):
-                if question:
+            case link.Reported():
+                node = message.request.node
+                if self._defects.is_aside(node, self._clock()):
+                    return False
+                if message.question:
                     # whatever becomes of the report, who is confirmed counts as heard of
-                    self._questions[request.node] = question
-                    self._memory.answered[request.node] = received_at
-                self._measure(message)
-                self._memory.add_report(
-                    records.NodeReport(
-                        node=request.node,
-                        boot_id=request.boot_id,
-                        incarnation=request.incarnation,
-                        received_at=received_at,
-                        attempts=request.attempts,
-                        complete=request.complete,
-                        sequence=request.sequence,
-                        inventory=request.inventory,
-                        usage=request.usage,
-                        remedies=request.remedies[: wire.REMEDIES_MAX],
-                    )
-                )
+                    self._teller.questions[node] = message.question
+                    self._memory.answered[node] = message.received_at
+                with self._defects.spare("usage"):
+                    intake.measure(message, self._meter, self._memory)
+                self._memory.add_report(intake.report_of(message))
                 return True
             case link.Answered(node=node, at=at):
                 self._memory.answered[node] = at
@@ -245,123 +268,147 @@ class Loop:
                 self._hint()
                 return False
             case link.Adopt():
-                return self._adopt(message)
+                return self._adoption.choose(message, self._desired, self._memory)
             case link.OverrideAsked(request=request):
                 self._memory.ask(request)
                 return True
-
-    def _measure(self, message: link.Reported) -> None:
-        """Take down how busy the GPUs of a node's attempts are."""
-        node = message.request.node
-        if message.gpu_ratios:
-            attempts = self._memory.attempts
-            ids = self._memory.attempts_by_node.get(node, ())
-            self._meter.reported(
-                node,
-                dict(message.gpu_ratios),
-                message.received_at,
-                [attempts[one] for one in ids if one in attempts],
-            )
-
-    def _adopt(self, choice: link.Adopt) -> bool:
-        """Somebody says which jobs are new: the others count as done."""
-        if not self._adopting or self._desired is None:
-            return False
-        jobs = self._desired.jobs
-        new = set(jobs) if choice.everything else set(choice.names)
-        self._adopted_runs = tuple(spec.key for name, spec in jobs.items() if name not in new)
-        self._memory.past_runs.update(self._adopted_runs)
-        self._adopting = False
-        log.info("adopted: %d jobs are new, %d are done", len(new), len(self._adopted_runs))
-        return True
-
-    def _in_force(self, wanted: desired.Desired) -> desired.Desired:
-        """The desired state, without its jobs while it is not known which of them are new."""
-        if not self._adopting:
-            return wanted
-        status = msgspec.structs.replace(
-            wanted.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
-        )
-        waiting = dict.fromkeys(wanted.jobs, desired.AWAITS_ADOPTION)
-        refused = {**wanted.refused, **waiting}
-        return msgspec.structs.replace(
-            wanted, generation=ADOPTING_GENERATION, jobs={}, refused=refused, status=status
-        )
 
     def cycle(self) -> outcome.Outcome | None:
         """One cycle, if there is a desired state to go by, and what came of it."""
         if self._desired is None:
             return None
-        started, phases = time.perf_counter(), self._counters.phases
-        phases.begin()
         now = self._clock()
         self._mind_clock(now)
-        wanted = self._in_force(self._desired)
+        reports, answered = self._memory.take_input()
+        came = containing.Inflow(
+            reports, answered, self._memory.take_asked(), self._memory.take_provisioned()
+        )
+        got = self._attempt(came, now)
+        return self._contain(got, came, now) if isinstance(got, Exception) else got
+
+    def _attempt(self, came: containing.Inflow, now: float) -> outcome.Outcome | Exception:
+        """Decide by what is desired and carry it out, or leave everything as it was."""
+        started = time.perf_counter()
+        wanted = self._adoption.in_force(self._desired or desired.Desired())
+        try:
+            result, decide_s = self._decide(wanted, came, now)
+        except store_errors.StoreError:
+            raise
+        except Exception as defect:
+            if not self._defects.contained:
+                raise
+            self._undo()
+            return defect
+        commit_s = time.perf_counter() - started - decide_s
+        self._act(result, wanted)
+        with self._defects.spare("metrics"):
+            self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
+        self._publish()
+        self._counters.phases("publish")
+        return result
+
+    def _decide(
+        self, wanted: desired.Desired, came: containing.Inflow, now: float
+    ) -> tuple[outcome.Outcome, float]:
+        """Decide, and make it durable; how long deciding took. What raises here has done nothing
+        that ``_undo`` does not undo."""
+        started, phases = time.perf_counter(), self._counters.phases
+        phases.begin()
         if wanted.generation != self._memory.desired_generation:
             self._memory.share_specs(wanted.jobs)
-        self._journal.begin(wanted, self._memory.observed((), {}), now)
-        observed = self._memory.observed(
-            *self._memory.take_input(),
-            self._memory.take_asked(),
-            self._memory.take_provisioned(),
-        )
+        with self._writing():
+            self._journal.begin(wanted, self._memory.observed((), {}), now)
+        observed = self._memory.observed(came.reports, came.answered, came.asked, came.provisioned)
         phases("journal")
-        result = reconcile.reconcile(
-            wanted, observed, now, recall=self._memory.recall, ended=phases
-        )
+        result = self._decide_by(wanted, observed, now, recall=self._memory.recall, ended=phases)
         phases("outcome")
-        decided = time.perf_counter()
-        adopted, self._adopted_runs = self._adopted_runs, ()
+        decide_s = time.perf_counter() - started
+        adopted = self._adoption.runs
         if adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
-        self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decided - started)
+        with self._writing():
+            self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decide_s)
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
-        self._meter.cycle(result, self._memory)
         phases("journal")
+        incumbents = self._incumbents
         if self._must_commit(result):
             self._commit(result)
-        committed = time.perf_counter()
+        else:
+            self._use(result)
         phases("commit")
-        self._happened(result, self._memory, wanted)
+        self._adoption.runs = ()
+        self._passed = _Passed(self._desired or wanted, wanted, self._adoption.pending)
+        if incumbents is not None:
+            self._passed_incumbents = incumbents
+        return result, decide_s
+
+    def _act(self, result: outcome.Outcome, wanted: desired.Desired) -> None:
+        """Take an outcome over, now that it is durable, and tell everybody of it."""
+        with self._defects.spare("notices"):
+            self._happened(result, self._memory, wanted)
         self._memory.absorb(result)
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")
-        self._tell(result)
+        self._teller.tell(result, wanted.structure, self._memory)
         if self._event_lines is not None:
             revision = wanted.status.jobs_revision or ""
-            self._event_lines.write(result.events, cycle=self._cycle, revision=revision)
-        phases("act")
-        self._counters.cycle(result, decide_s=decided - started, commit_s=committed - decided)
-        self._publish()
-        phases("publish")
-        return result
+            with self._defects.spare("lines"):
+                self._event_lines.write(result.events, cycle=self._cycle, revision=revision)
+        self._counters.phases("act")
 
-    def _tell(self, result: outcome.Outcome) -> None:
-        """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
-        structure = self._desired.structure if self._desired else desired.Structure()
-        updates = self._engine.apply(result.actions, structure, self._memory)
-        waiting = set(self._questions)
-        if result.desired_generation != self._told_generation:
-            waiting.update(self._engine.behind(structure, self._memory))
-            self._told_generation = result.desired_generation
-        for node in sorted(waiting - {update.node for update in updates}):
-            updates.append(self._engine.update(node, structure, self._memory))
-        for update in updates:
-            confirms = self._questions.get(update.node, 0)
-            self._link.send(msgspec.structs.replace(update, confirms=confirms))
-        self._questions.clear()
-        if self._memory.provisions is not self._provisions:  # the first time, and when it changed
-            self._provisions = self._memory.provisions
-            self._provision(
-                order
-                for pool in self._memory.provisions.values()
-                for order in provisioning.orders(pool)
-            )
-        for identity, refused in result.answers.items():
-            self._link.send(link.OverrideAnswered(identity, refused))
+    def _is_new(self) -> bool:
+        """Whether no cycle has passed yet with what is desired."""
+        known = self._passed
+        if known is None or known.adopting != self._adoption.pending:
+            return True
+        return known.taken is not self._desired
+
+    def _spare(self, part: str) -> AbstractContextManager[None]:
+        """Go on whatever the block raises, unless there is a desired state to refuse for it."""
+        return nullcontext() if self._is_new() else self._defects.spare(part)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What can't be written down ends the journal; it begins anew with the next cycle."""
+        with self._spare("journal"):
+            try:
+                yield
+            except Exception:
+                self._journal.anew()
+                raise
+
+    def _undo(self) -> None:
+        """Forget what a cycle has left that was not decided to its end."""
+        self._memory.recall_anew()
+        self._journal.anew()
+        nodes = self._memory.nodes
+        self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
+
+    def _contain(self, defect: Exception, came: containing.Inflow, now: float) -> outcome.Outcome:
+        """Decide a cycle that raised with less than it had; raises it where that does not help."""
+        newer = self._desired or desired.Desired()
+        bases = [containing.Basis(newer, self._incumbents)]
+        problem = containing.problem_of(defect)
+        if self._is_new():
+            kept = containing.refused(newer.status, self._as_before(), problem)
+            bases.append(containing.Basis(kept, None))
+
+        def attempt(
+            basis: containing.Basis, part: containing.Inflow
+        ) -> outcome.Outcome | Exception:
+            self._desired, self._incumbents = basis
+            return self._attempt(part, now)
+
+        found = containing.rescue(attempt, bases, came)
+        self._defects.explain(found, newer, defect, now)
+        if found is None:
+            raise defect
+        if found.basis is not bases[0]:
+            self._refuse(containing.Refusal(newer.generation, problem, self._passed_incumbents))
+        return found.result
 
     def _mind_clock(self, now: float) -> None:
         """Start all silence, and what is done now and then, anew when the wall clock was set.
@@ -380,107 +427,60 @@ class Loop:
     def _must_commit(self, result: outcome.Outcome) -> bool:
         """Whether the outcome has more in it than times and usage of nodes."""
         return bool(
-            result.jobs
-            or result.attempts
-            or result.events
-            or result.new_runs
-            or result.reasons
-            or result.actions
-            or result.provisions
-            or result.left_jobs
-            or result.left_nodes
-            or result.drift != self._memory.drift
-            or result.remedies != self._memory.remedies
-            or result.overrides != self._memory.overrides
-            or result.desired_generation != self._memory.desired_generation
+            self._memory.is_changed_by(result)
             or self._incumbents is not None
-            or (self._desired and self._in_force(self._desired).status != self._shown)
+            or (self._desired and self._adoption.in_force(self._desired).status != self._shown)
             or self._journal.full
             or (self._unsaved_nodes and result.now - self._committed_at >= NODES_COMMIT_EVERY_S)
         )
 
     def _commit(self, result: outcome.Outcome) -> None:
-        self._cycle += 1
-        written = self._journal.take()
+        views = self._adoption.view
+        with self._spare("views"):
+            views |= self._views(result)
+        written = journal.NOTHING
+        with self._writing():
+            written = self._journal.take()
         snapshot = written.snapshot
         if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
-            log.warning(
-                "the journal's snapshot has %d bytes and is not kept, at most %d are: what is "
-                "decided from here on can't be replayed",
-                len(snapshot),
-                journal.SNAPSHOT_BYTES_MAX,
-            )
+            log.warning(journal.TOO_LARGE, len(snapshot), journal.SNAPSHOT_BYTES_MAX)
             snapshot = None
-        nodes = tuple(self._unsaved_nodes.values())
+        self._use(result)
         self._store.commit(
             self._epoch,
-            self._cycle,
-            msgspec.structs.replace(result, nodes=nodes),
+            self._cycle + 1,
+            msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
             journal=written.inputs,
             snapshot=snapshot,
-            views=self._views(result),
+            views=views,
             incumbents=self._incumbents,
             rollup=self._meter.take(),
         )
+        self._cycle += 1
         self._unsaved_nodes = {}
         self._committed_at = result.now
         self._incumbents = None
-        self._shown = self._in_force(self._desired).status if self._desired else None
+        self._shown = self._adoption.in_force(self._desired).status if self._desired else None
+
+    def _use(self, result: outcome.Outcome) -> None:
+        with self._defects.spare("usage"):
+            self._meter.cycle(result, self._memory)
 
     def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
-        wanted = self._in_force(self._desired or desired.Desired())
+        wanted = self._adoption.in_force(self._desired or desired.Desired())
         views = shown.cycle_views(result)
-        views[ADOPTION] = b"pending" if self._adopting else b""
         if result.desired_generation != self._memory.desired_generation:
             views |= shown.desired_views(wanted)
         elif wanted.status != self._shown:
             views[shown.SYNC] = self._encoder.encode(wanted.status)
         return views
 
-    def _publish(self) -> None:
-        """Tell the server how the loop stands, with its page when that is due."""
-        if self._desired is None or not self._link.connected:
-            self._page.forget()
-            return
-        for look in self._inbox.take_looks():
-            self._counters.look(look)
-        self._link.send(self._published(self._page.render_if_due(self._render)))
-
-    def _render(self) -> bytes:
-        return metrics.render_cluster(
-            counters=self._counters,
-            memory=self._memory,
-            wanted=self._desired or desired.Desired(),
-            epoch=self._epoch,
-            now=self._clock(),
-            disk=metrics.disk_of(self._state_folder, self._store.path),
-            told=self._told(),
+    def _publish(self, *, anew: bool = False) -> None:
+        """Tell the server how the loop stands."""
+        pending = self._adoption.pending
+        self._publisher.publish(
+            self._desired, self._memory, cycle=self._cycle, adopting=pending, anew=anew
         )
-
-    def _published(self, page: bytes | None) -> link.Published:
-        settings = self._desired.structure.settings if self._desired else desired.Settings()
-        leases = [settings.lease_s, settings.node_silence_s]
-        return link.Published(
-            epoch=self._epoch,
-            cycle=self._cycle,
-            at=self._clock(),
-            ready=self._desired is not None,
-            poll_s=max(0.5, min(30.0, min(leases) / 3)),
-            metrics=page,
-            revision=self._desired.status.jobs_revision if self._desired else None,
-            events=self._store.last_event_sequence,
-            adopting=self._adopting,
-        )
-
-    def _tell_everything(self) -> None:
-        """A server has connected: every node's set, then the page."""
-        structure = self._desired.structure if self._desired else desired.Structure()
-        for node in self._memory.nodes:
-            self._link.send(self._engine.update(node, structure, self._memory))
-        self._page.forget()  # this server has seen none yet
-        self._publish()
-        if self._desired is None:
-            self._link.send(self._published(b""))
 
     def _prune(self) -> None:
         now = self._clock()

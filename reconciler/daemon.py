@@ -19,15 +19,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from agents import turning
-from reconciler import collecting, controller, following, inboxes, logs
+from reconciler import adopting, collecting, controller, following, inboxes, logs
 from reconciler.changes import notes
-from reconciler.core import safety
+from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import desired, loglines, records
+from reconciler.model import loglines, outcome, records
 from reconciler.notices import delivery, happenings
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
@@ -205,7 +206,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
 def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool) -> bool:
     """Whether the store knows nothing of a repository that was run before."""
     if known:
-        return store.view(controller.ADOPTION) == b"pending"
+        return store.view(adopting.VIEW) == b"pending"
     try:
         return notes.exist(repository)
     except (gitobjects.GitError, OSError) as error:
@@ -269,8 +270,18 @@ def _reading(
     )
 
 
-def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> int:
-    """Run the controller until SIGTERM or SIGINT; ``lines`` writes what happens."""
+def run(
+    options: argparse.Namespace,
+    lines: logs.EventLines | None = None,
+    decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
+) -> int:
+    """Run the controller until SIGTERM or SIGINT.
+
+    Args:
+        options: as ``parser`` has them.
+        lines: writes what happens.
+        decide: the core.
+    """
     if options.die_with_parent is not None:
         die_with(options.die_with_parent)
     options.state = options.state.resolve()
@@ -300,11 +311,14 @@ def run(options: argparse.Namespace, lines: logs.EventLines | None = None) -> in
             inbox=inbox,
             hint=reading.hint,
             adopting=_is_adoption(store, repository, known=packed is not None),
-            structure=before.basis.structure if before.basis else desired.Structure(),
+            before=before,
             provision=running.want,
             event_lines=lines,
             told=notifier.counts,
             happened=functools.partial(happenings.tell, notifier),
+            decide=decide,
+            refuse=reading.refuse,
+            contained=True,
         )
         server = ServerProcess(server_command(options, store_url), options.state / "server.log")
         for number in (signal.SIGTERM, signal.SIGINT):

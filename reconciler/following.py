@@ -7,10 +7,11 @@ jobs wait for; notes in the repository and notices to people come after.
 import logging
 import threading
 import time
+from collections import deque
 
 import msgspec
 
-from reconciler import inboxes, metrics
+from reconciler import containing, inboxes, metrics
 from reconciler.changes import notes
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
@@ -28,6 +29,8 @@ SLEEP_S_MAX = 600.0
 NOTES_AFTER_S = 0.5
 #: The most notes that wait; of more the oldest are left out.
 NOTES_MAX = 1000
+#: The most refusals of the loop that wait; only one of what was handed over last counts.
+REFUSALS_MAX = 10
 
 
 class RepositoryThread(threading.Thread):
@@ -61,6 +64,12 @@ class RepositoryThread(threading.Thread):
         self._due = False
         self._stopping = False
         self._last: desired.Desired | None = None
+        self._refusals: deque[containing.Refusal] = deque(maxlen=REFUSALS_MAX)
+
+    def refuse(self, refusal: containing.Refusal) -> None:
+        """The loop could not decide by what it was handed: take it back."""
+        self._refusals.append(refusal)
+        self.changed()
 
     def hint(self) -> None:
         """Somebody says that the repository may have changed: look soon."""
@@ -109,6 +118,7 @@ class RepositoryThread(threading.Thread):
 
     def _load(self) -> None:
         began = time.monotonic()
+        self._take_back()
         value = self._loader.load()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
@@ -121,6 +131,16 @@ class RepositoryThread(threading.Thread):
             self._inbox.put_desired(self._with_root(value), packed)
             self._note(value)
             self._notify(value)
+
+    def _take_back(self) -> None:
+        """Undo in the loader what the loop could not decide by.
+
+        Where something newer was handed over since, that is what counts: it passes, or is refused.
+        """
+        while self._refusals:
+            refusal = self._refusals.popleft()
+            if self._last is not None and self._last.generation == refusal.generation:
+                self._loader.go_back(incumbents.decode(refusal.incumbents), refusal.problem)
 
     def _notify(self, value: desired.Desired) -> None:
         """Have those told outside who want to know what became of the revision."""
@@ -175,7 +195,8 @@ class RepositoryThread(threading.Thread):
     def _note(self, value: desired.Desired) -> None:
         """Have what became of the revision told in the repository, once for each outcome."""
         status = value.status
-        told = (status.attempted_revision, status.sync, len(status.problems))
+        defects = [one.message for one in status.problems if one.rule == containing.RULE]
+        told = (status.attempted_revision, status.sync, len(status.problems), *defects)
         if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
             return
         errors = sum(problem.severity == "error" for problem in status.problems)
@@ -184,6 +205,7 @@ class RepositoryThread(threading.Thread):
             f"{(status.structure_revision or 'none')[:12]}, jobs of "
             f"{(status.jobs_revision or 'none')[:12]} in force"
         )
+        text += "".join(f"; {one}" for one in defects)
         if self._chained is not None:
             text += f"; audit {self._chained.number} {self._chained.hash}"
         if not self._notes:

@@ -28,6 +28,11 @@ SNAPSHOT_INPUT_BYTES = 64 * 2**20
 SNAPSHOT_EVERY_S = 6 * 3600.0
 #: A larger snapshot is not kept.
 SNAPSHOT_BYTES_MAX = 64 * 2**20
+#: What is said of it, with its bytes and how many may be kept.
+TOO_LARGE = (
+    "the journal's snapshot has %d bytes and is not kept, at most %d are: what is decided from "
+    "here on can't be replayed"
+)
 #: Inputs that led to nothing worth a commit are written after so many reports of nodes.
 WAITING_REPORTS_MAX = 10_000
 #: Fast: most of the bytes are gone at the first level.
@@ -115,6 +120,10 @@ class Written(msgspec.Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_inputs = msgspec.msgpack.Decoder(tuple[Input, ...]).decode
 _decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+
+
+#: Of a commit whose inputs can't be written down.
+NOTHING = Written(zlib.compress(_encode(()), _LEVEL), None)
 
 
 def _node_states(nodes: Iterable[records.NodeRecord]) -> list[tuple[str, str, str]]:
@@ -315,8 +324,11 @@ class Recorder:
     ) -> None:
         """A call of ``reconcile`` with what came of it, before the outcome is absorbed.
 
-        ``decide_s`` is how long it took.
+        ``decide_s`` is how long it took. Where no snapshot could be made to begin with, nothing
+        could be replayed and nothing is written down.
         """
+        if self._due:
+            return
         self._waiting.append(
             Input(
                 now=result.now,
@@ -335,6 +347,16 @@ class Recorder:
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
+
+    def anew(self) -> None:
+        """Begin anew, with a snapshot: a call did not come to its end.
+
+        What waits would have to be replayed through that call; what was told before it stays told.
+        """
+        self._due = True
+        self._waiting = []
+        self._reports = 0
+        self._snapshot = None
 
     def take(self) -> Written:
         """What waits, for a commit; a commit that fails ends the leader and the journal with it."""

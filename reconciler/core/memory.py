@@ -55,7 +55,7 @@ class Memory:
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
         #: What cycles need not work out again of these records.
-        self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
+        self.recall_anew()
 
     @classmethod
     def as_of(cls, observed: records.Observed) -> Self:
@@ -127,6 +127,24 @@ class Memory:
             next_order=self.next_order,
         )
 
+    def is_changed_by(self, result: outcome.Outcome) -> bool:
+        """Whether an outcome has more in it than times and usage of nodes."""
+        return bool(
+            result.jobs
+            or result.attempts
+            or result.events
+            or result.new_runs
+            or result.reasons
+            or result.actions
+            or result.provisions
+            or result.left_jobs
+            or result.left_nodes
+            or result.drift != self.drift
+            or result.remedies != self.remedies
+            or result.overrides != self.overrides
+            or result.desired_generation != self.desired_generation
+        )
+
     def absorb(self, result: outcome.Outcome) -> None:
         """Take over an outcome, after it was committed."""
         for job in result.jobs:
@@ -173,6 +191,10 @@ class Memory:
         self.recollection = result.recollection
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
+
+    def recall_anew(self) -> None:
+        """Forget what cycles need not work out again: one of them has not come to its end."""
+        self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
 
     def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
         """Let records hold the very specs that git asks for, where they are equal.

@@ -61,7 +61,10 @@ class Loader:
         self._clock = clock
         self._accepted: set[str] = {accept_revision} if accept_revision else set()
         self._head: str | None = None
+        self._gate = gate
         self._applied = applied.Applied(incumbents, self._blob, gate)
+        #: A revision that was accepted and could not be decided, and what is told of it.
+        self._undecided: tuple[str | None, desired.Problem] | None = None
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or provenance.Trust()
         self._provenance = provenance.Provenance(repository, clock)
@@ -102,6 +105,24 @@ class Loader:
         if len(revision) < _PREFIX_CHARACTERS_MIN:
             raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
         self._accepted.add(revision)
+
+    def go_back(self, before: Incumbents, problem: desired.Problem) -> None:
+        """Go on from what was in force before: no cycle passed with the head as it was applied.
+
+        The head is left alone until the branch has another one, which is then judged by what is
+        really in force.
+
+        Args:
+            before: what was accepted then.
+            problem: what is told of the head.
+        """
+        self._undecided = self._head, problem
+        self._start, self._head, self._half_way = before, None, False
+        self._applied = applied.Applied(before, self._blob, self._gate)
+        self._approvals = before.approvals
+        self._trust = before.trust or provenance.Trust()
+        self._suspended = before.suspended
+        self._desired = desired.Desired()
 
     def judge_by(self, merge: str, branch: str) -> None:
         """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
@@ -179,6 +200,11 @@ class Loader:
 
     def _catch_up(self, head: str) -> None:
         """Bring what is in force to ``head``."""
+        if self._undecided is not None and self._undecided[0] == head:
+            if self._start.head != head:
+                self._go_on(self._clock())
+            raise _HeldError(self._undecided[1].rule, self._undecided[1].message)
+        self._undecided = None
         if self._head is None and self._start.head is not None:
             if self._source.has(self._start.head):
                 self._apply(self._start.head)

@@ -88,6 +88,16 @@ class AgentsEngine:
         memory: Held,
     ) -> list[link.NodeUpdate]:
         """The updates that follow from a committed outcome, one for each node it touches."""
+        return [
+            self.update(node, structure, memory, acknowledged)
+            for node, acknowledged in self.touched(actions).items()
+        ]
+
+    def touched(self, actions: Iterable[outcome.Action]) -> dict[str, tuple[str, ...]]:
+        """The nodes that have to hear of a committed outcome, with the ends that they may forget.
+
+        Whoever makes their updates one by one begins here.
+        """
         self._holding.clear()
         changed: dict[str, None] = {}
         acknowledged: dict[str, list[str]] = {}
@@ -97,10 +107,7 @@ class AgentsEngine:
             if isinstance(action, outcome.Acknowledge):
                 acknowledged.setdefault(action.node, []).append(action.attempt)
             changed.setdefault(action.node)
-        return [
-            self.update(node, structure, memory, tuple(acknowledged.get(node, ())))
-            for node in changed
-        ]
+        return {node: tuple(acknowledged.get(node, ())) for node in changed}
 
     def behind(self, structure: desired.Structure, memory: Held) -> list[str]:
         """Nodes that were told to see to something else than their pool has now."""

@@ -7,12 +7,20 @@ without a bound are not exported; quota and use are separate series, so that any
 means something.
 """
 
-from reconciler.metrics.counting import LOOK_OF, ClusterState, Counters, Histogram, Look
+from reconciler.metrics.counting import (
+    DEFECT_PARTS,
+    LOOK_OF,
+    ClusterState,
+    Counters,
+    Histogram,
+    Look,
+)
 from reconciler.metrics.pages import Disk, disk_of, render_cluster, render_node
 from reconciler.metrics.serving import Answers
 from reconciler.metrics.table import LABELS, TABLE, Series
 
 __all__ = [
+    "DEFECT_PARTS",
     "LABELS",
     "LOOK_OF",
     "TABLE",

@@ -74,6 +74,20 @@ PHASES = (
 )
 
 
+#: What of the loop a defect of Muster can be in, in words.
+DEFECT_PARTS = {
+    "revision": "with what git asks for",
+    "input": "with what came in",
+    "journal": "writing down what was decided by",
+    "views": "making what people are shown",
+    "usage": "metering",
+    "notices": "finding news to tell",
+    "lines": "writing lines of events",
+    "tell": "telling nodes and provisioners",
+    "metrics": "making the page of metrics",
+}
+
+
 class Phases:
     """The seconds spent in each phase: each call ends the phase that it names.
 
@@ -129,6 +143,7 @@ class Counters:
         self.in_force_at: float | None = None
         self.committed_at: float | None = None
         self.failures: Counter[str] = Counter()
+        self.defects: dict[str, int] = dict.fromkeys(DEFECT_PARTS, 0)
         self.remedied: Counter[tuple[str, str]] = Counter(
             {(verb, result): 0 for verb in get_args(drift.RemedyVerb) for result in REMEDY_ENDS}
         )

@@ -191,6 +191,7 @@ def _put_counters(page: Text, counters: Counters, wanted: desired.Desired) -> No
         ("muster_evictions_total", counters.evictions),
         ("muster_jobs_finished_total", counters.finished),
         ("muster_syncs_total", counters.looks),
+        ("muster_defects_total", counters.defects),
     )
     for name, values in counted:
         for label, value in sorted(values.items()):

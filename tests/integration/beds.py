@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from reconciler import containing
 from reconciler.operations import client as clients
 from reconciler.operations import localcluster
 
@@ -42,8 +43,10 @@ class Bed:
         gpus: int = 0,
         lease: str = "5s",
         silence: str = "3s",
+        expects_defects: bool = False,
     ) -> None:
         self.folder = folder
+        self.expects_defects = expects_defects
         self.clone = folder / "clone"
         self.git("init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
         self.git("clone", "--quiet", "repository.git", "clone")
@@ -69,8 +72,15 @@ class Bed:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
+        if kind is None:
+            self.require_sound()
+
+    def require_sound(self) -> None:
+        """The controller outlives its own defects; a test in which it did has failed."""
+        log = (self.cluster.state / "controller.log").read_text(errors="replace")
+        assert self.expects_defects == (containing.MARK in log), log[-4000:]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -1,0 +1,315 @@
+"""Keeps a defect of Muster itself from costing more than what it came with.
+
+The core raises where it meets what nobody foresaw, and in tests that is the end of it. In a
+controller that serves people the loop goes on by the last desired state that a cycle passed with,
+or without what one node said: a cycle that raised has left nothing behind, so it can be tried again
+with less. What comes of a decision once it is durable (notices, lines, pages) may fail by itself.
+"""
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler import metrics
+from reconciler.core import memory as core_memory
+from reconciler.desired import incumbents
+from reconciler.model import desired, outcome, provisioning, records
+from reconciler.store import errors as store_errors
+
+log = logging.getLogger("muster.loop")
+
+#: The words by which a defect is found in the log; whole clusters in tests look for them.
+MARK = "a defect of Muster"
+#: The rule of the problem that a refused revision has.
+RULE = "defect"
+#: How often a cycle is tried again to find out what of its input it can't be decided with.
+TRIES_MAX = 64
+#: A node with whose report no cycle passed is not listened to for so long.
+ASIDE_S = 60.0
+#: The most names in one line of the log.
+NAMES_MAX = 20
+#: The most different defects whose traces are logged.
+TRACES_MAX = 1000
+#: What is said before the process ends.
+LAST_WORDS = (
+    f"{MARK} keeps every cycle from being decided, even with nothing that came in: the controller "
+    "ends, and nothing that was decided is lost. Please report it with the trace below and, where "
+    "it may be shown, a copy of the store (`muster backup FILE`); the version before may go on"
+)
+_ROOTS = ("reconciler", "agents")
+
+
+class Inflow(msgspec.Struct, frozen=True):
+    """What came in since the last cycle, as ``records.Observed`` has it."""
+
+    reports: tuple[records.NodeReport, ...] = ()
+    answered: Mapping[str, float] = {}
+    asked: tuple[records.OverrideRequest, ...] = ()
+    provisioned: tuple[provisioning.Result, ...] = ()
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nobody said anything."""
+        return not (self.reports or self.asked or self.provisioned)
+
+    def bare(self) -> "Inflow":
+        """Without what was said. When nodes were answered stays: their leases run from then."""
+        return Inflow(answered=self.answered)
+
+    def sources(self) -> list["Inflow"]:
+        """What each node, person and script said, by itself and in order."""
+        nodes: dict[str, list[records.NodeReport]] = {}
+        for report in self.reports:
+            nodes.setdefault(report.node, []).append(report)
+        return [
+            *[Inflow(reports=tuple(reports)) for reports in nodes.values()],
+            *[Inflow(asked=(one,)) for one in self.asked],
+            *[Inflow(provisioned=(one,)) for one in self.provisioned],
+        ]
+
+    @property
+    def name(self) -> str:
+        """Who said it, of one source."""
+        if self.reports:
+            return f"node {self.reports[0].node}"
+        if self.asked:
+            return f"override {self.asked[0].id}"
+        return f"the script of pool {self.provisioned[0].pool}" if self.provisioned else "nobody"
+
+
+def joined(sources: Sequence[Inflow]) -> Inflow:
+    """What several sources said, together."""
+    return Inflow(
+        reports=tuple(report for one in sources for report in one.reports),
+        asked=tuple(asked for one in sources for asked in one.asked),
+        provisioned=tuple(answer for one in sources for answer in one.provisioned),
+    )
+
+
+class Basis(NamedTuple):
+    """What a cycle goes by.
+
+    Attributes:
+        wanted: what git asks for.
+        incumbents: what has to be remembered with it over a restart, None: as before.
+    """
+
+    wanted: desired.Desired
+    incumbents: bytes | None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """To who reads the repository: no cycle passed with a desired state.
+
+    Attributes:
+        generation: of that state. problem: what is told of its revision.
+        incumbents: what was accepted with the last state that a cycle passed with.
+    """
+
+    generation: int
+    problem: desired.Problem
+    incumbents: bytes
+
+
+class Rescue(NamedTuple):
+    """How a cycle could be decided after all.
+
+    Attributes:
+        basis: what it was decided by. result: what came of the last part of it.
+        left_out: what of the input it could not be decided with.
+    """
+
+    basis: Basis
+    result: outcome.Outcome
+    left_out: tuple[Inflow, ...] = ()
+
+
+#: Decides a cycle by a basis, with an input, and carries it out; where that raised, nothing has
+#: happened, and what it raised comes back.
+Attempt = Callable[[Basis, Inflow], "outcome.Outcome | Exception"]
+
+
+def rescue(attempt: Attempt, bases: Sequence[Basis], came: Inflow) -> Rescue | None:
+    """Decide a cycle that raised with less than it had.
+
+    Args:
+        attempt: see there.
+        bases: what it raised by, and where that is new, what went before it.
+        came: what it raised with.
+
+    Returns:
+        How it could be decided; None where it could not even with nothing that came in.
+    """
+    for basis in bases[1:]:
+        got = attempt(basis, came)
+        if not isinstance(got, Exception):
+            return Rescue(basis, got)
+    if came.is_bare:
+        return None
+    for basis in bases:
+        got = attempt(basis, came.bare())
+        if not isinstance(got, Exception):
+            return _by_parts(attempt, basis, came, got)
+    return None
+
+
+def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outcome) -> Rescue:
+    """Decide about what came in by parts that are halved until those that raise are left."""
+    sources = came.sources()
+    parts = _halves(sources)
+    left_out: list[Inflow] = [] if parts else sources
+    tries = 0
+    while parts:
+        part = parts.pop()
+        if tries == TRIES_MAX:
+            left_out += part
+            continue
+        tries += 1
+        got = attempt(basis, joined(part))
+        if not isinstance(got, Exception):
+            result = got
+        elif len(part) == 1:
+            left_out += part
+        else:
+            parts += _halves(part)
+    return Rescue(basis, result, tuple(left_out))
+
+
+def _halves(sources: list[Inflow]) -> list[list[Inflow]]:
+    """Both halves, the first one last; nothing of a single source."""
+    middle = len(sources) // 2
+    return [sources[middle:], sources[:middle]] if middle else []
+
+
+def place_of(defect: BaseException) -> str:
+    """Where in Muster it was raised: file, line and function, without anybody's data."""
+    found = "an unknown place"
+    for frame in traceback.extract_tb(defect.__traceback__):
+        parts = Path(frame.filename).parts
+        for root in _ROOTS:
+            if root in parts:
+                start = len(parts) - 1 - parts[::-1].index(root)
+                found = f"{'/'.join(parts[start:])}, line {frame.lineno}, in {frame.name}"
+    return found
+
+
+def problem_of(defect: Exception) -> desired.Problem:
+    """What people are told of a revision that no cycle passed with."""
+    return desired.Problem(
+        RULE,
+        "error",
+        "",
+        f"{MARK} kept this revision from being decided: {type(defect).__name__} in "
+        f"{place_of(defect)}; what was in force before stays so. The controller's log has the "
+        "trace, which a report of it needs",
+    )
+
+
+def refused(
+    newer: desired.SyncStatus, kept: desired.Desired, problem: desired.Problem
+) -> desired.Desired:
+    """What stays in force where no cycle passed with something newer, and how that is told."""
+    others = tuple(one for one in kept.status.problems if one.rule != RULE)
+    status = msgspec.structs.replace(
+        kept.status,
+        sync="OutOfSync",
+        attempted_revision=newer.attempted_revision,
+        checked_at=newer.checked_at,
+        message=problem.message,
+        problems=(problem, *others),
+    )
+    return msgspec.structs.replace(kept, status=status)
+
+
+def after_restart(before: incumbents.Incumbents, memory: core_memory.Memory) -> desired.Desired:
+    """What goes on at a start by the store alone: the last structure, and the runs it knows.
+
+    Those that have ended start nothing again, and stay for as long as their documents may.
+    """
+    return desired.Desired(
+        generation=memory.desired_generation,
+        structure=before.basis.structure if before.basis else desired.Structure(),
+        jobs={name: record.spec for name, record in memory.jobs.items()},
+        status=desired.SyncStatus(
+            structure_revision=before.structure_revision,
+            jobs_revision=before.head,
+            suspended=before.suspended,
+        ),
+    )
+
+
+class Defects:
+    """Counts and logs defects, and lets those pass that need not end anything.
+
+    Args:
+        counts: by part of the loop, see ``metrics.DEFECT_PARTS``.
+        contained: whether the loop outlives them; where not, each is raised where it occurs.
+    """
+
+    def __init__(self, counts: dict[str, int], *, contained: bool) -> None:
+        self.contained = contained
+        self._counts = counts
+        self._traced: set[tuple[str, str, str]] = set()
+        self._aside: dict[str, float] = {}
+
+    def note(self, part: str, defect: Exception) -> None:
+        """Count it, and log its trace where that was not logged yet."""
+        self._counts[part] += 1
+        known = (part, type(defect).__name__, place_of(defect))
+        if known in self._traced or len(self._traced) >= TRACES_MAX:
+            return
+        self._traced.add(known)
+        log.error("%s (%s)", MARK, metrics.DEFECT_PARTS[part], exc_info=defect)
+
+    @contextlib.contextmanager
+    def spare(self, part: str) -> Iterator[None]:
+        """Go on behind the block whatever it raises, but for what the store says."""
+        try:
+            yield
+        except store_errors.StoreError:
+            raise
+        except Exception as defect:
+            if not self.contained:
+                raise
+            self.note(part, defect)
+
+    def explain(
+        self, found: Rescue | None, newer: desired.Desired, defect: Exception, now: float
+    ) -> None:
+        """Say what became of a cycle that raised ``defect`` by ``newer``."""
+        if found is None:
+            self.note("input", defect)
+            log.critical(LAST_WORDS)
+            return
+        if found.basis.wanted is not newer:
+            self.note("revision", defect)
+            revision = newer.status.attempted_revision or "what git asks for"
+            log.error("%s: %s", revision, problem_of(defect).message)
+        if found.left_out:
+            self.note("input", defect)
+            self._leave_out(found.left_out, now)
+
+    def _leave_out(self, left_out: Sequence[Inflow], now: float) -> None:
+        """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
+        names = [one.name for one in left_out]
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        log.error(
+            "no cycle passed with what was said by %s%s: that is left out, and nodes among them "
+            "are not listened to for %.0f s",
+            ", ".join(names[:NAMES_MAX]),
+            more,
+            ASIDE_S,
+        )
+        self._aside = {node: until for node, until in self._aside.items() if until > now}
+        for one in left_out:
+            self._aside |= {report.node: now + ASIDE_S for report in one.reports}
+
+    def is_aside(self, node: str, now: float) -> bool:
+        """Whether a node is not listened to."""
+        until = self._aside.get(node)
+        return until is not None and now < until <= now + ASIDE_S

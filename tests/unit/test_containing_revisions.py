@@ -1,0 +1,169 @@
+"""What reads the repository takes a revision back that the loop could not decide by.
+
+The loop and the thread are the real ones, over a real repository and store; the core raises for one
+job's name.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from reconciler import following
+from reconciler.desired import incumbents, loader, source, watch
+from reconciler.model import desired
+from reconciler.model.states import JobState
+from reconciler.store import store as stores
+from tests.unit.core.world import World
+from tests.unit.desired import repositories
+from tests.unit.test_containing import POISON, Contained
+from tests.unit.test_replay import url
+
+STRUCTURE = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec:
+  hosts: n[0-3]
+  nodes: {cpu: 4, memory: 8Gi}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: research}
+spec: {limit: {cpu: LIMIT}}
+"""
+
+
+class Site:
+    """A repository, the thread that reads it, and a loop driven by hand."""
+
+    def __init__(self, folder: Path, repository: repositories.Repository) -> None:
+        self.repository = repository
+        state = folder / "state"
+        state.mkdir(exist_ok=True)
+        with contextlib.closing(stores.Store.open(url(state))) as store:
+            packed = store.incumbents()
+        before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+        self.leader = Contained(state, World(nodes=4), before=before)
+        read = source.Source(str(repository.path), state=state)
+        polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
+        self.loader = loader.Loader(read, before)
+        self.reading = following.RepositoryThread(
+            read, self.loader, self.leader.inbox, polling, allow_root=False
+        )
+        self.leader.loop._refuse = self.reading.refuse
+        self.leader.core.jobs = {POISON}
+        self.reading.start()
+
+    def until(self, revision: str, sync: str) -> desired.SyncStatus:
+        """Let the loop decide whenever something comes, until it is so by what the thread read."""
+        ends_at = time.monotonic() + 60
+        while time.monotonic() < ends_at:
+            self.leader.now += 1
+            if self.leader.loop._take(self.leader.loop._selector.select(0.2)):
+                self.leader.loop.cycle()
+            last = self.leader.loop._desired
+            read = self.reading._last
+            if (
+                last is not None
+                and read is not None
+                and read.generation in {0, last.generation}
+                and (last.status.attempted_revision, last.status.sync) == (revision, sync)
+                and not self.reading._refusals
+            ):
+                return last.status
+        raise AssertionError("it did not become so")
+
+    def commit(self, files: dict[str, str | bytes | None]) -> str:
+        revision = self.repository.commit(files)
+        self.reading.changed()
+        return revision
+
+    def close(self) -> None:
+        self.reading.stop()
+        self.reading.join(60)
+        self.leader.close()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.Repository:
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, repositories.ENVIRONMENT[name])
+    return repositories.Repository(tmp_path / "repository.git")
+
+
+def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    good = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
+    )
+    site.until(good, "Synced")
+    bad = site.commit(
+        {
+            "structure.yaml": STRUCTURE.replace("LIMIT", "2"),
+            "p.yaml": repositories.job(POISON),
+            "b.yaml": repositories.job("b"),
+        }
+    )
+    status = site.until(bad, "OutOfSync")
+    assert (status.structure_revision, status.jobs_revision) == (good, good)
+    assert [one.rule for one in status.problems] == ["defect"]
+    now = site.leader.loop._desired
+    assert now is not None
+    assert now.jobs.keys() == {"a"}
+    assert now.structure.queues["research"].limit.cpu_milli == 3000
+    packed = site.leader.store.incumbents()
+    assert packed is not None
+    assert incumbents.decode(packed).head == good
+    fixed = site.commit({"p.yaml": None})
+    site.until(fixed, "Synced")
+    assert [one.id for one in site.loader.line] == [bad, fixed], "both are judged anew"
+    now = site.leader.loop._desired
+    assert now is not None
+    assert now.structure.queues["research"].limit.cpu_milli == 2000
+    assert set(site.leader.states()) == {"a", "b"}
+    site.close()
+    note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
+    assert note.startswith("muster: OutOfSync with 1 errors;")
+    assert "a defect of Muster" in note
+    assert "KeyError in " in note
+
+
+def test_after_a_restart_it_is_tried_anew_and_nothing_ends(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    good = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
+    )
+    site.until(good, "Synced")
+    site.close()
+    bad = repository.commit({"p.yaml": repositories.job(POISON)})
+    site = Site(tmp_path, repository)
+    status = site.until(bad, "OutOfSync")
+    assert status.jobs_revision == good
+    assert site.leader.states() == {"a": JobState.PENDING}
+    site.close()
+    site = Site(tmp_path, repository)
+    site.leader.core.jobs = set()  # as another version of Muster may be
+    site.until(bad, "Synced")
+    assert set(site.leader.states()) == {"a", POISON}
+    site.close()
+
+
+def test_the_very_first_revision_may_be_the_one(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    bad = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "p.yaml": repositories.job(POISON)}
+    )
+    status = site.until(bad, "OutOfSync")
+    assert (status.structure_revision, status.jobs_revision) == (None, None)
+    fixed = site.commit({"p.yaml": repositories.job("a")})
+    site.until(fixed, "Synced")
+    assert set(site.leader.states()) == {"a"}
+    site.close()
