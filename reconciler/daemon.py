@@ -340,13 +340,13 @@ def run(
     return 0
 
 
-def main() -> None:
-    """Entry point of ``python -m reconciler.daemon``."""
+def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
+    """Entry point of ``python -m reconciler.daemon``; ``decide`` is the core."""
     options = parser().parse_args()
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = logs.configure(options.log_format, options.log_level, "loop")
     try:
-        sys.exit(run(options, lines))
+        sys.exit(run(options, lines, decide))
     except store_errors.StoreError as error:
         print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -129,6 +129,7 @@ class LocalCluster:
         nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
         isolate: give each node a network, a host name and cores of its own, where that can be.
         accept_revision: a revision to take although it does not follow the one in force.
+        controller_module: what is run as the controller.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class LocalCluster:
         isolation: str = "auto",
         isolate: bool = False,
         accept_revision: str | None = None,
+        controller_module: str = localcontroller.MODULE,
     ) -> None:
         self.signing_key = signing_key
         self.provisioners = provisioners
@@ -167,6 +169,7 @@ class LocalCluster:
         self._controller = localcontroller.ControllerProcess(
             self.state,
             ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
+            controller_module,
         )
         self._api: clients.Client | None = None
         #: Why what the repository says is not in force, as told last.

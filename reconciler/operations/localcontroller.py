@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agents import turning
 
+MODULE = "reconciler.daemon"
 #: How long the controller may take to leave before it is killed.
 STOP_S_MAX = 15.0
 #: The longest reason that is told of a controller that has ended.
@@ -25,12 +26,13 @@ class ControllerProcess:
     Args:
         state: the folder of its store, its tokens and its log.
         options: of ``muster controller``, without those that the folder gives.
+        module: what is run; another than the controller's may give it another core.
     """
 
-    def __init__(self, state: Path, options: Sequence[str]) -> None:
+    def __init__(self, state: Path, options: Sequence[str], module: str = MODULE) -> None:
         self._log = state / "controller.log"
         self._command = [
-            *(sys.executable, "-m", "reconciler.daemon"),
+            *(sys.executable, "-m", module),
             *("--state", str(state), *options),
             *("--token-file", str(state / "tokens"), "--allow-root"),
         ]

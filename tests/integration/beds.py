@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from reconciler import containing
 from reconciler.operations import client as clients
-from reconciler.operations import localcluster
+from reconciler.operations import localcluster, localcontroller
 
 Json = Any
 
@@ -43,6 +43,7 @@ class Bed:
         gpus: int = 0,
         lease: str = "5s",
         silence: str = "3s",
+        controller: str = localcontroller.MODULE,
         expects_defects: bool = False,
     ) -> None:
         self.folder = folder
@@ -60,6 +61,7 @@ class Bed:
             branch="main",
             listen=f"127.0.0.1:{localcluster.free_port()}",
             identity="tester@example.org",
+            controller_module=controller,
         )
         self.api: clients.Client | None = None
 
@@ -72,15 +74,8 @@ class Bed:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-        if kind is None:
-            self.require_sound()
-
-    def require_sound(self) -> None:
-        """The controller outlives its own defects; a test in which it did has failed."""
-        log = (self.cluster.state / "controller.log").read_text(errors="replace")
-        assert self.expects_defects == (containing.MARK in log), log[-4000:]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -189,6 +184,14 @@ class Bed:
         if self.api is not None:
             self.api.close()
         self.cluster.stop()
+        require_sound(self.cluster.state, expects_defects=self.expects_defects)
+
+
+def require_sound(state: Path, *, expects_defects: bool = False) -> None:
+    """A controller outlives its own defects; a test in which one did has failed."""
+    for path in state.glob("controller.log*"):
+        log = path.read_text(errors="replace")
+        assert expects_defects or containing.MARK not in log, log[-4000:]
 
 
 def job(name: str, spec: str) -> str:

@@ -1,0 +1,24 @@
+"""A controller whose core fails for jobs that are called ``poison``; the rest of it is as it is.
+
+``python -m tests.integration.poisoned`` takes the options of ``python -m reconciler.daemon``.
+"""
+
+from typing import Any
+
+from reconciler import daemon
+from reconciler.core import reconcile
+from reconciler.model import desired, outcome, records
+
+
+def decide(
+    wanted: desired.Desired, observed: records.Observed, now: float, **options: Any
+) -> outcome.Outcome:
+    """What the real core decides, unless it is asked for what it can't."""
+    result = reconcile.reconcile(wanted, observed, now, **options)
+    if "poison" in wanted.jobs:
+        raise LookupError("nobody foresaw this")
+    return result
+
+
+if __name__ == "__main__":
+    daemon.main(decide)

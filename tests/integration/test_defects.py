@@ -1,0 +1,58 @@
+"""A commit that the core fails on costs that commit: jobs go on, and others start after it."""
+
+from pathlib import Path
+
+from tests.integration import beds
+
+
+def test_a_commit_that_the_core_fails_on_ends_nothing(tmp_path: Path) -> None:
+    bed = beds.Bed(tmp_path, nodes=1, controller="tests.integration.poisoned", expects_defects=True)
+    flag = tmp_path / "go"
+    waits = f"while [ ! -e {flag} ]; do sleep 0.1; done"
+    try:
+        first = beds.job("first", f"  command: [sh, -c, '{waits}']\n  resources: {{cpu: 1}}")
+        true = "  command: ['true']\n  resources: {cpu: 1}"
+        good = bed.commit({"jobs/first.yaml": first})
+        bed.start()
+        bed.until_state("first", "Running")
+        process = bed.process("first")
+        bad = bed.commit({"jobs/p.yaml": beds.job("poison", true)})
+
+        def refused() -> beds.Json:
+            sync = bed.get("/v1/sync")["sync"]
+            rules = [one["rule"] for one in sync["problems"]]
+            return sync if rules == ["defect"] and sync["attemptedRevision"] == bad else None
+
+        sync = bed.until(refused)
+        assert (sync["sync"], sync["jobsRevision"]) == ("OutOfSync", good)
+        assert "LookupError in reconciler/" in sync["message"]
+        assert "nobody foresaw" not in sync["message"]
+
+        def noted() -> bool:
+            bed.git(
+                "fetch",
+                "--quiet",
+                "origin",
+                "+refs/notes/muster:refs/notes/muster",
+                folder=bed.clone,
+            )
+            said = bed.git("log", "--notes=muster", "--format=%N", "-1", bad, folder=bed.clone)
+            return "a defect of Muster" in said
+
+        bed.until(noted)
+        bed.cluster.kill_controller()
+        bed.cluster.start_controller()
+        bed.cluster.wait_ready()
+        bed.until(refused)
+        assert bed.process("first") == process
+        fixed = bed.commit({"jobs/p.yaml": None, "jobs/then.yaml": beds.job("then", true)})
+        bed.until_state("then", "Succeeded")
+        sync = bed.get("/v1/sync")["sync"]
+        assert (sync["sync"], sync["jobsRevision"]) == ("Synced", fixed)
+        flag.touch()
+        bed.until_state("first", "Succeeded")
+        assert bed.api is not None
+        page = bed.api.data("/metrics").decode()
+        assert 'muster_defects_total{part="revision"} 1' in page
+    finally:
+        bed.stop()
