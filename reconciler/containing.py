@@ -226,21 +226,25 @@ def refused(
     return msgspec.structs.replace(kept, status=status)
 
 
-def after_restart(before: incumbents.Incumbents, memory: core_memory.Memory) -> desired.Desired:
-    """What goes on at a start by the store alone: the last structure, and the runs it knows.
-
-    Those that have ended start nothing again, and stay for as long as their documents may.
-    """
+def accepted_in(before: incumbents.Incumbents) -> desired.Desired:
+    """What was in force before a restart, as far as it is remembered: without its jobs."""
     return desired.Desired(
-        generation=memory.desired_generation,
         structure=before.basis.structure if before.basis else desired.Structure(),
-        jobs={name: record.spec for name, record in memory.jobs.items()},
         status=desired.SyncStatus(
             structure_revision=before.structure_revision,
             jobs_revision=before.head,
             suspended=before.suspended,
         ),
     )
+
+
+def after_restart(before: desired.Desired, memory: core_memory.Memory) -> desired.Desired:
+    """What goes on at a start by the store alone: what was in force, with the runs it knows.
+
+    Those that have ended start nothing again, and stay for as long as their documents may.
+    """
+    jobs = {name: record.spec for name, record in memory.jobs.items()}
+    return msgspec.structs.replace(before, generation=memory.desired_generation, jobs=jobs)
 
 
 class Defects:

@@ -30,7 +30,6 @@ from reconciler import (
 )
 from reconciler.core import journal, reconcile
 from reconciler.core import memory as core_memory
-from reconciler.desired import incumbents as accepted
 from reconciler.engines import agents as agents_engine
 from reconciler.metrics import metering
 from reconciler.model import desired, link, outcome, provisioning, records
@@ -57,7 +56,7 @@ PRUNE_EVERY_S = 600.0
 PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
-_NOTHING_ACCEPTED = accepted.Incumbents()
+_NOTHING = desired.Desired()
 
 
 class _Passed(NamedTuple):
@@ -76,7 +75,8 @@ class Loop:
         socket_path: where the server process connects.
         inbox: from which revisions come.
         hint: called when somebody says that the repository may have changed.
-        before: what was accepted before a restart, for as long as nothing newer is in force.
+        before: what was in force before a restart, for as long as nothing newer is: its jobs are
+            those that the store knows. accepted: what was remembered with it.
         adopting: the store is empty and the repository was run before: its jobs wait for
             somebody to say which of them are new, and nodes are left alone.
         provision: given all open orders of pools whose nodes come and go, whenever they change;
@@ -99,7 +99,8 @@ class Loop:
         socket_path: Path,
         inbox: inboxes.Inbox,
         hint: Callable[[], None],
-        before: accepted.Incumbents = _NOTHING_ACCEPTED,
+        before: desired.Desired = _NOTHING,
+        accepted: bytes = b"",
         adopting: bool = False,
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         event_lines: logs.EventLines | None = None,
@@ -128,7 +129,7 @@ class Loop:
         self._decide_by = decide
         self._refuse = refuse
         self._passed: _Passed | None = None
-        self._passed_incumbents = accepted.encode(before)
+        self._passed_incumbents = accepted
         self._adoption = adopt.Adoption(pending=adopting)
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None

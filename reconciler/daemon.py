@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agents import turning
-from reconciler import adopting, collecting, controller, following, inboxes, logs
+from reconciler import adopting, collecting, containing, controller, following, inboxes, logs
 from reconciler.changes import notes
 from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
@@ -311,7 +311,8 @@ def run(
             inbox=inbox,
             hint=reading.hint,
             adopting=_is_adoption(store, repository, known=packed is not None),
-            before=before,
+            before=following.rooted(containing.accepted_in(before), allowed=options.allow_root),
+            accepted=packed or b"",
             provision=running.want,
             event_lines=lines,
             told=notifier.counts,

@@ -128,7 +128,7 @@ class RepositoryThread(threading.Thread):
             _log_outcome(value.status)
             self._last = value
             packed = incumbents.encode(self._loader.incumbents())
-            self._inbox.put_desired(self._with_root(value), packed)
+            self._inbox.put_desired(rooted(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
 
@@ -140,7 +140,11 @@ class RepositoryThread(threading.Thread):
         while self._refusals:
             refusal = self._refusals.popleft()
             if self._last is not None and self._last.generation == refusal.generation:
-                self._loader.go_back(incumbents.decode(refusal.incumbents), refusal.problem)
+                before = refusal.incumbents
+                self._loader.go_back(
+                    incumbents.decode(before) if before else incumbents.Incumbents(),
+                    refusal.problem,
+                )
 
     def _notify(self, value: desired.Desired) -> None:
         """Have those told outside who want to know what became of the revision."""
@@ -190,7 +194,7 @@ class RepositoryThread(threading.Thread):
         message = f"a defect kept the repository from being read: {defect!r}"
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
-        self._inbox.put_desired(self._with_root(self._last), None)
+        self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Have what became of the revision told in the repository, once for each outcome."""
@@ -230,16 +234,17 @@ class RepositoryThread(threading.Thread):
             except (gitobjects.GitError, OSError) as error:
                 log.warning("the outcome of %s is not noted in git: %s", revision, error)
 
-    def _with_root(self, value: desired.Desired) -> desired.Desired:
-        """Allow root in every pool where the controller was started so."""
-        if not self._allow_root:
-            return value
-        pools = {
-            name: msgspec.structs.replace(pool, allow_root=True)
-            for name, pool in value.structure.pools.items()
-        }
-        structure = msgspec.structs.replace(value.structure, pools=pools)
-        return msgspec.structs.replace(value, structure=structure)
+
+def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
+    """Allow root in every pool where the controller was started so."""
+    if not allowed:
+        return value
+    pools = {
+        name: msgspec.structs.replace(pool, allow_root=True)
+        for name, pool in value.structure.pools.items()
+    }
+    structure = msgspec.structs.replace(value.structure, pools=pools)
+    return msgspec.structs.replace(value, structure=structure)
 
 
 def _log_outcome(status: desired.SyncStatus) -> None:

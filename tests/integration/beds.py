@@ -43,6 +43,7 @@ class Bed:
         gpus: int = 0,
         lease: str = "5s",
         silence: str = "3s",
+        url: bool = False,
         controller: str = localcontroller.MODULE,
         expects_defects: bool = False,
     ) -> None:
@@ -57,7 +58,7 @@ class Bed:
         self.commit({"cluster.yaml": text})
         self.cluster = localcluster.LocalCluster(
             folder=folder,
-            repository=str(folder / "repository.git"),
+            repository=("file://" if url else "") + str(folder / "repository.git"),
             branch="main",
             listen=f"127.0.0.1:{localcluster.free_port()}",
             identity="tester@example.org",

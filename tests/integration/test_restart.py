@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration import beds
 
 
-def test_jobs_go_on_without_the_remote(tmp_path: Path) -> None:
-    bed = beds.Bed(tmp_path, nodes=1, cpus=1)
+@pytest.mark.parametrize("url", [True, False], ids=["mirrored", "read in place"])
+def test_jobs_go_on_without_the_remote(tmp_path: Path, url: bool) -> None:
+    bed = beds.Bed(tmp_path, nodes=1, cpus=1, url=url)
     remote = tmp_path / "repository.git"
-    bed.cluster.repository = f"file://{remote}"
     flag = tmp_path / "go"
     waits = f"while [ ! -e {flag} ]; do sleep 0.1; done"
     try:

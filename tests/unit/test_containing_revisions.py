@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler import following
+from reconciler import containing, following
 from reconciler.desired import incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.model.states import JobState
@@ -45,7 +45,9 @@ class Site:
         with contextlib.closing(stores.Store.open(url(state))) as store:
             packed = store.incumbents()
         before = incumbents.decode(packed) if packed else incumbents.Incumbents()
-        self.leader = Contained(state, World(nodes=4), before=before)
+        self.leader = Contained(
+            state, World(nodes=4), before=containing.accepted_in(before), accepted=packed or b""
+        )
         read = source.Source(str(repository.path), state=state)
         polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
         self.loader = loader.Loader(read, before)
