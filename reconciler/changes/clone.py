@@ -34,6 +34,10 @@ class CloneError(RuntimeError):
         self.unreachable = unreachable
 
 
+class MissingError(CloneError):
+    """The clone has no object of that name."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What was done: the commit, the file below the clone, and whether it was pushed.
 
@@ -215,11 +219,11 @@ class Clone:
             raise CloneError(requests.several(kind, name, found))
         return found[0]
 
-    def missing(self, kind: str, name: str) -> CloneError:
+    def missing(self, kind: str, name: str) -> "MissingError":
         """The error that there is no such object, with names that are like it."""
         names = (one.name for _, one in self._documents(b"") if one.kind == kind)
         hint = nearest.hint(name, names)
-        return CloneError(f"there is no {kind}/{name} in {self.state}{hint}")
+        return MissingError(f"there is no {kind}/{name} in {self.state}{hint}")
 
     def _read(self, path: str) -> str | None:
         file = self.root / path

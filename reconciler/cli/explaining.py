@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, joblist, jobwords, looking, running, terminal
+from reconciler.cli import (
+    completing,
+    context,
+    joblist,
+    jobwords,
+    looking,
+    running,
+    terminal,
+    waiting,
+)
 from reconciler.model import times
 
 Json = Any
@@ -28,6 +37,14 @@ STORY = {
 STORY_MAX = 12
 #: The reason of what failed and is tried again.
 BACKING_OFF = "BackingOff"
+#: Why what waits for these has no expected start.
+NO_ESTIMATE = {
+    "Held": "it waits until it is released",
+    "Dependency": "it depends on others that have not ended",
+    "ArrayLimit": "elements of its own go first",
+    "OverLimit": "a limit keeps it back, whatever room there is",
+    "OverBudget": "a budget keeps it back, whatever room there is",
+}
 #: Ends of tries of which nothing ever ran, so that nothing was written.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -100,7 +117,8 @@ def _explain_cycle(replayed: Json) -> None:
     structure = (replayed["structureRevision"] or "none")[:12]
     which = revision if structure == revision else f"{revision}, with the structure of {structure}"
     terminal.out.print(
-        f"As of cycle {replayed['cycle']}, of {replayed['decided']}, by revision {which}:\n",
+        f"As of cycle {replayed['cycle']}, of {terminal.clock(replayed['decided'])}, by revision "
+        f"{which}:\n",
         markup=False,
         soft_wrap=True,
     )
@@ -108,7 +126,9 @@ def _explain_cycle(replayed: Json) -> None:
 
 def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     job = item["job"]
-    _say(f"{job['name']} {'was' if past else 'is'} {job['state']}{_since(job)}{_spans(job)}.")
+    leaves = f", {told}" if (told := joblist.stopping(job)) else ""
+    verb = "was" if past else "is"
+    _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
     if job.get("message") and not item.get("reasons"):
         _say(f"\n{job['message']}")
     if job["state"] in joblist.FINISHED:
@@ -241,10 +261,18 @@ def _explain_start(job: Json, now: float) -> None:
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
         return  # when it may start was said
     if at is None:
-        _say("No start can be estimated.")
+        codes = [one["code"] for one in job.get("reasons") or []]
+        _say(f"No start can be estimated: {_unbounded(codes)}.")
         return
     left = f" (in {terminal.duration(at - now)})" if at > now else ""
     _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}.")
+
+
+def _unbounded(codes: list[str]) -> str:
+    """Why nobody can say when something starts that waits for these reasons."""
+    if waiting.IMPOSSIBLE.intersection(codes) or "NoTopologyDomain" in codes:
+        return "as things are it can't start at all"
+    return NO_ESTIMATE.get(codes[0] if codes else "", "not all that is before it has a time limit")
 
 
 def _explain_queue(queue: Json, borrowers: list[Json]) -> None:

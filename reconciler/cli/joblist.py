@@ -46,7 +46,8 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, and why those that wait do.
 
-    WAITED is the time from the submission to the start, RAN the time since. A reason that has no
+    WAITED is the time from the submission to the start, RAN the time since, up to the end or to
+    where it had to wait again. A reason that has no
     room in its line stands below it, once for jobs in a row that wait alike; with -o wide there is
     one line a job.
 
@@ -129,7 +130,17 @@ def why(item: Json) -> str:
     reasons = item.get("reasons") or []
     if reasons:
         return terminal.clocks(f"{reasons[0]['code']}: {reasons[0]['message']}")
-    return terminal.clocks(item.get("message") or "")
+    told = "; ".join(filter(None, (stopping(item), item.get("message"))))
+    return terminal.clocks(told)
+
+
+def stopping(item: Json) -> str:
+    """``stopping, SIGKILL at 11:07:12`` where all tasks were asked to leave; else empty."""
+    alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
+    ends = [one["killAt"] for one in alive if one.get("killAt")]
+    if not ends or len(ends) < len(alive):
+        return ""
+    return f"stopping, SIGKILL at {terminal.clock(max(ends))}"
 
 
 def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
@@ -143,7 +154,8 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
         if len(text) <= room:
             continue
         row[-1] = reasons[0]["code"] if reasons else ""
-        if below.get(place - 1) == (told := reasons[0]["message"] if reasons else text):
+        told = terminal.clocks(reasons[0]["message"]) if reasons else text
+        if below.get(place - 1) == told:
             del below[place - 1]
         below[place] = told
     return below
@@ -170,8 +182,12 @@ def times_of(item: Json) -> str:
 
 
 def _ran(item: Json, now: float) -> str:
-    """Since its first start, where it ever started."""
+    """Since its first start, where it ever started; of what waits again until it last ran."""
     start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
+    if end is None and item["state"] in WAITING:
+        tries = item.get("attempts") or []
+        ends = [terminal.seconds(one["ended"]) for one in tries if one.get("ended")]
+        end = max(filter(None, ends), default=start)
     return terminal.duration(None if start is None else max(0.0, (end or now) - start))
 
 

@@ -1,4 +1,7 @@
-"""What ``muster logs`` adds for people: that what they look for stands in the other stream."""
+"""What ``muster logs`` adds for people: that what they look for stands elsewhere.
+
+In the other stream, or at another task or element than the one that is shown.
+"""
 
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -10,6 +13,10 @@ if TYPE_CHECKING:
 
 #: Options that name a part of a job's output, by their parameter of the API.
 _OPTIONS = {"task": "--task", "element": "--element", "attempt": "--try", "run": "--run"}
+#: Of how many attempts tasks are counted.
+_ATTEMPTS_MAX = 1000
+#: Ends that are the task's own doing: one that was held, or made room, has not failed.
+_FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "TimedOut"})
 #: How the controller says that there is no such output: a node has none, or nothing was started.
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
@@ -39,8 +46,26 @@ def hint(api: "clients.Client", name: str, query: dict[str, str], *, silent: boo
     terminal.note(f"{what}; its stderr: {shlex.join([*words, '--stderr'])}")
 
 
+def tell_others(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+    """Say on stderr of how many tasks and elements one is shown that nobody has named."""
+    element = query.get("element", "0")
+    told: Any = api.get(
+        f"/v1/jobs/{name}", run=query.get("run"), element=element, attempts=_ATTEMPTS_MAX
+    )
+    job = told["job"]
+    elements = sum(job["elements"].values()) if job["array"] else 1
+    tasks = len({one["task"] for one in job["attempts"]})
+    words = []
+    if elements > 1 and "element" not in query:
+        words.append(f"element {element} of {elements} (--element N shows another)")
+    if tasks > 1 and "task" not in query:
+        words.append(f"one of {tasks} tasks (--task NAME shows another, --all-tasks all)")
+    if words:
+        terminal.note(f"{name}: this is {', '.join(words)}")
+
+
 def _failed(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
-    """Whether the newest attempt at the task that was asked for ended badly."""
+    """Whether the newest attempt at the task that was asked for ended badly, and by itself."""
     told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
     tries = told["job"]["attempts"]
     if "attempt" in query:
@@ -48,4 +73,6 @@ def _failed(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
     task = query.get("task", "")
     tries = [one for one in tries if task in (one["task"], one["task"].rpartition("-")[0])] or tries
     newest = max(tries, key=lambda one: one["attempt"], default=None)
-    return newest is not None and bool(newest["exitCode"] or newest["signal"])
+    if newest is None or newest["endReason"] not in _FAILURES:
+        return False
+    return bool(newest["exitCode"] or newest["signal"])

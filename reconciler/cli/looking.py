@@ -81,7 +81,7 @@ def _facts(item: Json, evicted: list[Json]) -> None:
         ("Job", f"{item['name']} (run {item['run']})"),
         ("Queue", item["queue"]),
         ("Owner", item.get("owner") or "-"),
-        ("State", item["state"]),
+        ("State", ", ".join(filter(None, (item["state"], joblist.stopping(item))))),
         ("Times", joblist.times_of(item)),
     ]
     if item["array"]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from reconciler.cli import lazily, terminal
+from reconciler.cli import lazily, resuming, terminal
 from reconciler.model import states
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ AWAY_S_MAX, AGAIN_S = 60.0, 1.0
 #: Of a proxy whose controller is away, and of a controller that isn't ready.
 _AWAY = frozenset({502, 503, 504})
 #: What changes with the moment at which it is asked for can't be taken up where it broke off.
-_MOVING = ("attempt", "every", "since", "until", "timestamps", "widely", "tail")
+_MOVING = ("widely", "tail")
+#: Of these all tries are shown, each under a heading.
+_ALL_TRIES = ("every", "since", "until")
 #: Of how many attempts the newest try is looked for.
 _ATTEMPTS_MAX = 1000
 
@@ -93,40 +95,44 @@ class Patient:
                     raise
                 raise GoneError(str(error)) from error
             return
-        newest, _ = self._newest(name, query)
-        seen = skipped = 0
+        shown = resuming.Shown()
+        shown.begin(self._begun_with(name, query))
         while True:
             returned, is_cut = self._returned, False
             try:
                 for piece in self._api.stream(path, query):
                     self._back()
-                    left = piece[skipped:]
-                    skipped -= len(piece) - len(left)
-                    seen += len(left)
-                    if left:
+                    if left := shown.new(piece):
                         yield left
             except clients.ApiError as error:
                 self._wait(error)
                 is_cut = True
+            if left := shown.rest():
+                yield left
             # a controller that is stopped ends what it sends as if nothing more would come
             now, over = self._newest(name, query)
             if over and not is_cut and returned == self._returned:
                 return
-            if now != newest and seen:
+            if shown.begin(None if _has_headings(query) else now) and not _has_headings(query):
                 terminal.note(f"muster: from here on try {now} of it, from its beginning")
-                newest, seen = now, 0
-            newest, skipped = now, seen
             time.sleep(AGAIN_S)
 
+    def _begun_with(self, name: str, query: Mapping[str, str]) -> int | None:
+        """The try of which output is that has no heading; None where all have one."""
+        return None if _has_headings(query) else self._newest(name, query)[0] or 1
+
     def _newest(self, name: str, query: Mapping[str, str]) -> tuple[int | None, bool]:
-        """The newest try of the task, None where there is none; whether no other can come."""
+        """The newest try of the task, or that which is asked for; whether no other can come."""
         asked = {key: query[key] for key in ("run", "element") if key in query}
         found = self.get(f"/v1/jobs/{name}", attempts=_ATTEMPTS_MAX, **asked)["job"]
         made = found["attempts"]
-        tries = [one["attempt"] for one in made if one["task"] == query.get("task")]
-        tries = tries or [one["attempt"] for one in made]
+        tries = [one for one in made if one["task"] == query.get("task")] or made
         over = found["state"] in states.FINISHED_JOB_STATES or bool(found.get("array"))
-        return max(tries, default=None), over
+        if "attempt" in query:
+            number = int(query["attempt"])
+            ended = [one.get("state") == "Ended" for one in tries if one["attempt"] == number]
+            return number, over or all(ended)
+        return max((one["attempt"] for one in tries), default=None), over
 
     def _wait(self, error: clients.ApiError) -> None:
         """Give the controller a moment.
@@ -153,3 +159,8 @@ class Patient:
             self._away_until = None
             self._returned += 1
             terminal.note("the controller is back")
+
+
+def _has_headings(query: Mapping[str, str]) -> bool:
+    """Whether each try is shown under a heading, the first one as well."""
+    return any(key in query for key in _ALL_TRIES)

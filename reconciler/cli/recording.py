@@ -38,6 +38,8 @@ def history(
 ) -> None:
     """Show what became of each revision.
 
+    OBJECTS counts those that were added (+), changed (~) and removed (-).
+
     Example: muster history
     """
     with context.controller(server, token_file) as api:
@@ -45,13 +47,14 @@ def history(
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(page, output)
         return
-    for one in page["items"]:
+    clocks = [terminal.clock(one["at"]) for one in page["items"]]
+    width = max(map(len, clocks), default=0)
+    if clocks:
+        _line_of("AT".ljust(width), "REVISION", "RESULT", "OBJECTS", "TOOK")
+    for at, one in zip(clocks, page["items"], strict=True):
         changes = f"+{one['added']} ~{one['changed']} -{one['removed']}"
-        terminal.out.print(
-            f"{terminal.clock(one['at'])}  {one['revision'][:12]}  {one['result']:<9}  "
-            f"{changes:<12}  {one['duration_s']:.2f} s",
-            markup=False,
-        )
+        took = f"{one['duration_s']:.2f} s"
+        _line_of(at.ljust(width), one["revision"][:12], one["result"], changes, took)
         if one["commits"]:
             commit, more = one["commits"][-1], len(one["commits"]) - 1
             earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
@@ -60,6 +63,12 @@ def history(
             terminal.paragraph(terminal.clocks(one["message"]), 4)
     if not page["items"]:
         terminal.note("no revision was looked at yet")
+
+
+def _line_of(at: str, revision: str, result: str, changes: str, took: str) -> None:
+    terminal.out.print(
+        f"{at}  {revision:<12}  {result:<9}  {changes:<12}  {took}", markup=False, soft_wrap=True
+    )
 
 
 def _who(commit: Json) -> str:

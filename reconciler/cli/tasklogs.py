@@ -105,16 +105,23 @@ def logs(
     }
     with context.controller(server, token_file) as api:
         try:
-            if all_tasks:
-                _show_all(api, name, query)
-            else:
-                silent = _show(api, name, query)
-                if not (stderr or every or widely):
-                    logwords.hint(api, name, query, silent=silent)
+            _print(api, name, query, all_tasks=all_tasks)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except patience.GoneError as error:
             terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", patience.FAILED)
+
+
+def _print(api: "clients.Client", name: str, query: dict[str, str], *, all_tasks: bool) -> None:
+    """What is asked for, and on stderr what there is besides."""
+    if all_tasks:
+        _show_all(api, name, query)
+        return
+    if "widely" not in query:
+        logwords.tell_others(api, name, query)
+    silent = _show(api, name, query)
+    if query["stream"] == "stdout" and not query.keys() & {"every", "widely"}:
+        logwords.hint(api, name, query, silent=silent)
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:

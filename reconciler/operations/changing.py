@@ -156,7 +156,9 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
         with clients.Client(to.endpoint) as api:
             done = _at_controller(changes, api, dry_run=dry_run)
     except clients.ApiError as error:
-        raise _of_api(error) from error
+        if error.status != 404 or len(changes) > 1:
+            raise _of_api(error) from error
+        return [_left(changes[0], to.endpoint, error)]
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
     return _judged(changes, done, to)
@@ -346,9 +348,38 @@ def _in_clone(
         raise ChangeError(str(error), problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
+    except clones.MissingError as error:
+        return [_left(change, endpoint, error)]
     except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
         unreachable = isinstance(error, clones.CloneError) and error.unreachable
         raise ChangeError(str(error), unreachable=unreachable) from error
+
+
+def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exception) -> Done:
+    """What is said of a change of a job whose document has left, though it is known.
+
+    To cancel it has come true already.
+
+    Raises:
+        ChangeError: of all else, with what is known of the job.
+    """
+    known = None
+    if isinstance(change, Act) and endpoint is not None:
+        try:
+            with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+                known = api.get(f"/v1/jobs/{change.name}")["job"]
+        except (clients.ApiError, endpoints.EndpointError):
+            known = None  # a clone can be worked in without a controller
+    if known is None or not known["removed"] or not isinstance(change, Act):
+        raise ChangeError(str(missing)) from missing
+    if change.verb == "cancel":
+        return Done(change.name, f"its document has left already; it is {known['state']}")
+    shown = f"`git log -p -- {known['path']}` shows it, and it" if known["path"] else "it"
+    raise ChangeError(
+        f"{change.name} is {known['state']}, and its document has left the repository: "
+        f"{shown} runs once more where it comes back under another name or with spec.run: "
+        f"{known['run'] + 1}"
+    ) from missing
 
 
 def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:

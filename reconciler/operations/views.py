@@ -170,6 +170,7 @@ def attempt_view(
 ) -> viewtypes.AttemptView:
     """One try."""
     saved, early = of.saved, of.state in START_PHASES
+    leaves = of.stop is not None and of.state is not AttemptState.ENDED
     return viewtypes.AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
@@ -190,6 +191,7 @@ def attempt_view(
         if saved is None
         else viewtypes.CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
         metrics=None if metrics is None else metrics_view(metrics),
+        kill_at=_time(of.stop.at + of.stop.grace_s) if of.stop is not None and leaves else None,
     )
 
 

@@ -48,8 +48,9 @@ class AttemptView(viewforms.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
     ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
-    and waiting for the rest of its gang; else null. ``metrics`` is null where nothing was written,
-    or nothing is known of it any more.
+    and waiting for the rest of its gang; else null. ``killAt`` is when one that was asked to leave,
+    and is still there, is ended by force. ``metrics`` is null where nothing was written, or nothing
+    is known of it any more.
     """
 
     id: str
@@ -69,6 +70,7 @@ class AttemptView(viewforms.View, frozen=True):
     message: str
     checkpoint: CheckpointView | None
     metrics: MetricsView | None
+    kill_at: str | None = None
 
 
 class FunnelView(viewforms.View, frozen=True):

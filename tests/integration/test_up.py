@@ -138,3 +138,22 @@ def test_it_ends_with_all_that_it_started(up: Up) -> None:
     after = muster(up.folder, "status")
     assert after.returncode == 1
     assert "muster up" in after.stderr
+
+
+def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> None:
+    submitted = muster(up.folder, "submit", "--name", "gone", "--gpus", "9", "--", "true")
+    assert submitted.returncode == 0, submitted.stderr
+    assert "warning: gone: no pool could ever hold" in submitted.stderr
+    assert "warning: gone: 9 gpu asked for what starts together" in submitted.stderr
+    assert muster(up.folder, "cancel", "gone").returncode == 0
+    assert muster(up.folder, "wait", "gone").stdout == "gone: Cancelled\n"
+    again = muster(up.folder, "cancel", "gone")
+    told = "gone: its document has left already; it is Cancelled\n"
+    assert (again.returncode, again.stdout) == (0, told), again.stderr
+    rerun = muster(up.folder, "rerun", "gone")
+    assert rerun.returncode == 1
+    assert "gone is Cancelled, and its document has left the repository" in rerun.stderr
+    assert "`git log -p -- jobs/gone.yaml` shows it" in rerun.stderr
+    assert "spec.run: 2" in rerun.stderr
+    shown = muster(up.folder, "history").stdout.splitlines()
+    assert shown[0].split() == ["AT", "REVISION", "RESULT", "OBJECTS", "TOOK"]

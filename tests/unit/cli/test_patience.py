@@ -80,7 +80,7 @@ def run(*words: str) -> int:
 
 
 def job(state: str, *tries: int) -> dict[str, Any]:
-    attempts = [{"task": "main-0", "attempt": one} for one in tries]
+    attempts = [{"task": "main-0", "attempt": one, "state": "Running"} for one in tries]
     return {
         "job": {"name": "a", "state": state, "reasons": [], "attempts": attempts, "array": False}
     }
@@ -121,7 +121,7 @@ def test_a_controller_that_stays_away_is_no_failed_job(
     script |= {"/v1/events": [told(EVENTS), cut]}
     assert run("events", "-w", "--server", url) == 125
     script |= {
-        "/v1/jobs/a": [told(job("Running", 1)), cut],
+        "/v1/jobs/a": [told(job("Running", 1)), told(job("Running", 1)), cut],
         "/v1/jobs/a/logs": [text(b"1\n", whole=False)],
     }
     assert run("logs", "-f", "a", "--server", url) == 125
@@ -153,6 +153,56 @@ def test_what_is_followed_goes_on_where_it_broke_off(
     }
     with clients.Client(endpoints.Endpoint(url)) as api:
         pieces = patience.Patient(api).follow("a", {"stream": "stdout", "follow": "true"})
+        assert b"".join(pieces) == shown
+
+
+HEAD = b"muster: main-0, try 1 on n1, 2026-11-22T10:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "tries", "streams", "shown"),
+    [
+        ({"attempt": "1"}, 2, ([b"1\n2"], [b"1\n2\n3\n"]), b"1\n2\n3\n"),
+        ({"timestamps": "true"}, 1, ([b"t 1\n"], [b"t 1\n", b"t 2\n"]), b"t 1\nt 2\n"),
+        (
+            {"since": "2026-11-22T09:00:00Z"},
+            2,
+            (
+                [HEAD + b"\n", b"1\n2"],
+                [HEAD + b", 12s, status 1\n1\n2", b"\nmuster: main-0, try 2 on n2\n1\n"],
+            ),
+            HEAD + b"\n1\n2\nmuster: main-0, try 2 on n2\n1\n",
+        ),
+        (
+            {"every": "true"},
+            2,
+            (
+                [HEAD + b", 12s, status 1\n1\n", b"muster: try 2 on n2\na\n"],
+                [HEAD + b", 12s, status 1\n1\nmuster: main-0, tr", b"y 2 on n2\na\nmus", b"t\n"],
+            ),
+            HEAD + b", 12s, status 1\n1\nmuster: try 2 on n2\na\nmust\n",
+        ),
+        ({}, 2, ([b"1\n", b"muster: try 2 on n2\na\n"], [b"a\nb\n"]),
+         b"1\nmuster: try 2 on n2\na\nb\n"),
+    ],
+    ids=["one try", "with times", "tries that end meanwhile", "all tries", "the second try"],
+)  # fmt: skip
+def test_all_that_is_followed_is_taken_up_again(
+    controller: tuple[Script, str],
+    query: dict[str, str],
+    tries: int,
+    streams: tuple[list[bytes], list[bytes]],
+    shown: bytes,
+) -> None:
+    script, url = controller
+    over = told(job("Succeeded", *range(1, tries + 1)))
+    asked = [] if query.keys() & {"since", "every"} else [told(job("Running", 1))]
+    script |= {
+        "/v1/jobs/a": [*asked, told(job("Running", *range(1, tries + 1))), over],
+        "/v1/jobs/a/logs": [text(*streams[0], whole=False), text(*streams[1])],
+    }
+    with clients.Client(endpoints.Endpoint(url)) as api:
+        pieces = patience.Patient(api).follow("a", {"stream": "stdout", "follow": "true"} | query)
         assert b"".join(pieces) == shown
 
 

@@ -144,7 +144,10 @@ no such file
     ),
     "waits without an estimate": (
         {"job": _job(place=1), "reasons": [], "queue": None},
-        "j is Pending.\n\nPlace in its queue: 1.\nNo start can be estimated.\n",
+        (
+            "j is Pending.\n\nPlace in its queue: 1.\n"
+            "No start can be estimated: not all that is before it has a time limit.\n"
+        ),
     ),
     "runs": (
         {

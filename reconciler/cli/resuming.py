@@ -1,0 +1,98 @@
+"""What of a job's output has been shown, so that a stream that broke off is taken up there.
+
+A controller that is asked again begins anew: with the newest try, or with all of them under their
+headings, whose words change as tries end. Output is counted by try, and of what comes again that
+much is left out.
+"""
+
+import re
+
+#: How lines begin that the controller says, and what those look like that begin a try.
+_MARK = b"muster: "
+_HEADING = re.compile(rb"muster: (?:.+, )?try (\d+) on [^ ,]+(?:,.*)?\n?")
+#: The longest line that is held back until it is known what it is.
+_LINE_BYTES_MAX = 4096
+
+
+class Shown:
+    """What has been shown of one task's output. Pieces of a stream come in, what is new goes out.
+
+    Between two streams ``begin`` is called.
+    """
+
+    def __init__(self) -> None:
+        #: Bytes of each try that were shown; None: it is not known of which.
+        self._bytes: dict[int | None, int] = {}
+        self._try: int | None = None
+        self._skipped = 0
+        self._told: set[int] = set()
+        self._held = b""
+        self._begins = True
+
+    def begin(self, newest: int | None) -> bool:
+        """A stream begins that says nothing of its try before the output of the newest one.
+
+        Returns:
+            Whether something was shown before, and nothing of that try.
+        """
+        self._held, self._begins = b"", True
+        self._turn(newest)
+        return bool(self._bytes) and newest not in self._bytes
+
+    def _turn(self, number: int | None) -> None:
+        self._try = number
+        self._skipped = self._bytes.get(number, 0)
+
+    def new(self, piece: bytes) -> bytes:
+        """What of a piece was not shown yet; the beginning of a line may be held back."""
+        data, self._held = self._held + piece, b""
+        found = []
+        while data:
+            if self._begins and data.startswith(_MARK):
+                end = data.find(b"\n") + 1
+                if not end and len(data) < _LINE_BYTES_MAX:
+                    self._held = data
+                    break
+                end = end or len(data)
+                found.append(self._said(data[:end]))
+                data = data[end:]
+                continue
+            if self._begins and _MARK.startswith(data):
+                self._held = data
+                break
+            size = self._of_task(data)
+            found.append(self._output(data[:size]))
+            self._begins = data[size - 1 : size] == b"\n"
+            data = data[size:]
+        return b"".join(found)
+
+    def rest(self) -> bytes:
+        """What was held back, of a stream that has ended."""
+        held, self._held = self._held, b""
+        return self._output(held) if held else b""
+
+    @staticmethod
+    def _of_task(data: bytes) -> int:
+        """How many bytes are the task's for certain: up to a line that may be the controller's."""
+        marked = data.find(b"\n" + _MARK)
+        if marked >= 0:
+            return marked + 1
+        last = data.rfind(b"\n") + 1
+        return last if 0 < last < len(data) and _MARK.startswith(data[last:]) else len(data)
+
+    def _said(self, line: bytes) -> bytes:
+        heading = _HEADING.fullmatch(line)
+        if heading is None:
+            return b"" if self._skipped else line
+        number = int(heading[1])
+        self._turn(number)
+        if number in self._told:
+            return b""
+        self._told.add(number)
+        return line
+
+    def _output(self, data: bytes) -> bytes:
+        left = data[self._skipped :]
+        self._skipped -= len(data) - len(left)
+        self._bytes[self._try] = self._bytes.get(self._try, 0) + len(left)
+        return left

@@ -1,0 +1,140 @@
+"""What lists and logs say of jobs that are being stopped, were held, or have more tasks."""
+
+from typing import Any, cast
+
+import pytest
+
+from reconciler.cli import explaining, joblist, logwords, terminal
+from reconciler.model import records, times
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason
+from reconciler.operations import client as clients
+from reconciler.operations import views
+
+AT = times.parse_time("2026-11-22T10:00:00Z")
+KILL_AT = "2026-11-22T10:00:30.000Z"
+
+
+def attempt(state: AttemptState, stop: records.StopOrder | None) -> records.AttemptRecord:
+    return records.AttemptRecord(
+        id="j.1.x.0.main.0.1",
+        job="j",
+        run=1,
+        job_key="x",
+        element=0,
+        group="main",
+        index=0,
+        try_number=1,
+        node="n1",
+        boot_id="b",
+        resources=Resources(),
+        state=state,
+        assigned_at=AT,
+        stop=stop,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [(AttemptState.RUNNING, KILL_AT), (AttemptState.STOPPING, KILL_AT), (AttemptState.ENDED, None)],
+)
+def test_an_attempt_that_is_asked_to_leave_says_when_it_is_killed(
+    state: AttemptState, expected: str | None
+) -> None:
+    order = records.StopOrder(EndReason.CANCELLED, "SIGTERM", grace_s=30, at=AT)
+    assert views.attempt_view(attempt(state, order), array=False).kill_at == expected
+    assert views.attempt_view(attempt(state, None), array=False).kill_at is None
+
+
+def item(*attempts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"state": "Running", "message": "it left", "attempts": list(attempts)} | more
+
+
+STOPPING = {"state": "Stopping", "killAt": KILL_AT}
+RUNNING = {"state": "Running", "killAt": None}
+ENDED = {"state": "Ended", "killAt": None, "ended": "2026-11-22T10:02:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "stops"),
+    [([STOPPING], True), ([STOPPING, ENDED], True), ([STOPPING, RUNNING], False), ([], False)],
+)
+def test_a_job_is_stopping_where_all_of_it_is(attempts: list[Any], *, stops: bool) -> None:
+    told = joblist.why(item(*attempts))
+    assert (
+        told == f"stopping, SIGKILL at {terminal.clock(KILL_AT)}; it left" if stops else "it left"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("Running", "10m00s"), ("Held", "2m00s"), ("Pending", "2m00s")]
+)
+def test_time_that_a_job_ran_ends_where_it_waits_again(state: str, expected: str) -> None:
+    found = item(ENDED, state=state, started="2026-11-22T10:00:00Z")
+    assert joblist._ran(found, AT + 600) == expected
+    assert joblist._ran(item(state="Held"), AT) == "-"
+
+
+def test_times_below_a_row_are_those_of_the_reader() -> None:
+    told = f"task main-0 failed; it is tried again at {KILL_AT}"
+    reasons = [{"code": "BackingOff", "message": told}]
+    rows = [["a" * 60, told]]
+    assert joblist._move_down(rows, [{"reasons": reasons}], 20) == {0: terminal.clocks(told)}
+    assert KILL_AT not in terminal.clocks(told)
+
+
+class Api:
+    """A controller that knows one job."""
+
+    def __init__(self, **job: Any) -> None:
+        self.job = {"array": False, "elements": {"Running": 1}, "attempts": []} | job
+
+    def get(self, _path: str, **_query: Any) -> Any:
+        return {"job": self.job}
+
+
+def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
+    return [
+        {"task": one, "attempt": 1, "exitCode": None, "signal": 15, "endReason": reason}
+        for one in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "query", "told"),
+    [
+        ({}, {}, ""),
+        ({"attempts": tasks("a-0", "a-1")}, {}, "one of 2 tasks (--task NAME shows another, "),
+        ({"attempts": tasks("a-0", "a-1")}, {"task": "a-1"}, ""),
+        ({"array": True, "elements": {"Failed": 1, "Pending": 15}}, {}, "element 0 of 16 "),
+        ({"array": True, "elements": {"Failed": 16}}, {"element": "3"}, ""),
+    ],
+)
+def test_logs_of_one_task_say_that_there_are_more(
+    job: dict[str, Any], query: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logwords.tell_others(cast("clients.Client", Api(**job)), "train", query)
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.startswith(f"train: this is {told}") if told else not err
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed"),
+    [("Exited", True), ("TimedOut", True), ("Suspended", False), ("Preempted", False)],
+)
+def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
+    api = Api(attempts=tasks("a-0", reason=reason))
+    assert logwords._failed(cast("clients.Client", api), "train", {}) == failed
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        (["Held"], "it waits until it is released"),
+        (["OverLimit", "NeverFits"], "as things are it can't start at all"),
+        (["InsufficientResources"], "not all that is before it has a time limit"),
+        ([], "not all that is before it has a time limit"),
+    ],
+)
+def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
+    assert explaining._unbounded(codes) == told
