@@ -228,6 +228,12 @@ def _scale(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
+#: Marks of axes in logarithms, and how they are told.
+_TIMES = {1: "1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
+          86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
+_NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)}
+
+
 def _distribution(
     axes: "Axes", values: dict[str, list[float]], title: str, *, least: float, time: bool
 ) -> None:
@@ -245,15 +251,11 @@ def _distribution(
     axes.set_xlim(left=least)
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    if time:
-        marks = {1: "1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
-                 86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
-        most = max((max(found) for found in values.values() if found), default=1.0)
-        shown = [mark for mark in marks if mark <= max(60.0, most)]
-        axes.set_xticks(shown, [marks[mark] for mark in shown])
-        axes.minorticks_off()
-    else:
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    most = max((max(found) for found in values.values() if found), default=least)
+    marks = _TIMES if time else _NUMBERS
+    shown = [mark for mark in marks if mark <= max(60.0 if time else 10.0, most)]
+    axes.set_xticks(shown, [marks[mark] for mark in shown])
+    axes.minorticks_off()
     axes.grid(color=_GRID, linewidth=0.6)
     if len(values) > 1:
         axes.legend(frameon=False, loc="lower right")

@@ -35,6 +35,15 @@ def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
     assert loaded == [], "nothing is fetched"
 
 
+def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    first = JobResult("j0", "q", 1, 0.0, 100_000.0, start_s=200_000.0, end_s=300_000.0)
+    shown = [Stretch("j0", "q", "n", 1, 200_000, 300_000)]
+    found = pictures.page([Run("p", 8, [first], shown)], "a title")
+    marks = " ".join(re.findall(r">([^<>]*)</text>", found))
+    assert "started within 1 2 5 10 0%" in marks
+
+
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
     assert pictures.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
 
