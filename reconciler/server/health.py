@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 import time
 from typing import Any
 
@@ -17,6 +18,8 @@ from reconciler.server import accepting, access, failures, nodepages, services
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = f"{openmetrics.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
+#: A host with or without its port.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _OPEN: dict[str, Any] = {access.OPTION: None}
 
 
@@ -136,15 +139,21 @@ class Target(msgspec.Struct, frozen=True):
     responses=failures.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
-async def targets(state: State) -> list[Target]:
-    """The cluster page and one page a node, which are kept up to date from then on."""
+async def targets(state: State, request: Request[Any, Any, Any]) -> list[Target]:
+    """The cluster page and one page a node, which are kept up to date from then on.
+
+    They are where this was asked for: what the server listens on, such as 0.0.0.0, or is behind a
+    proxy, is no address for others.
+    """
+    asked = request.headers.get("host", "")
+    address = asked if _HOST.fullmatch(asked) else state.address
     service: services.Services = state.services
     nodes = await asyncio.to_thread(service.reader.nodes)
     service.node_pages.listed(node.name for node in nodes)
-    found = [Target([state.address], {"__metrics_path__": "/metrics", "job": "muster"})]
+    found = [Target([address], {"__metrics_path__": "/metrics", "job": "muster"})]
     found += [
         Target(
-            [state.address],
+            [address],
             {
                 "__metrics_path__": f"/metrics/nodes/{node.name}",
                 "job": "muster-nodes",

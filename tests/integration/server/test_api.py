@@ -168,6 +168,12 @@ def test_metrics_are_served(filled: parts.Served) -> None:
     cluster, node = filled.client.get("/v1/prometheus/targets").json()
     assert cluster["targets"] == [filled.address.removeprefix("http://")]
     assert node["labels"]["__metrics_path__"] == "/metrics/nodes/n1"
+    for asked in ("localhost", "localhost:17420", "[::1]:17420"):
+        # as it is reached from there: a server may listen on 0.0.0.0, or behind a proxy
+        found = filled.client.get("/v1/prometheus/targets", headers={"Host": asked}).json()
+        assert [one["targets"] for one in found] == [[asked]] * 2
+    odd = filled.client.get("/v1/prometheus/targets", headers={"Host": "localhost:port"})
+    assert odd.json()[0]["targets"] == cluster["targets"]
 
 
 def test_openmetrics_is_for_those_who_put_it_first(filled: parts.Served) -> None:
