@@ -1,8 +1,11 @@
 """What became of each revision, told in the repository itself: ``git log --notes=muster``.
 
 A note on the commit says what was applied of it and when. The notes' reference is also how a
-controller with an empty store knows that the repository has been run before.
+controller with an empty store knows that the repository has been run before. Of several clusters in
+folders of one repository each has a reference of its own.
 """
+
+import urllib.parse
 
 from reconciler.changes.requests import MUSTER
 from reconciler.desired import gitobjects, source
@@ -19,16 +22,32 @@ _IDENTITY = {
 }
 
 
+def reference(repository: source.Source) -> str:
+    """Where the notes are: ``muster``, and ``muster-FOLDER`` of the cluster in a folder."""
+    if not repository.sub_path:
+        return REFERENCE
+    folder = urllib.parse.quote(repository.sub_path, safe="/")
+    return f"{REFERENCE}-{folder.replace('.', '%2E').replace('~', '%7E')}"
+
+
 def exist(repository: source.Source) -> bool:
     """Whether any revision of the repository was ever applied.
+
+    Where the remote takes no notes, the mirror of it on this machine still has them.
 
     Raises:
         GitError: the repository can't be read.
     """
-    where = str(repository.folder) if repository.local else repository.address
+    name = reference(repository)
+    here = gitobjects.run(repository.folder, "for-each-ref", "--count=1", name).stdout
+    return bool(here.strip()) or (not repository.local and _are_there(repository, name))
+
+
+def _are_there(repository: source.Source, name: str) -> bool:
+    """Whether the remote has notes."""
     found = gitobjects.run(
         repository.folder,
-        *("ls-remote", "--quiet", "--", where, REFERENCE),
+        *("ls-remote", "--quiet", "--", repository.address, name),
         timeout_s=gitobjects.REMOTE_TIMEOUT_S,
     )
     return bool(found.stdout.strip())
@@ -43,13 +62,14 @@ def write(repository: source.Source, revision: str, text: str) -> None:
     if repository.local:
         _add(repository, revision, text)
         return
+    name = reference(repository)
     for attempt in range(ATTEMPTS_MAX):
-        _fetch(repository)
+        _fetch(repository, name)
         _add(repository, revision, text)
         try:
             gitobjects.run(
                 repository.folder,
-                *("push", "--quiet", "--", repository.address, f"{REFERENCE}:{REFERENCE}"),
+                *("push", "--quiet", "--", repository.address, f"{name}:{name}"),
                 timeout_s=gitobjects.REMOTE_TIMEOUT_S,
             )
         except gitobjects.GitError:
@@ -59,13 +79,13 @@ def write(repository: source.Source, revision: str, text: str) -> None:
             return
 
 
-def _fetch(repository: source.Source) -> None:
-    if not exist(repository):
+def _fetch(repository: source.Source, name: str) -> None:
+    if not _are_there(repository, name):
         return
     gitobjects.run(
         repository.folder,
         *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--"),
-        *(repository.address, f"+{REFERENCE}:{REFERENCE}"),
+        *(repository.address, f"+{name}:{name}"),
         timeout_s=gitobjects.REMOTE_TIMEOUT_S,
     )
 
@@ -73,6 +93,6 @@ def _fetch(repository: source.Source) -> None:
 def _add(repository: source.Source, revision: str, text: str) -> None:
     gitobjects.run(
         repository.folder,
-        *("notes", f"--ref={REFERENCE}", "add", "--force", "--message", text, revision),
+        *("notes", f"--ref={reference(repository)}", "add", "--force", "--message", text, revision),
         extra=_IDENTITY,
     )

@@ -75,7 +75,7 @@ def _who(commit: Json) -> str:
     """Who answers for a commit; where nobody looked at signatures, who it says that made it."""
     submitter: str = commit["submitter"]
     author: str = commit["author"]
-    signer: str | None = commit["signer"]
+    signer: str | None = commit.get("signer")  # an older controller does not say
     if signer:
         return signer if signer == author else f"{signer} (written by {author})"
     if signer is not None:
