@@ -31,7 +31,8 @@ def marker(name: str) -> str:
 
 def render(plan: Plan, name: str = "main", limit: int = CHARACTERS_MAX) -> str:
     """The comment; ``limit`` is how many characters it may have."""
-    head = "\n".join(_head(plan, name)) + "\n"
+    # each removal that is held stands there by itself, however many there are
+    head = cut("\n".join(_head(plan, name)), limit // 2) + "\n"
     body = "\n".join(_body(plan))
     tail = "\n" + "\n".join(_tail(plan)) + "\n"
     return head + cut(body, limit - len(head) - len(tail)) + tail

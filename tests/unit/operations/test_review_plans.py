@@ -67,6 +67,19 @@ def test_a_merge_that_will_be_held_says_so_first_with_what_approves_it(
     assert shown.index("Held after the merge") < shown.index(held.command) < shown.index("**Impact")
 
 
+def test_a_comment_is_never_too_long_however_much_is_held(repository: Repository) -> None:
+    plan = plan_of(repository, FOUR, {"c.yaml": documents(POOL % 2, queue("q"))})
+    plan = msgspec.structs.replace(plan, waiting=plan.held * 900)
+    shown = plancomment.render(plan)
+    assert len(shown) <= plancomment.CHARACTERS_MAX
+    assert shown.startswith("<!-- muster-plan:main -->\n")
+    assert shown.count("```") % 2 == 0
+    assert shown.index("Held after the merge") < shown.index("HELD after the merge: the structure")
+    assert "cut here" in shown
+    assert "**Impact**" in shown
+    assert plan.digest in shown
+
+
 def test_what_is_approved_by_the_commit_is_not_held(repository: Repository) -> None:
     base = repository.commit(FOUR)
     digest = plan_of(repository, FOUR, {"c.yaml": POOL % 2}).held[0].digest
