@@ -3,7 +3,7 @@
 import faulthandler
 import sys
 
-from agents import settings, shell
+from agents import lineage, settings, shell
 from agents.link import LinkError
 from agents.tasks import UnfitError
 
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()  # a crash in compiled code says where it was
     try:
         return shell.Agent(given).run()
-    except (shell.OccupiedError, UnfitError, LinkError, OSError) as problem:
+    except (lineage.OccupiedError, UnfitError, LinkError, OSError) as problem:
         sys.stderr.write(f"muster-agent {given.name}: {problem}\n")
         return 1
 

@@ -5,12 +5,29 @@ dropped, and gets everything anew when it comes back.
 """
 
 import json
+import os
 import select
 import socket
 from typing import Any
 
 BUFFER_BYTES_MAX = 32 * 2**20
 CLIENTS_MAX = 4
+
+
+def listen(name: str) -> socket.socket:
+    """A socket in the folder this process stands in, which agents of its own user can reach.
+
+    The mask of new files is 022 afterwards.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.path.lexists(name):  # of an earlier supervisor
+        os.unlink(name)  # noqa: PTH108 - pathlib would cost the supervisor memory
+    os.umask(0o077)
+    listener.bind(name)
+    os.umask(0o022)
+    listener.listen(CLIENTS_MAX)
+    listener.setblocking(False)
+    return listener
 
 
 class Client:

@@ -33,6 +33,41 @@ def save(root: Path, epoch: int) -> None:
         fresh.replace(kept)
 
 
+class Newest:
+    """The newest epoch that an agent has heard of, brought to disk as soon as that can be.
+
+    Where it can't be, what its leader asks for is done all the same, since it will not be asked for
+    again, and saving is tried with each answer; until then only this agent knows the epoch, and not
+    one that is started after it.
+    """
+
+    def __init__(self, root: Path, says: voice.Voice) -> None:
+        self._root = root
+        self._says = says
+        self._unsaved = 0  # none
+        self._complained = False
+
+    def keep(self, epoch: int) -> None:
+        """This is the newest one."""
+        self._unsaved = epoch
+        self.retry()
+
+    def retry(self) -> None:
+        """Save what could not be saved before; nothing where all is."""
+        if not self._unsaved:
+            return
+        try:
+            save(self._root, self._unsaved)
+        except OSError as problem:
+            if not self._complained:
+                self._says.say(
+                    f"{self._root}/epoch can't be written: {problem}; tried again until it is"
+                )
+            self._complained = True
+        else:
+            self._unsaved, self._complained = 0, False
+
+
 def _write(path: Path, epoch: int, flags: int) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
     try:

@@ -23,6 +23,15 @@ _KEEP_SIZE = 1
 _LIBC: Any = getattr(ctypes.CDLL(None), "fallocate64", None)
 
 
+def can_be_told(name: str) -> bool:
+    """Whether an attempt may have a name: nobody could read a message with another one in it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read(path: str) -> dict[str, Record]:
     """What a journal says of each attempt, newest word last; a torn line is nothing."""
     records: dict[str, Record] = {}

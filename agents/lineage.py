@@ -5,6 +5,8 @@ name, and would keep it waiting until the first had been silent for long.
 """
 
 import contextlib
+import fcntl
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +14,28 @@ from reconciler.model import wire
 
 _FILE = "incarnations"
 _NAME = re.compile(r"[0-9a-f]{1,64}")
+
+
+class OccupiedError(Exception):
+    """Another agent works in this root."""
+
+
+def take(root: Path) -> int:
+    """The lock of a root, held for as long as this handle is open.
+
+    Raises:
+        OccupiedError: another agent has it.
+    """
+    handle = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OccupiedError(
+            f"another agent works in {root} (it holds agent.lock); stop it, or give this one a "
+            "root of its own"
+        ) from None
+    return handle
 
 
 def succeed(root: Path, incarnation: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ out are carried out under it too.
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -33,6 +32,7 @@ from agents import (
     logs,
     noticing,
     orders,
+    parents,
     processes,
     state,
     talking,
@@ -51,10 +51,6 @@ from reconciler.model.wire import Assignment, SyncRequest, SyncResponse
 
 #: An agent that is to start anew first tells that it will.
 RESTART_AFTER_S = 1.0
-
-
-class OccupiedError(Exception):
-    """Another agent works in this root."""
 
 
 class Agent:
@@ -76,21 +72,13 @@ class Agent:
         self.talks = talking.Talks(self, settings.name, self.target, self.changed, self.leaving)
         self.voice = voice.Voice(settings.name, settings.log_format)
         self._orphaned = False
-        self._unsaved_epoch = 0  # none
-        self._epoch_complained = False
+        self.epoch = epochs.Newest(self.root, self.voice)
         self._restarting = False
 
     def prepare(self) -> None:
         """Take the root and find out what the node is."""
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._lock_file = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OccupiedError(
-                f"another agent works in {self.root} (it holds agent.lock); stop it, or give this "
-                "one a root of its own"
-            ) from None
+        self._lock_file = lineage.take(self.root)
         self.follows = lineage.succeed(self.root, self.incarnation)
         shared = self.settings.shared or self.root / "shared"
         shared.mkdir(parents=True, exist_ok=True)
@@ -197,7 +185,11 @@ class Agent:
 
     def _listen(self) -> None:
         """The main thread: records from the supervisor, until the agent leaves."""
-        parent = self._watch_parent()
+        parent = None
+        try:
+            parent = parents.watch(self.settings.die_with_parent)
+        except ProcessLookupError:
+            self._outlive()
         while not self.leaving.is_set():
             poller = select.poll()
             poller.register(self.wake_read, select.POLLIN)
@@ -236,21 +228,6 @@ class Agent:
             self.state.supervisor_down()
             self.keeper.close()
         self._meet_supervisor()
-
-    def _watch_parent(self) -> int | None:
-        """A handle that becomes readable when the parent ends."""
-        expected = self.settings.die_with_parent
-        if expected is None:
-            return None
-        parent = expected or os.getppid()
-        try:
-            handle = os.pidfd_open(parent)
-        except ProcessLookupError:
-            self._outlive()
-            return None
-        if os.getppid() != parent:
-            self._outlive()
-        return handle
 
     def _outlive(self) -> None:
         """The parent is gone: leave, and take the tasks along."""
@@ -327,8 +304,7 @@ class Agent:
             if response.want_inventory:
                 self.words.again()  # it is a server that knows nothing of this node yet
             waited_s = processes.boottime() - sent_at
-            if self._unsaved_epoch:
-                self._save_epoch()
+            self.epoch.retry()
             self.carry_out(self.state.answered(response, sent_at, waited_s))
 
     def lease_s_min(self) -> float | None:
@@ -372,26 +348,12 @@ class Agent:
                 self._discard(attempts)
                 return [{"op": "forget", "ids": list(attempts)}]
             case state.SaveEpoch(epoch):
-                self._unsaved_epoch = epoch
-                self._save_epoch()
+                self.epoch.keep(epoch)
             case state.Renew(at):
                 return [{"op": "renew", "at": at}]
             case _:
                 self._do(step)
         return []
-
-    def _save_epoch(self) -> None:
-        """Have the newest epoch on disk. Where it can't be, what its leader asks for is done all
-        the same, since it will not be asked for again, and saving is tried with each answer; until
-        then only this agent knows the epoch, and not one that is started after it."""
-        try:
-            epochs.save(self.root, self._unsaved_epoch)
-        except OSError as problem:
-            if not self._epoch_complained:
-                self.say(f"{self.root}/epoch can't be written: {problem}; tried again until it is")
-            self._epoch_complained = True
-        else:
-            self._unsaved_epoch, self._epoch_complained = 0, False
 
     def _do(self, step: state.Step) -> None:
         """Do what the supervisor has no part in."""

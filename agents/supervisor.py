@@ -37,6 +37,7 @@ from agents import (
     processes,
     spawning,
     sweeping,
+    verdicts,
 )
 
 Record = dict[str, Any]
@@ -68,15 +69,6 @@ def complain(text: str) -> None:
         pass
 
 
-def can_be_told(name: str) -> bool:
-    """Whether an attempt may have a name: nobody could read a message with another one in it."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 class Supervisor:
     """The loop: orders and deaths come in, records go out."""
 
@@ -86,7 +78,7 @@ class Supervisor:
         self.records: dict[str, Record] = {
             name: record
             for name, record in journal.read(self.journal.path).items()
-            if can_be_told(name)
+            if journal.can_be_told(name)
         }
         self.live: dict[str, spawning.Attempt] = {}
         self.by_pid: dict[int, spawning.Attempt] = {}
@@ -122,7 +114,7 @@ class Supervisor:
         for record in alive:
             self.end(record, "Lost", message="the node's supervisor died")
         for name in os.listdir(f"{self.root}/attempts"):
-            if not can_be_told(name):
+            if not journal.can_be_told(name):
                 complain(f"attempts/{name!a} is no attempt of mine: its name is no UTF-8")
             elif name not in self.records:
                 # whether it had secrets is not known either
@@ -345,26 +337,13 @@ class Supervisor:
             del self.live[name]
             self.sweeper.forget(name)
             crashpoints.reach("exited-not-recorded")
-            message = "some of its processes could not be killed" if stays else ""
-            reason = attempt.why or "Exited"
             try:
                 kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
             except Exception:  # what it used is not known then; how it ended is
                 complain(f"defect in the end of {name}: {traceback.format_exc()}")
                 kernel = {}
-            if kernel:
-                attempt.record |= sweeping.used(attempt.record, kernel)
-            if kernel.get("unheld"):
-                reason, message = attempt.why or "StartFailed", kernel["unheld"]
-                attempt.record |= {"exit_code": 126, "signal": None}
-            if kernel.get("oom_kills"):
-                limit = attempt.order.get("limits", {}).get("memory_bytes", 0) / 2**20
-                killed = kernel["oom_kills"]
-                which = f"its limit is {limit:g} MiB" if limit else "the node has no more"
-                message = f"{killed} of its processes killed for memory: {which}"
-                if reason == "Exited" and attempt.record.get("exit_code") != 0:
-                    reason = "OutOfMemory"
-            self.end(attempt.record, reason, message=message)
+            record, reason, message = verdicts.of_end(attempt, kernel, stays=stays)
+            self.end(record, reason, message=message)
             self.tidy_at = self.tidy_at or now + TIDY_S
 
     def enforce(self) -> None:
@@ -508,16 +487,7 @@ def main() -> int:
     supervisor = Supervisor(root)
     supervisor.recover()
     os.chdir(root)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.unlink("supervisor.sock")
-    except FileNotFoundError:
-        pass
-    os.umask(0o077)
-    listener.bind("supervisor.sock")
-    os.umask(0o022)
-    listener.listen(clients.CLIENTS_MAX)
-    listener.setblocking(False)
+    listener = clients.listen("supervisor.sock")
     supervisor.serve(listener, read)
     os.unlink(f"{root}/supervisor.sock")
     return 0

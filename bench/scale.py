@@ -129,21 +129,22 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         found = measure(nodes, jobs, options.cycles)
         table.append((nodes, jobs, found))
     if options.csv is not None:
-        with options.csv.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("nodes", "jobs", "placements", "first_cpu_s", "steady_cpu_s"))
-            for nodes, jobs, found in table:
-                steady = statistics.median(found["steady_cpu"])
-                writer.writerow(
-                    (
-                        nodes,
-                        jobs,
-                        found["placements"],
-                        round(found["first_cpu_s"], 4),
-                        round(steady, 4),
-                    )
-                )
-    smallest, largest = table[0][2], table[-1][2]
+        _write(options.csv, table)
+    return _rows(table[0][2], table[-1][2], options.cycles)
+
+
+def _write(path: Path, table: list[tuple[int, int, dict[str, Any]]]) -> None:
+    """Cost by size, for a picture of it."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("nodes", "jobs", "placements", "first_cpu_s", "steady_cpu_s"))
+        for nodes, jobs, found in table:
+            first, steady = found["first_cpu_s"], statistics.median(found["steady_cpu"])
+            writer.writerow((nodes, jobs, found["placements"], round(first, 4), round(steady, 4)))
+
+
+def _rows(smallest: dict[str, Any], largest: dict[str, Any], cycles: int) -> list[dict[str, Any]]:
+    """The rows of the report, of what was measured at the least size and at the largest."""
     steady = statistics.median(largest["steady"])
     steady_cpu = statistics.median(largest["steady_cpu"])
     growth = largest["first_cpu_s"] / smallest["first_cpu_s"]
@@ -161,7 +162,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         situations.row("first_s", largest["first_s"], "s"),
         situations.row("first_cpu_s", largest["first_cpu_s"], "s"),
         situations.row("placements", largest["placements"], "jobs"),
-        situations.row("steady_records", largest["records"] / options.cycles, "jobs per cycle"),
+        situations.row("steady_records", largest["records"] / cycles, "jobs per cycle"),
         situations.row(
             "steady_s",
             steady,
@@ -172,7 +173,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         ),
         situations.row("steady_cpu_s", steady_cpu, "s"),
         situations.row("steady_most_s", max(largest["steady"]), "s"),
-        situations.row("steady_evictions", largest["evictions"] / options.cycles, "per cycle"),
+        situations.row("steady_evictions", largest["evictions"] / cycles, "per cycle"),
         situations.row(f"first_growth_at_{times:g}x", growth, "times", below=1.1 * times),
         situations.row(f"steady_growth_at_{times:g}x", steady_growth, "times", below=1.1 * times),
     ]

@@ -139,10 +139,10 @@ def submit(
     """
     if not arguments:
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
-    if all(submitwords.is_document(argument) for argument in arguments):
-        places = ["standard input" if one == "-" else one for one in arguments]
-        texts = [_read(argument) for argument in arguments]
+    if all(map(submitwords.is_document, arguments)):
+        asked = _from_files(arguments)
     else:
+        submitwords.tell_of_input()
         submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
         count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(
@@ -162,13 +162,17 @@ def submit(
             priority_class=priority,
             framework=framework,
         )
-        places, texts = [""], [authoring.job_text(options)]
+        asked = [operations.Submit(authoring.job_text(options), options.owner)]
+    _submit(asked, target(clone, server, token_file), dry_run=dry_run)
+
+
+def _from_files(names: list[str]) -> list[operations.Submit]:
+    """The text of each file, or of standard input."""
     owner = context.identity()
-    to = target(clone, server, token_file)
-    asked = [
-        operations.Submit(text, owner, place) for text, place in zip(texts, places, strict=True)
+    return [
+        operations.Submit(_read(name), owner, "standard input" if name == "-" else name)
+        for name in names
     ]
-    _submit(asked, to, dry_run=dry_run)
 
 
 def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: bool) -> None:

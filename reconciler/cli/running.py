@@ -119,8 +119,7 @@ def _carry_through(
         to = operations.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
-        if submitwords.has_input():
-            terminal.note("standard input does not reach a job: it is not read")
+        submitwords.tell_of_input()
         leaving.about_to_submit()
         made = operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
         leaving.submitted()

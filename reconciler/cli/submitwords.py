@@ -95,6 +95,12 @@ def time_limit(written: str | None) -> str | None:
     return written
 
 
+def tell_of_input() -> None:
+    """Say that what waits on standard input is not for a command that runs elsewhere."""
+    if has_input():
+        terminal.note("standard input does not reach a job: it is not read")
+
+
 def has_input() -> bool:
     """Whether something waits on standard input, through a pipe or from a file."""
     try:

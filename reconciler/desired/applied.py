@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.desired import (
     checks,
+    dependencies,
     dependents,
     documents,
     filed,
@@ -450,45 +451,16 @@ class Applied:
         notes: dict[str, list[filed.Noted]],
         bad: set[str],
     ) -> None:
-        def withdraw(name: str, fault: Fault) -> bool:
-            """Note an error; whether the job fell back to what it was before."""
-            bad.add(name)
+        """Take those back whose dependencies don't add up, and note why."""
+
+        def note(name: str, fault: Fault) -> None:
             winner, _ = self._choose(name)
             if winner is not None:
                 notes.setdefault(name, []).append((winner, fault))
-            before = self.jobs.get(name)
-            if proposed.get(name) is before:
-                return False
-            if before is None:
-                del proposed[name]
-            else:
-                proposed[name] = before
-            return True
 
-        for name in waiting:
-            for fault in checks.dependencies(
-                proposed[name], proposed.get, self.filed.candidates.__contains__
-            ):
-                if fault.severity == "error":
-                    withdraw(name, fault)
-                    break
-                winner, _ = self._choose(name)
-                if winner is not None:
-                    notes.setdefault(name, []).append((winner, fault))
-
-        def edges(name: str) -> list[str]:
-            job = proposed.get(name)
-            return [d.job for d in job.depends_on if d.job in proposed] if job else []
-
-        starts = [name for name in waiting if name in proposed]
-        for _ in range(len(starts) + 1):
-            changed = False
-            for members in checks.dependency_cycles(starts, edges):
-                fault = checks.cycle(members)
-                for member in members:
-                    changed |= withdraw(member, fault)
-            if not changed:
-                return
+        bad |= dependencies.judge(
+            waiting, proposed, self.jobs, is_written=self.filed.candidates.__contains__, note=note
+        )
 
     def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
         if self._is_denied(name):

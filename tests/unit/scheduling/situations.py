@@ -216,11 +216,10 @@ class Situation:
         leaving_for: str = "",
     ) -> Situation:
         """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes."""
-        shape = groups or (("main", tasks, amounts(gpu, cpu, memory)),)
-        job = Job(
+        job = self.jobs[name] = Job(
             name=name,
             queue=queue,
-            groups=shape,
+            groups=groups or (("main", tasks, amounts(gpu, cpu, memory)),),
             priority=priority,
             order=len(self.jobs),
             owner=owner,
@@ -236,31 +235,38 @@ class Situation:
             strategy=strategy,
             submitted_at=submitted_at,
         )
-        self.jobs[name] = job
         if on:
-            each = [
-                (number, index, vector)
-                for number, (_, count, vector) in enumerate(shape)
-                for index in range(count)
-            ]
-            names = [node.name for node in self.nodes]
-            held: list[HeldTask] = []
-            for position, ((number, index, vector), place) in enumerate(
-                zip(each, on, strict=False)
-            ):
-                node = names.index(place)
-                taken = {d for task in held if task.node == node for d in task.devices}
-                free = [d for d in self.free_devices(node) if d not in taken]
-                made = group_of("", 1, vector)
-                given = devices or tuple(free[: made.devices])
-                spare = least is not None and position >= least
-                held.append(
-                    HeldTask(
-                        node, vector, given, made.share, group=number, index=index, spare=spare
-                    )
-                )
-            self.held.append(Held(name, 0, tuple(held), leaving, leaving_for, since=-cost_s))
+            self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
         return self
+
+    def _place(
+        self,
+        job: Job,
+        on: tuple[str, ...],
+        devices: tuple[int, ...],
+        *,
+        leaving: bool,
+        leaving_for: str,
+    ) -> None:
+        """Have each task of element 0 on one of these nodes."""
+        each = [
+            (number, index, vector)
+            for number, (_, count, vector) in enumerate(job.groups)
+            for index in range(count)
+        ]
+        names = [node.name for node in self.nodes]
+        held: list[HeldTask] = []
+        for position, ((number, index, vector), place) in enumerate(zip(each, on, strict=False)):
+            node = names.index(place)
+            taken = {d for task in held if task.node == node for d in task.devices}
+            free = [d for d in self.free_devices(node) if d not in taken]
+            made = group_of("", 1, vector)
+            given = devices or tuple(free[: made.devices])
+            spare = job.least is not None and position >= job.least
+            held.append(
+                HeldTask(node, vector, given, made.share, group=number, index=index, spare=spare)
+            )
+        self.held.append(Held(job.name, 0, tuple(held), leaving, leaving_for, since=-job.cost_s))
 
     def window(
         self,
