@@ -106,16 +106,13 @@ def _shares() -> list[panels.Panel]:
 
 
 def _promises() -> list[panels.Panel]:
-    due = f"muster_queue_demand_gpus{QUEUE}"
     return [
         panels.lines(
             "Less than guaranteed",
-            "GPUs that a queue is guaranteed, asks for and has not. Should be 0 but for the time "
-            "that victims are given; after half an hour an alert comes.",
-            {
-                "{{queue}}": f"clamp_min((({due} < muster_queue_guaranteed_gpus{QUEUE}) or "
-                f"muster_queue_guaranteed_gpus{QUEUE}) - muster_queue_allocated_gpus{QUEUE}, 0)"
-            },
+            "GPUs that a queue is guaranteed and has not, though work waits that would fit in "
+            "them. Should be 0 but for the time that victims are given; after half an hour an "
+            "alert comes.",
+            {"{{queue}}": f"muster_queue_starved_gpus{QUEUE}"},
             steps=((None, "transparent"), (1, BAD)),
         ),
         panels.lines(

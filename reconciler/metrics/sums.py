@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reconciler.metrics import starving
 from reconciler.model import records
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState
@@ -19,7 +20,11 @@ _NOTHING = (0, 0, 0)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a job adds to the sums. ``wants`` is what its pending elements ask for."""
+    """What a job adds to the sums.
+
+    ``wants`` is what its ``waiting`` elements ask for, ``least`` with what they could start, and
+    ``why`` the key of their reason, also where others of its elements run.
+    """
 
     queue: str
     owner: str
@@ -29,15 +34,21 @@ class Job(msgspec.Struct, frozen=True):
     started: bool
     reason_key: str
     wants: tuple[int, int, int]
+    waiting: int = 0
+    least: tuple[int, int, int] = _NOTHING
+    why: str = ""
 
 
 def job_of(record: records.JobRecord) -> Job:
     """The part of a record that counts."""
-    wants = Resources()
+    wants = least = Resources()
     waiting = record.elements.count(_PENDING)
-    if waiting and not record.finished and record.state is not JobState.HELD:
+    if record.finished or record.state is JobState.HELD:
+        waiting = 0
+    if waiting:
         for group in record.spec.groups:
             wants += group.resources.times(group.count * waiting)
+            least += group.resources.times(group.least * waiting)
     pending = record.state is JobState.PENDING
     return Job(
         record.spec.queue,
@@ -48,6 +59,9 @@ def job_of(record: records.JobRecord) -> Job:
         record.started_at is not None,
         record.reason_key if pending else "",
         wants.as_vector(),
+        waiting,
+        least.as_vector(),
+        record.reason_key if waiting else "",
     )
 
 
@@ -100,6 +114,7 @@ class Sums:
         self.by_state: Counter[tuple[str, str]] = Counter()
         self.by_reason: Counter[tuple[str, str]] = Counter()
         self.gpus_by_reason: Counter[tuple[str, str]] = Counter()
+        self.asked_by_reason: dict[tuple[str, str], starving.Asked] = {}
         self.wanted: dict[str, list[int]] = {}
         self.held: dict[str, list[int]] = {}
         self.gpus_of: Counter[tuple[str, str]] = Counter()
@@ -131,6 +146,8 @@ class Sums:
         if job.reason_key:
             _count(self.by_reason, (job.queue, job.reason_key), sign)
             _count(self.gpus_by_reason, (job.queue, job.reason_key), sign * job.wants[2])
+        if job.why:
+            self._ask((job.queue, job.why), job, sign)
         if job.wants != _NOTHING or job.queue in self.wanted:
             total = self.wanted.setdefault(job.queue, [0, 0, 0])
             for position, amount in enumerate(job.wants):
@@ -141,6 +158,14 @@ class Sums:
                 oldest.add(name, job.submitted_at)
             else:
                 oldest.remove(name)
+
+    def _ask(self, key: tuple[str, str], job: Job, sign: int) -> None:
+        asked = self.asked_by_reason.setdefault(key, starving.Asked(0, [0, 0, 0]))
+        asked.elements += sign * job.waiting
+        for position, amount in enumerate(job.least):
+            asked.least[position] += sign * amount
+        if not asked.elements:
+            del self.asked_by_reason[key]
 
     def attempt(self, attempt: records.AttemptRecord) -> None:
         """Take up an attempt as it is now."""

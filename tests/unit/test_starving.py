@@ -1,0 +1,83 @@
+"""What counts as less than guaranteed: work that would fit in the rest, and gets no room."""
+
+import msgspec
+import pytest
+
+from reconciler import metrics
+from reconciler.metrics import starving
+from reconciler.model import desired, outcome, records, resources
+from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.states import JobState
+from tests.unit.store import samples
+
+GPU = 1000
+ROOM = ReasonCode.INSUFFICIENT_RESOURCES
+
+
+def usage(name: str, parent: str | None, guaranteed: int | None, has: int) -> outcome.QueueUsage:
+    """A queue by its GPUs."""
+    due = None if guaranteed is None else guaranteed * GPU
+    return outcome.QueueUsage(
+        name, parent, (0, 0, has * GPU), (0, 0, due), (None, None, None), 0, 0
+    )
+
+
+QUEUES = (
+    usage("all", None, 10, 6),
+    usage("research", "all", 6, 4),
+    usage("product", "all", None, 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("queue", "code", "elements", "each", "lacks"),
+    [
+        ("research", ROOM, 1, 2, {"all": 2, "research": 2}),
+        ("research", ReasonCode.BEHIND, 1, 1, {"all": 1, "research": 1}),
+        # an array is as large as its elements, and no more is due than is guaranteed
+        ("research", ROOM, 100, 1, {"all": 4, "research": 2}),
+        # a gang that is larger than what is left would have to borrow
+        ("research", ROOM, 1, 3, {"all": 3}),
+        ("research", ROOM, 1, 12, {}),
+        # what a queue is not guaranteed may be due to the one above it
+        ("product", ROOM, 1, 3, {"all": 3}),
+        # nobody waits for room
+        ("research", ReasonCode.OVER_LIMIT, 1, 2, {}),
+        ("research", ReasonCode.NEVER_FITS, 1, 2, {}),
+        ("research", ReasonCode.WAITING_FOR_QUOTA, 1, 2, {}),
+        ("research", ReasonCode.DEPENDENCY, 1, 2, {}),
+    ],
+)
+def test_work_that_would_fit_in_the_rest_counts(
+    queue: str, code: ReasonCode, elements: int, each: int, lacks: dict[str, int]
+) -> None:
+    asked = {(queue, "r"): starving.Asked(elements, [0, 0, elements * each * GPU])}
+    found = starving.amounts(QUEUES, asked, {"r": (Reason(code, "x"),)})
+    assert {name: lack[2] // GPU for name, lack in found.items() if any(lack)} == lacks
+
+
+def test_a_page_tells_of_it_as_work_comes_and_goes() -> None:
+    group = msgspec.structs.replace(samples.GROUP, resources=resources.Resources(0, 0, 2 * GPU))
+    waits = samples.job("wait", elements=3, queue="research", reason_key="r")
+    waits = msgspec.structs.replace(
+        waits, spec=msgspec.structs.replace(waits.spec, groups=(group,))
+    )
+    counters = metrics.Counters()
+    memory = records.Observed(reasons={"r": (Reason(ROOM, "x"),)})
+    kept = counters.sums(memory, 0.0)
+
+    def page(job: records.JobRecord) -> list[str]:
+        cycle = samples.cycle(jobs=(job,), queues=QUEUES)
+        counters.cycle(cycle, decide_s=0, commit_s=0)
+        lines = metrics.render_cluster(
+            counters=counters, memory=memory, wanted=desired.Desired(), epoch=1, now=1.0
+        )
+        return [one for one in lines.decode().splitlines() if "starved_gpus{" in one]
+
+    assert page(waits) == [
+        'muster_queue_starved_gpus{queue="all"} 4',
+        'muster_queue_starved_gpus{queue="research"} 2',
+    ]
+    ended = msgspec.structs.replace(waits, state=JobState.CANCELLED)
+    assert [line[-2:] for line in page(ended)] == [" 0", " 0"]
+    assert kept.asked_by_reason == {}
