@@ -282,17 +282,24 @@ def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
     _say(f"\nQueue {queue['name']}:")
     kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
     heads = ("HAS", "GUARANTEED", "FAIR SHARE", "LIMIT", "ASKS FOR")
-    _row("", heads)
-    for resource, title in (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory")):
-        cells = [_amount(queue, kind, resource) for kind in kinds]
-        _row(title, cells)
+    titles = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
+    rows = [(title, [_amount(queue, kind, each) for kind in kinds]) for each, title in titles]
+    for one in queue.get("pools") or []:
+        for each, title in titles:
+            said = any((one.get(kind) or {}).get(each) is not None for kind in kinds[1:4])
+            if said or each == "gpu":
+                cells = [_amount(one, kind, each) for kind in kinds]
+                rows.append((f"{title} in {one['pool']}", cells))
+    width = max(len(title) for title, _ in [*rows, (" " * 10, ())])
+    for title, row in [("", heads), *rows]:
+        _row(title, row, width)
     if borrowers:
         parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
         _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
 
 
-def _row(title: str, cells: Sequence[str]) -> None:
-    line = f"  {title:<10}" + "".join(f"{cell:>12}" for cell in cells)
+def _row(title: str, cells: Sequence[str], width: int) -> None:
+    line = f"  {title:<{width}}" + "".join(f"{cell:>12}" for cell in cells)
     terminal.out.print(line, markup=False, soft_wrap=True)
 
 

@@ -1,10 +1,9 @@
-"""Nodes and queues as the scheduler's columns: what there is, what is taken, who owns what.
+"""Nodes as the scheduler's columns: what there is and what is taken.
 
-Pools and records come in; read-only arrays go out, nodes in order of name, queues as the
-structure has them. What many nodes have in common is worked out once for their pool.
+Pools and records come in; read-only arrays go out, nodes in order of name. What many nodes have in
+common is worked out once for their pool.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from reconciler.model import desired, records
 from reconciler.model.devices import DEVICES_MAX
 from reconciler.model.states import NodeState
 from reconciler.scheduling import snapshot as columns
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE
+from reconciler.scheduling.snapshot import WHOLE
 
 _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
 
@@ -294,136 +293,3 @@ def _domains(
             known = ids[column[level]]
             found[row, column[level]] = known.setdefault(path, len(known))
     return found
-
-
-# --- queues ---------------------------------------------------------------------------------
-
-
-class _Tree(recalls.Part):
-    """What follows of the queues from the structure alone."""
-
-    def __init__(self, recall: recalls.Recall) -> None:
-        super().__init__(recall)
-        self._structure: desired.Structure | None = None
-
-    def of(self, structure: desired.Structure) -> columns.QueueColumns:
-        """The columns, without what is taken."""
-        if self._structure is not structure:
-            self._structure = structure
-            self._made = _tree(structure.queues)
-        return self._made
-
-
-def queues(
-    work: desk.Work,
-    allocated: Mapping[str, Sequence[int]],
-    firm: Mapping[str, Sequence[int]],
-    usage: Mapping[str, float],
-) -> columns.QueueColumns:
-    """The tree of queues with what each has taken.
-
-    Args:
-        work: the desk.
-        allocated, firm: amounts by queue, without those of queues below it.
-        usage: faded use of a queue and all below it as a share of what there was to give.
-    """
-    made = work.recall.part(_Tree).of(work.desired.structure)
-    taken = _summed(made.names, made.parent, allocated)
-    sure = _summed(made.names, made.parent, firm)
-    faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
-    for array in (taken, sure, faded):
-        array.setflags(write=False)
-    return dataclasses.replace(made, allocated=taken, firm=sure, usage=faded)
-
-
-def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
-    names = tuple(tree)
-    index = {name: row for row, name in enumerate(names)}
-    parent = np.array(
-        [-1 if q.parent is None else index.get(q.parent, -1) for q in tree.values()],
-        dtype=np.int64,
-    )
-    guaranteed = _guaranteed(tree, parent)
-    rationed = _rationed(tree, guaranteed)
-    somebody = (guaranteed > 0).any(axis=0)
-    nothing = np.zeros_like(guaranteed)
-    columns_of = {
-        "guaranteed": guaranteed,
-        "firm_limit": np.where(somebody & rationed, guaranteed, UNLIMITED),
-        "rationed": rationed,
-        "limit": _bounds([q.limit for q in tree.values()], UNLIMITED),
-        "lending": _bounds([q.lending_limit for q in tree.values()], UNLIMITED),
-        "weight": np.array([q.weight for q in tree.values()], dtype=np.float64),
-        "priority": np.array([q.priority for q in tree.values()], dtype=np.int64),
-        "allocated": nothing,
-        "firm": nothing,
-        "usage": np.zeros(len(names)),
-        "suspended": np.array([q.suspend for q in tree.values()], dtype=np.bool_),
-        "strict": np.array([q.strict for q in tree.values()], dtype=np.bool_),
-    }
-    for array in (parent, *columns_of.values()):
-        array.setflags(write=False)
-    return columns.QueueColumns(names=names, parent=parent, **columns_of)
-
-
-def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> columns.Amounts:
-    rows = [[otherwise if a is None else a for a in one.as_vector()] for one in amounts]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
-
-
-def _guaranteed(tree: Mapping[str, desired.Queue], parent: NDArray[np.int64]) -> columns.Amounts:
-    """What is guaranteed; a parent that does not say has the sum of its children."""
-    found = _bounds([q.guaranteed for q in tree.values()], 0)
-    said = [[a is not None for a in q.guaranteed.as_vector()] for q in tree.values()]
-    for row in range(len(found) - 1, -1, -1):  # parents stand before children: sum upwards
-        above = parent[row]
-        if above < 0:
-            continue
-        for resource in range(3):
-            if not said[above][resource]:
-                total = int(found[above, resource]) + int(found[row, resource])
-                found[above, resource] = min(total, UNLIMITED)
-    return found
-
-
-def _rationed(tree: Mapping[str, desired.Queue], guaranteed: columns.Amounts) -> columns.Mask:
-    """In which resources a queue's share is measured: in GPUs always, else where it names them.
-
-    A queue that names nothing at all owns nothing: whatever anyone names is rationed there.
-    """
-    named = [
-        [g is not None or m is not None for g, m in zip(*_said(q), strict=True)]
-        for q in tree.values()
-    ]
-    somebody = [any(row[resource] for row in named) for resource in range(3)]
-    found = np.array(
-        [
-            [
-                row[resource] or (not any(row) and somebody[resource]) or resource == 2
-                for resource in range(3)
-            ]
-            for row in named
-        ],
-        dtype=np.bool_,
-    ).reshape(len(named), 3)
-    return found & (guaranteed < UNLIMITED)
-
-
-def _said(
-    queue: desired.Queue,
-) -> tuple[tuple[int | None, int | None, int | None], tuple[int | None, int | None, int | None]]:
-    return queue.guaranteed.as_vector(), queue.lending_limit.as_vector()
-
-
-def _summed(
-    names: tuple[str, ...],
-    parent: NDArray[np.int64],
-    own: Mapping[str, Sequence[int]],
-) -> columns.Amounts:
-    rows = [list(own.get(name, (0, 0, 0))) for name in names]
-    above = parent.tolist()
-    for row in range(len(names) - 1, -1, -1):
-        if above[row] >= 0:
-            for resource in range(3):
-                rows[above[row]][resource] += rows[row][resource]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)

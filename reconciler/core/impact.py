@@ -278,6 +278,7 @@ def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[Am
             ("lendingLimit", old and old.lending_limit, new and new.lending_limit),
         ):
             yield from _changes(f"Queue/{name}", field, left or nothing, right or nothing)
+        yield from _by_pool(name, old, new)
     for name in _either(before.quotas, after.quotas):
         left_quota, right_quota = before.quotas.get(name), after.quotas.get(name)
         yield from _changes(
@@ -286,6 +287,21 @@ def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[Am
             left_quota.resources if left_quota else nothing,
             right_quota.resources if right_quota else nothing,
         )
+
+
+def _by_pool(
+    name: str, old: desired.Queue | None, new: desired.Queue | None
+) -> Iterator[AmountChange]:
+    """Changed amounts of a queue in pools."""
+    left, right = ({f.pool: f for f in queue.flavors} if queue else {} for queue in (old, new))
+    for pool in _either(left, right):
+        before, after = (side.get(pool, desired.Flavor(pool)) for side in (left, right))
+        for field, was, now in (
+            ("guaranteed", before.guaranteed, after.guaranteed),
+            ("limit", before.limit, after.limit),
+            ("lendingLimit", before.lending_limit, after.lending_limit),
+        ):
+            yield from _changes(f"Queue/{name}", f"{field} in pool {pool}", was, now)
 
 
 def _either(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:

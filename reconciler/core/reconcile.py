@@ -240,9 +240,37 @@ def _queue_usage(
             demand=_countable(share.demand),
             weight=queue.weight,
             priority=queue.priority,
+            pools=_by_pool(queue, situation, share),
         )
         for queue, amounts, share in zip(queues.values(), allocated, shares, strict=True)
     )
+
+
+def _by_pool(
+    queue: desired.Queue, situation: snapshots.Situation, share: decisions.QueueShare
+) -> tuple[outcome.PoolUsage, ...]:
+    """What a queue has in pools with amounts of their own, those first that it names itself."""
+    pools = situation.snapshot.pools
+    if pools is None or not share.pools:
+        return ()
+    by_name = dict(zip(pools.names, share.pools, strict=True))
+    flavors = {flavor.pool: flavor for flavor in queue.flavors}
+    others = [name for name, one in by_name.items() if name not in flavors and any(one.allocated)]
+    found = []
+    for name in (*flavors, *others):
+        flavor, one = flavors.get(name, desired.Flavor(name)), by_name[name]
+        found.append(
+            outcome.PoolUsage(
+                pool=name,
+                allocated=one.allocated,
+                guaranteed=flavor.guaranteed.as_vector(),
+                limit=flavor.limit.as_vector(),
+                fair_share=_measured(one.fair_share),
+                demand=_countable(one.demand),
+                named=name in flavors,
+            )
+        )
+    return tuple(found)
 
 
 _UNMEASURED = (columns.UNLIMITED, columns.UNLIMITED, columns.UNLIMITED)

@@ -222,6 +222,7 @@ class Shapes:
             ),
             matches=matches,
             form=form,
+            pools=spec.pools,
         )
         return shape, found.refusal(spec.owner)
 

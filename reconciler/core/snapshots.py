@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from reconciler.core import columns as tables
 from reconciler.core import held as holders
 from reconciler.core import holdings as makers
-from reconciler.core import learning, lines, pending, windows
+from reconciler.core import learning, lines, pending, queuecolumns, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model.reasons import Reason
@@ -79,7 +79,7 @@ def build(work: desk.Work, at: float) -> Situation:
     mix = learning.mix(recollection, shapes, nodes)
     snapshot = columns.Snapshot(
         nodes=nodes.columns,
-        queues=tables.queues(work, held.allocated, held.firm, shares),
+        queues=queuecolumns.queues(work, held.allocated, held.firm, shares),
         shapes=tuple(shapes.made),
         lines=waiting.made.lines,
         line_columns=waiting.made.columns,
@@ -93,6 +93,7 @@ def build(work: desk.Work, at: float) -> Situation:
         kept=learning.kept_of(recollection, nodes.row_of),
         mix=mix,
         turn=recollection.turn,
+        pools=queuecolumns.pools(work, nodes),
         usual_s=learning.usual_s(work),
     )
     return Situation(

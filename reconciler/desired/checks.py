@@ -93,6 +93,7 @@ def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]
     sums = {name: [0, 0, 0] for name in queues}
     for queue in reversed(parents_first(queues).values()):
         own, limit = queue.guaranteed.as_vector(), queue.limit.as_vector()
+        by_pool = queue.guaranteed_by_pool()
         for index, resource in enumerate(resources.RESOURCE_NAMES):
             amount, below, cap = own[index], sums[queue.name][index], limit[index]
             text = _FORMATS[index]
@@ -107,7 +108,7 @@ def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]
                         found=f"{text(amount)} here, {text(below)} below",
                     ),
                 )
-            total = below if amount is None else amount
+            total = max(below, by_pool[index]) if amount is None else amount
             if cap is not None and cap < total:
                 yield (
                     queue.name,
@@ -187,20 +188,21 @@ def names(
     for volume in volumes.values():
         for index, pool in enumerate(volume.pools):
             if pool not in pools:
-                yield "Volume", volume.name, _unknown("pool", pool, ("spec", "pools", index), pools)
+                yield "Volume", volume.name, unknown("pool", pool, ("spec", "pools", index), pools)
     for quota in quotas.values():
         if quota.queue and quota.queue not in queues and quota.queue != "default":
             place = ("spec", "subject", "queue")
-            yield "Quota", quota.name, _unknown("queue", quota.queue, place, queues)
+            yield "Quota", quota.name, unknown("queue", quota.queue, place, queues)
         if quota.group and quota.group not in groups:
             yield (
                 "Quota",
                 quota.name,
-                _unknown("group", quota.group, ("spec", "subject", "group"), groups),
+                unknown("group", quota.group, ("spec", "subject", "group"), groups),
             )
 
 
-def _unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable[str]) -> Fault:
+def unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable[str]) -> Fault:
+    """Something is named that is not there."""
     names = sorted(known)
     listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
     return Fault(
@@ -219,19 +221,19 @@ def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
     """The queue, volumes, reservation and levels that a job names are there; it is in bounds."""
     queue = structure.queues.get(job.queue)
     if queue is None:
-        return _unknown("queue", job.queue, ("spec", "queue"), structure.queues)
+        return unknown("queue", job.queue, ("spec", "queue"), structure.queues)
     for index, volume in enumerate(job.volumes):
         if volume not in structure.volumes:
-            return _unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
+            return unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
     ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
     for field, staged in (("inputs", ins), ("outputs", outs)):
         for index, volume in enumerate(staged):
             if volume not in structure.volumes:
                 at = ("spec", "stage", field, index, "volume")
-                return _unknown("volume", volume, at, structure.volumes)
+                return unknown("volume", volume, at, structure.volumes)
     if job.reservation and job.reservation not in structure.reservations:
         place = ("spec", "reservation")
-        return _unknown("reservation", job.reservation, place, structure.reservations)
+        return unknown("reservation", job.reservation, place, structure.reservations)
     if job.storage:
         fault = storage.of_job(job, structure.volumes)
         if fault is not None:
@@ -246,7 +248,7 @@ def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | No
     known = {level for pool in structure.pools.values() for level in pool.levels}
     for level, place in wanted:
         if level not in known:
-            return _unknown("level", level, place, known)
+            return unknown("level", level, place, known)
     return None
 
 

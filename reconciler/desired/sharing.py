@@ -37,6 +37,7 @@ def queue(name: str, spec: queue_documents.QueueSpec, faults: Faults) -> desired
         strict=spec.ordering == "strict",
         lending_limit=amounts(spec.lending_limit, faults, "lendingLimit"),
         weight=float(spec.weight),
+        flavors=tuple(_flavor(index, flavor, faults) for index, flavor in enumerate(spec.flavors)),
         priority=spec.priority,
         min_runtime_s=None
         if preemption is None
@@ -49,11 +50,23 @@ def queue(name: str, spec: queue_documents.QueueSpec, faults: Faults) -> desired
     )
 
 
-def amounts(spec: fields.AmountsSpec, faults: Faults, field: str) -> desired.Amounts:
-    """Amounts of a queue or quota."""
+def _flavor(index: int, spec: queue_documents.FlavorSpec, faults: Faults) -> desired.Flavor:
+    """What a queue has in one pool."""
+    place = ("flavors", index)
+    return desired.Flavor(
+        pool=spec.pool,
+        guaranteed=amounts(spec.guaranteed, faults, *place, "guaranteed"),
+        limit=amounts(spec.limit, faults, *place, "limit"),
+        lending_limit=amounts(spec.lending_limit, faults, *place, "lendingLimit"),
+        weight=None if spec.weight is None else float(spec.weight),
+    )
+
+
+def amounts(spec: fields.AmountsSpec, faults: Faults, *field: str | int) -> desired.Amounts:
+    """Amounts of a queue or quota, which stand in a field of its spec."""
     values = {"cpu": spec.cpu, "memory": spec.memory, "gpu": spec.gpu}
     found = [
-        None if written is None else faults.amount(kind, written, "spec", field, kind)
+        None if written is None else faults.amount(kind, written, "spec", *field, kind)
         for kind, written in values.items()
     ]
     return desired.Amounts(*found)
@@ -62,13 +75,24 @@ def amounts(spec: fields.AmountsSpec, faults: Faults, field: str) -> desired.Amo
 def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired.Quota:
     """A quota."""
     subject, budget = spec.subject, spec.budget
-    if sum(one is not None for one in (subject.user, subject.group, subject.queue)) != 1:
+    whom = (subject.user, subject.group, subject.queue, subject.pool)
+    if sum(one is not None for one in whom) != 1:
         faults.add(
             "quota-subject",
-            "a quota holds for one user, one group or one queue: name one of them",
+            "a quota holds for one user, one group, one queue or one pool: name one of them",
             "spec",
             "subject",
         )
+    counted = spec.jobs.running is not None or spec.jobs.pending is not None
+    for field, there in (("jobs", counted), ("budget", budget is not None)):
+        if subject.pool is not None and there:
+            faults.add(
+                "quota-subject",
+                "a quota of a pool caps resources alone, because a job is in a pool only once it "
+                "runs: name a user, a group or a queue",
+                "spec",
+                field,
+            )
     window_s = 0
     if budget is not None:
         window_s = faults.duration(budget.window, "spec", "budget", "window")
@@ -87,6 +111,7 @@ def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired
         user=subject.user or "",
         group=subject.group or "",
         queue=subject.queue or "",
+        pool=subject.pool or "",
         resources=amounts(spec.resources, faults, "resources"),
         running=spec.jobs.running,
         pending=spec.jobs.pending,

@@ -16,6 +16,7 @@ from reconciler.desired import (
     checks,
     cron,
     documents,
+    flavors,
     people,
     policies,
     pools,
@@ -366,6 +367,8 @@ def _check_together(made: Build) -> None:
     """What can only be seen over several objects."""
     for name, fault in checks.queue_tree(made.queues):
         made.add(made.places[f"Queue/{name}"], [fault])
+    for kind, name, fault in flavors.check(made.queues, made.quotas, made.pools):
+        made.add(made.places[f"{kind}/{name}"], [fault])
     for name, fault in checks.shared_hosts(made.pools, NODES_MAX):
         made.add(made.places[f"NodePool/{name}"], [fault])
     for name, fault in checks.topologies(made.pools):

@@ -18,7 +18,7 @@ from reconciler.metrics import gpupages, openmetrics, starving, taskpages
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
-from reconciler.model import checks, desired, devices, records
+from reconciler.model import checks, desired, devices, outcome, records
 from reconciler.model.drift import HEALING_VERBS
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.resources import Resources
@@ -304,6 +304,24 @@ def _put_queues(page: Text, counters: Counters, sums: Sums, memory: ClusterState
             for what, value in values.items():
                 if value is not None:
                     page.put(f"muster_queue_{what}_{unit}", value / scale, usage.name)
+        for one in usage.pools:
+            if one.named:
+                _put_pool_of_queue(page, usage.name, one)
+
+
+def _put_pool_of_queue(page: Text, queue: str, of: outcome.PoolUsage) -> None:
+    """GPUs of a pool that the queue names itself: as many series as git has such entries."""
+    limit = of.limit[2]
+    values = {
+        "allocated": of.allocated[2],
+        "guaranteed": of.guaranteed[2],
+        "limit": math.inf if limit is None else limit,
+        "fair_share": of.fair_share[2],
+        "demand": of.demand[2],
+    }
+    for what, value in values.items():
+        if value is not None:
+            page.put(f"muster_queue_pool_{what}_gpus", value / 1000, queue, of.pool)
 
 
 def _put_suspended(page: Text, sums: Sums, wanted: desired.Desired) -> None:

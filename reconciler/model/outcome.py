@@ -62,11 +62,24 @@ NodeAction = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRe
 Action = NodeAction | RunProvisioner
 
 
+class PoolUsage(msgspec.Struct, frozen=True):
+    """The same as ``QueueUsage`` of what a queue has in one pool; ``named``: it says so itself."""
+
+    pool: str
+    allocated: tuple[int, int, int]
+    guaranteed: tuple[int | None, int | None, int | None] = (None, None, None)
+    limit: tuple[int | None, int | None, int | None] = (None, None, None)
+    fair_share: tuple[int | None, int | None, int | None] = (None, None, None)
+    demand: tuple[int, int, int] = (0, 0, 0)
+    named: bool = False
+
+
 class QueueUsage(msgspec.Struct, frozen=True):
     """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs.
 
     ``fair_share`` is None where its share is not measured; ``demand`` is what it has and asks
-    for, at most 2^62.
+    for, at most 2^62. ``pools``: those that it names, and others with amounts of their own in
+    which it has something.
     """
 
     name: str
@@ -80,6 +93,7 @@ class QueueUsage(msgspec.Struct, frozen=True):
     demand: tuple[int, int, int] = (0, 0, 0)
     weight: float = 1.0
     priority: int = 0
+    pools: tuple[PoolUsage, ...] = ()
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):

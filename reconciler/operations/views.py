@@ -353,6 +353,18 @@ def queue_view(
         pending=of.pending_jobs,
         running=of.running_jobs,
         suspended=_time(since),
+        pools=[
+            viewtypes.QueueInPoolView(
+                pool=one.pool,
+                allocated=vector(one.allocated),
+                guaranteed=vector(one.guaranteed),
+                limit=vector(one.limit),
+                fair_share=vector(one.fair_share),
+                demand=vector(one.demand),
+                named=one.named,
+            )
+            for one in of.pools
+        ],
     )
 
 

@@ -170,6 +170,18 @@ class NodeView(viewforms.View, frozen=True):
     last_report: str | None
 
 
+class QueueInPoolView(viewforms.View, frozen=True):
+    """What a queue has in one pool; ``named``: the queue has amounts there itself."""
+
+    pool: str
+    allocated: AmountsView
+    guaranteed: AmountsView
+    limit: AmountsView
+    fair_share: AmountsView
+    demand: AmountsView
+    named: bool
+
+
 class QueueView(viewforms.View, frozen=True):
     """A queue's arithmetic. ``parent`` is null for a root.
 
@@ -189,6 +201,7 @@ class QueueView(viewforms.View, frozen=True):
     pending: int
     running: int
     suspended: str | None = None
+    pools: list[QueueInPoolView] = []
 
 
 class PoolView(viewforms.View, frozen=True):

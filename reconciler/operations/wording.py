@@ -120,6 +120,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Quota, "user"): ("subject.user", None),
     (desired.Quota, "group"): ("subject.group", None),
     (desired.Quota, "queue"): ("subject.queue", None),
+    (desired.Quota, "pool"): ("subject.pool", None),
     (desired.Quota, "running"): ("jobs.running", None),
     (desired.Quota, "pending"): ("jobs.pending", None),
     (desired.Quota, "budget_gpu_s"): ("budget.gpuHours", _hours),

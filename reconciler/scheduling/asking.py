@@ -10,7 +10,7 @@ from reconciler.scheduling import order
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Plan, Room
-from reconciler.scheduling.snapshot import Vector
+from reconciler.scheduling.snapshot import Charge
 
 Present = tuple[snapshots.HeldTask | TaskPlacement, ...]
 
@@ -30,7 +30,7 @@ class Ask:
     progress: order.Progress
     line: snapshots.Line
     shape: int
-    amounts: Vector
+    amounts: Charge
     missing: tuple[tuple[int, int], ...] = ()
     present: Present = ()
     needed: bool = False

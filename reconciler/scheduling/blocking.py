@@ -8,7 +8,7 @@ whether a limit stands in its way, and whether its queue might take something ba
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import explain
+from reconciler.scheduling import bypool, explain
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Mask
@@ -77,15 +77,16 @@ class Prospects:
         self.situation = situation
         self.ledger = ledger
         queues = situation.queues
-        #: (s, 3) what one start of each shape is charged.
-        self.least = np.array([shape.least for shape in situation.shapes], dtype=np.int64)
-        self.least = self.least.reshape(-1, 3)
+        #: (s, w) what one start of each shape is charged.
+        width, shapes = ledger.width, situation.shapes
+        least = [bypool.charge(shape.least, shape.pool, width) for shape in shapes]
+        self.least = np.array(least, dtype=np.int64).reshape(-1, width)
         depth = max((len(path) for path in ledger.paths), default=1)
         #: (q, depth) rows from each queue up to its root, the root repeated.
         self.paths = np.array(
             [[*path, *[path[-1]] * (depth - len(path))] for path in ledger.paths], dtype=np.intp
         ).reshape(-1, depth)
-        self.fair = np.array(ledger.fair, dtype=np.int64).reshape(-1, 3)
+        self.fair = np.array(ledger.fair, dtype=np.int64).reshape(-1, width)
         self.guaranteed = np.asarray(queues.guaranteed)
         self.rationed = np.asarray(queues.rationed)
         self.lowest = _lowest(situation)
@@ -125,7 +126,7 @@ class Prospects:
     def reclaiming(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
         """(n,) whether a queue might take back what others have above their shares for a start.
 
-        ``asked``: (n, 3) amounts, ``queue``: (n,) whose start each would be.
+        ``asked``: (n, w) amounts, ``queue``: (n,) whose start each would be.
         """
         may: Mask = (self.losers() & self.rationed.any(axis=1))[queue]
         if not may.any():
@@ -137,8 +138,8 @@ class Prospects:
         return found
 
     def gated(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
-        """(n,) whether a limit or a lender might forbid a start of (n, 3) amounts in a queue."""
-        if self.ledger.lends:
+        """(n,) whether a limit or a lender might forbid a start of (n, w) amounts in a queue."""
+        if self.ledger.lends or self.ledger.caps:
             return np.ones(len(asked), dtype=np.bool_)
         found: Mask = np.zeros(len(asked), dtype=np.bool_)
         bounds = np.asarray(self.situation.queues.limit)

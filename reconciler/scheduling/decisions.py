@@ -65,6 +65,15 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolShare:
+    """The same as ``QueueShare`` of what a queue has in one pool."""
+
+    fair_share: Vector
+    demand: Vector
+    allocated: Vector
+
+
+@dataclass(frozen=True, slots=True)
 class QueueShare:
     """The arithmetic of one queue at the end of the cycle, for ``explain`` and metrics.
 
@@ -72,11 +81,13 @@ class QueueShare:
         fair_share: (cpu, memory, gpu); ``UNLIMITED`` where the queue is not rationed.
         demand: allocated plus pending amounts, up to the limit.
         allocated: amounts with this cycle's starts.
+        pools: the same in each of ``Snapshot.pools``.
     """
 
     fair_share: Vector
     demand: Vector
     allocated: Vector
+    pools: tuple[PoolShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

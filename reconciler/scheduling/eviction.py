@@ -165,14 +165,15 @@ class Evictor:
         rationed, path = self.ledger.rationed, self.ledger.paths[ask.queue]
         return tuple(
             ask.amounts[resource] > 0 and any(rationed[member][resource] for member in path)
-            for resource in ledgers.RESOURCES
+            for resource in self.ledger.resources
         )
 
     # Who may take from whom
 
     def _may_reclaim(self, ask: asking.Ask) -> bool:
         ledger = self.ledger
-        if not any(ledger.rationed[ask.queue]):
+        rationed = ledger.rationed[ask.queue]
+        if not any(rationed[resource] for resource in ledger.concerned(ask.amounts)):
             return False
         if not ledger.within_fair_share(ask.queue, ask.amounts):
             return False
@@ -210,16 +211,19 @@ class Evictor:
             return False
         branch = [member for member in ledger.paths[loser] if member not in own]
         taker = [member for member in own if member not in ledger.paths[loser]]
+        counts = ledger.concerned(ask.amounts)
+        if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
+            return False  # what is guaranteed in this very pool stays, whatever else it has
         for member in branch[:-1]:
             if any(ledger.rationed[member]) and not ledger.is_over(
-                member, ledger.guaranteed[member]
+                member, ledger.guaranteed[member], counts
             ):
                 return False
         top = branch[-1]
-        if ledger.is_over(top, ledger.may_keep(top)):
+        if ledger.is_over(top, ledger.may_keep(top), counts):
             return True
         return self._within_guarantee(taker[-1], ask) and ledger.is_over(
-            top, ledger.guaranteed[top]
+            top, ledger.guaranteed[top], counts
         )
 
     def _may_still_lose(self, ask: asking.Ask, loser: int) -> bool:
@@ -243,14 +247,14 @@ class Evictor:
         return all(
             not ledger.rationed[queue][r]
             or ledger.used(queue, r) + ask.amounts[r] <= ledger.guaranteed[queue][r]
-            for r in ledgers.RESOURCES
+            for r in ledger.concerned(ask.amounts)
         )
 
     def _stays_below(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
         """No ancestor of the taker that is above its fair share passes a sibling that loses."""
         ledger = self.ledger
         for member in ledger.paths[ask.queue]:
-            for resource in ledgers.RESOURCES:
+            for resource in ledger.resources:
                 if not ask.amounts[resource]:
                     continue
                 own = ledger.ratio(member, resource, ask.amounts[resource])
@@ -283,9 +287,12 @@ class Evictor:
         """The same as ``_candidates`` node by node, the cheapest node first."""
         shape, ledger = self.situation.shapes[ask.shape], self.ledger
         queues: list[int] = []
+        counts = ledger.concerned(ask.amounts)
         if foreign:
             losers = self._losers(ask)
-            queues = sorted(losers, key=lambda queue: (pools.standing(ledger, queue), -queue))
+            queues = sorted(
+                losers, key=lambda queue: (pools.standing(ledger, queue, counts), -queue)
+            )
         sources = [self.pool.ordered(ledger, queue) for queue in queues]
         if own:
             queues.append(ask.queue)
@@ -298,6 +305,7 @@ class Evictor:
             self.later.amounts,
             shape.eligible,
             shape.eligible & self.situation.nodes.accepts,
+            counts,
         )
         return nodewise.taken(ledger, queues, sources, wanted)
 
@@ -315,7 +323,10 @@ class Evictor:
         if foreign:
             losers = self._losers(ask)
             for unit in self.pool.by_saturation(
-                self.ledger, losers, lambda queue: self._may_still_lose(ask, queue)
+                self.ledger,
+                losers,
+                lambda queue: self._may_still_lose(ask, queue),
+                self.ledger.concerned(ask.amounts),
             ):
                 if usable[unit.tasks[0].node] or any(usable[task.node] for task in unit.tasks):
                     yield unit
@@ -341,7 +352,7 @@ class Evictor:
         return bool(self.ledger.owed(top, ask.amounts))
 
     def may_start(
-        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Vector = ledgers.NOTHING
+        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Charge = ledgers.NOTHING
     ) -> bool:
         """Whether limits, lenders and shares let the ask start once units of some queues have left.
 
@@ -354,9 +365,7 @@ class Evictor:
             return False
         if ledger.over_lending(ask.queue, ask.amounts):
             return False
-        if freed != ledgers.NOTHING and not ledger.grows_within_share(
-            ask.queue, ask.amounts, freed
-        ):
+        if any(freed) and not ledger.grows_within_share(ask.queue, ask.amounts, freed):
             return False
         return self._stays_below(ask, losing)
 

@@ -5,17 +5,20 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
-from reconciler.scheduling import funnels, wording
+from reconciler.scheduling import bypool, funnels, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.causes import Cause
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import WHOLE, Vector
+
+__all__ = ["Cause", "Explainer"]
 
 #: What is of no interest where it could not help: room, and evictions.
 _MOOT = frozenset(
@@ -27,39 +30,6 @@ _MOOT = frozenset(
         reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What stands in a claim's way.
-
-    Attributes:
-        kind: ``suspended``, ``strict``, ``limit``, ``quota``, ``lending``, ``room``, ``evictions``,
-            ``reserved``, ``kept`` (its start would delay a reservation) or ``array``.
-        excess: the queue and amounts, for ``limit``, ``quota`` and ``lending``.
-        queue: the queue that is suspended, or strict.
-        ahead: whether other claims had started or been promised room before (``room``).
-        subject: the claim itself, where the reason is its own, or whom it waits behind.
-        stopping: elements that are being stopped for the claim.
-        at: start of its reservation, or of the one that it would delay (``kept``).
-        until: start of its own reservation where another keeps it out (``kept``), if it has one.
-        held_back: the cap that is not the array's own (``array``).
-    """
-
-    kind: str
-    excess: ledgers.Excess | None = None
-    queue: int = -1
-    ahead: bool = False
-    subject: str = ""
-    stopping: tuple[str, ...] = ()
-    at: float = 0.0
-    until: float | None = None
-    held_back: reasons.Reason | None = None
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it has room reserved in time."""
-        return self.kind == "reserved" or self.until is not None
 
 
 def _reserved_text(at: float | None) -> str:
@@ -110,6 +80,8 @@ class Explainer:
 
     def told(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons of a claim in order of precedence."""
+        if cause.shape >= 0:
+            return self._of_pools(line, cause)
         found, lasting = [self._main(line, cause)], []
         shape = self.situation.shapes[line.shape]
         if cause.kind != "array":
@@ -119,6 +91,17 @@ class Explainer:
         if hopeless:
             found, lasting = [one for one in found if one.code not in _MOOT], hopeless
         return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
+
+    def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
+        """The reasons in each pool that a claim may go to; in one that never fits only if none."""
+        first = replace(cause, shape=-1, elsewhere=())
+        parts = [
+            (replace(line, shape=shape, others=()), one)
+            for shape, one in ((cause.shape, first), *cause.elsewhere)
+        ]
+        hopeful = [part for part in parts if self.could_start(part[0])]
+        found = dict.fromkeys(r for part in hopeful or parts for r in self.told(*part))
+        return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
         if cause.kind == "suspended":
@@ -178,9 +161,11 @@ class Explainer:
         return reason
 
     def _over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
+        if excess.queue < 0:
+            return self._over_cap(excess)
         name = self.situation.queues.names[excess.queue]
-        asked = wording.amount_text(excess.resource, excess.asked)
-        bound = wording.amount_text(excess.resource, excess.bound)
+        asked = self._text(excess, excess.asked, of=False)
+        bound = self._text(excess, excess.bound)
         if excess.asked > excess.bound:
             return reasons.Reason(
                 reasons.ReasonCode.OVER_LIMIT,
@@ -189,19 +174,46 @@ class Explainer:
                 unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
             )
         now_used = self.ledger.charged[excess.queue][excess.resource]
-        used = wording.amount_text(excess.resource, now_used)
-        surplus = wording.amount_text(excess.resource, now_used + excess.asked - excess.bound)
+        used = self._text(excess, now_used, of=False)
+        surplus = self._text(excess, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.OVER_LIMIT,
             f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
             unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
         )
 
+    def _over_cap(self, excess: ledgers.Excess) -> reasons.Reason:
+        """A quota on all work in a pool."""
+        pools, pool = self.situation.pools, bypool.pool_of(excess.resource)
+        if pools is None:  # pragma: no cover - only pools are capped here
+            raise AssertionError("a cap on no pool")
+        quota, where = pools.capped_by[pool], f"pool {pools.names[pool]}"
+        asked = self._text(excess, excess.asked, of=False)
+        bound = self._text(excess, excess.bound, of=False)
+        now_used = self.ledger.in_all(excess.resource)
+        over = self._text(excess, now_used + excess.asked - excess.bound, of=False)
+        if excess.asked > excess.bound:
+            return reasons.Reason(
+                reasons.ReasonCode.OVER_LIMIT,
+                f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}",
+                unblocks=f"Quota {quota} is raised, or less is asked for",
+            )
+        return reasons.Reason(
+            reasons.ReasonCode.OVER_LIMIT,
+            f"Quota {quota} limits {where} to {bound}: {self._text(excess, now_used, of=False)} "
+            f"in use, {asked} asked",
+            unblocks=f"work in {where} ends and gives back {over}, or Quota {quota} is raised",
+        )
+
+    def _text(self, excess: ledgers.Excess, amount: int, *, of: bool = True) -> str:
+        """An amount of the resource of an excess; ``of``: with its pool."""
+        return wording.quota_text(self.situation, excess.resource, amount, of=of)
+
     def _over_lending(self, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
-        asked = wording.amount_text(excess.resource, excess.asked)
-        used = wording.amount_text(excess.resource, excess.used)
-        bound = wording.amount_text(excess.resource, max(0, excess.bound))
+        asked = self._text(excess, excess.asked, of=False)
+        used = self._text(excess, excess.used, of=False)
+        bound = self._text(excess, max(0, excess.bound))
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
@@ -211,14 +223,14 @@ class Explainer:
 
     def _over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:
         name = self.situation.queues.names[excess.queue]
-        asked = wording.amount_text(excess.resource, excess.asked)
-        bound = wording.amount_text(excess.resource, excess.bound)
+        asked = self._text(excess, excess.asked, of=False)
+        bound = self._text(excess, excess.bound)
         alone = self._too_much_alone(line, self.situation.shapes[line.shape])
         if alone is not None:
             return alone
         now_used = self.ledger.firm[excess.queue][excess.resource]
-        used = wording.amount_text(excess.resource, now_used)
-        surplus = wording.amount_text(excess.resource, now_used + excess.asked - excess.bound)
+        used = self._text(excess, now_used, of=False)
+        surplus = self._text(excess, now_used + excess.asked - excess.bound)
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
@@ -233,14 +245,14 @@ class Explainer:
         """Work that is not preemptible and asks for more than is guaranteed at all."""
         if line.preemptible:
             return None
-        asked = shape.least
+        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
         for queue in self.ledger.paths[line.queue]:
-            for resource in ledgers.RESOURCES:
+            for resource in self.ledger.resources:
                 bound = self.ledger.firm_limit[queue][resource]
                 if asked[resource] > bound:
                     name = self.situation.queues.names[queue]
-                    owed = wording.amount_text(resource, bound)
-                    amount = wording.amount_text(resource, asked[resource])
+                    owed = wording.quota_text(self.situation, resource, bound)
+                    amount = wording.quota_text(self.situation, resource, asked[resource], of=False)
                     return reasons.Reason(
                         reasons.ReasonCode.NEVER_FITS,
                         "work that is not preemptible may not borrow, and queue "
@@ -252,14 +264,20 @@ class Explainer:
 
     def could_start(self, line: snapshots.Line) -> bool:
         """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
-        queues, asked = self.situation.queues, self.situation.shapes[line.shape].least
+        queues, shape = self.situation.queues, self.situation.shapes[line.shape]
+        if line.others and any(
+            self.could_start(replace(line, shape=other, others=())) for other in line.others
+        ):
+            return True
+        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
+        if any(asked[r] > cap for r, cap in enumerate(self.ledger.caps)):
+            return False
         for queue in self.ledger.paths[line.queue]:
             if queues.suspended[queue]:
                 return False
             limit = self.ledger.limit[queue]
-            if any(asked[r] > limit[r] for r in ledgers.RESOURCES):
+            if any(asked[r] > limit[r] for r in self.ledger.resources):
                 return False
-        shape = self.situation.shapes[line.shape]
         return self._too_much_alone(line, shape) is None and self.never(line.shape) is None
 
     def never(self, index: int) -> reasons.Reason | None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from reconciler.scheduling import snapshot as snapshots
 
-RESOURCES = (0, 1, 2)
+#: CPU, memory and GPUs of the cluster; then the same of each pool with amounts of its own.
+BASE = 3
 GPU = 2
 
 
@@ -144,18 +145,18 @@ def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[flo
     ]
 
 
-def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Vector]:
+def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Charge]:
     """What each queue is guaranteed."""
-    return [(row[0], row[1], row[2]) for row in queues.guaranteed.tolist()]
+    return [tuple(row) for row in queues.guaranteed.tolist()]
 
 
 def shares(
     queues: snapshots.QueueColumns,
-    capacity: snapshots.Vector,
-    demand: Sequence[snapshots.Vector],
+    capacity: snapshots.Charge,
+    demand: Sequence[snapshots.Charge],
     units: Sequence[int],
     strength: float = 0.0,
-) -> list[snapshots.Vector]:
+) -> list[snapshots.Charge]:
     """The fair share of every queue.
 
     Args:
@@ -166,24 +167,25 @@ def shares(
         strength: k of the usage term.
 
     Returns:
-        (cpu, memory, gpu) for each queue; ``UNLIMITED`` for a resource that is not rationed.
+        (cpu, memory, gpu) for each queue, and the same in each pool; ``UNLIMITED`` for a resource
+        that is not rationed.
     """
     rationed, limit = queues.rationed.tolist(), queues.limit.tolist()
-    found = [[snapshots.UNLIMITED] * 3 for _ in queues.names]
-    for resource in RESOURCES:
+    found = [[snapshots.UNLIMITED] * len(capacity) for _ in queues.names]
+    for resource in range(len(capacity)):
         if not any(row[resource] for row in rationed):
             continue
         asked = [
             min(bounds[resource], asks[resource])
             for bounds, asks in zip(limit, demand, strict=True)
         ]
-        multiples = units if resource == GPU else [1] * len(asked)
+        multiples = units if resource % BASE == GPU else [1] * len(asked)
         wanted = list(zip(asked, multiples, strict=True))
         divided = _down(queues, resource, capacity[resource], wanted, strength)
         for row, measured, share in zip(found, rationed, divided, strict=True):
             if measured[resource]:
                 row[resource] = share
-    return [(row[0], row[1], row[2]) for row in found]
+    return [tuple(row) for row in found]
 
 
 def _down(
@@ -208,7 +210,7 @@ def _down(
     asked = [amount for amount, _ in wanted]
     owed = [amounts[resource] for amounts in guarantees(queues)]
     rationed, limit = queues.rationed[:, resource].tolist(), queues.limit[:, resource].tolist()
-    weights, priority = queues.weight.tolist(), queues.priority.tolist()
+    weights, priority = _weights(queues, resource), queues.priority.tolist()
     usage, children = queues.usage.tolist(), children_of(queues.parent.tolist())
     idle = _kept_back(queues, asked, resource, children)
     found = [0] * len(asked)
@@ -225,7 +227,7 @@ def _down(
                 usage=usage[queue],
                 withheld=min(owed[queue], asked[queue]) + min(idle[queue], total),
                 unit=wanted[queue][1],
-                step=snapshots.WHOLE if resource == GPU else 1,
+                step=snapshots.WHOLE if resource % BASE == GPU else 1,
             )
             for queue in members
         ]
@@ -234,6 +236,16 @@ def _down(
             found[queue] = share if rationed[queue] else min(total, limit[queue])
             pending.append((queue, found[queue]))
     return found
+
+
+def _weights(queues: snapshots.QueueColumns, resource: int) -> list[float]:
+    """What part of the surplus of one resource each queue has beside its siblings."""
+    pool = resource // BASE - 1
+    if pool < 0 or queues.pool_weight is None:
+        whole: list[float] = queues.weight.tolist()
+        return whole
+    there: list[float] = queues.pool_weight[:, pool].tolist()
+    return there
 
 
 def children_of(parents: Sequence[int]) -> dict[int, list[int]]:

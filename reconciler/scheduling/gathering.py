@@ -29,7 +29,7 @@ class Search(Protocol):
         """Whether a unit may be taken at this moment of the search."""
 
     def may_start(
-        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Vector = ledgers.NOTHING
+        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Charge = ledgers.NOTHING
     ) -> bool:
         """Whether limits, lenders and shares let the ask start."""
 
@@ -44,7 +44,7 @@ class Attempt:
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
         #: What units of the ask's own queue had.
-        self.freed = ledgers.NOTHING
+        self.freed = evictor.ledger.nothing
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""
@@ -72,7 +72,7 @@ class Attempt:
         self.chosen[unit.key] = unit
         self.losing[holding.queue] += 1
         if holding.queue == self.ask.queue:
-            self.freed = ledgers.plus(self.freed, unit.total)
+            self.freed = ledgers.added(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total)
         self.evictor.later.release(
             unit.tasks,
@@ -86,7 +86,7 @@ class Attempt:
         del self.chosen[unit.key]
         self.losing[holding.queue] -= 1
         if holding.queue == self.ask.queue:
-            self.freed = ledgers.minus(self.freed, unit.total)
+            self.freed = ledgers.added(self.freed, unit.total, -1)
         self.evictor.ledger.release(holding.queue, unit.total, -1)
         self.evictor.later.hold(
             unit.tasks,
@@ -97,7 +97,8 @@ class Attempt:
 
     def _would_start(self) -> bool:
         losing = +self.losing
-        freed = self.freed if set(losing) == {self.ask.queue} else ledgers.NOTHING
+        own = set(losing) == {self.ask.queue}
+        freed = self.freed if own else self.evictor.ledger.nothing
         if not self.evictor.may_start(self.ask, losing, freed):
             return False
         return self.ask.fits(self.evictor.later)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from reconciler.scheduling import asking, backfill, blocking, explain, order
+from reconciler.scheduling import asking, backfill, blocking, bypool, explain, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Action, TaskPlacement
@@ -27,12 +27,16 @@ class Beginning(Protocol):
     blocked: blocking.Blocked
     columns: snapshots.LineColumns
     queues: list[order.Line]
+    least: list[snapshots.Charge]
     calendar: backfill.Calendar
     promised: dict[str, int]
     stopping: dict[str, list[str]]
 
     def ask_of(self, progress: order.Progress) -> asking.Ask:
         """What a claim asks for next."""
+
+    def tries(self, ask: asking.Ask) -> tuple[asking.Ask, ...]:
+        """The same in each pool that it may go to, in order."""
 
     def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
         """What forbids a start."""
@@ -71,10 +75,13 @@ def promises(cycle: Beginning) -> None:
         own = leaving.get(claim.job, [])
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
         for _ in range(min(claim.promised or len(own), found.left)):
-            ask = cycle.ask_of(found)
-            if cycle.gate(ask) is None and cycle.start(ask, "promised"):
+            asks = cycle.tries(cycle.ask_of(found))
+            if any(cycle.gate(ask) is None and cycle.start(ask, "promised") for ask in asks):
                 continue
-            if cycle.gate(ask, settled=True) is not None or not cycle.promise(ask, always=True):
+            if not any(
+                cycle.gate(ask, settled=True) is None and cycle.promise(ask, always=True)
+                for ask in asks
+            ):
                 break
     for holding in moving:
         _keep_moving(cycle, holding)
@@ -99,16 +106,23 @@ def reservations(cycle: Beginning) -> None:
         )
         if progress.left <= 0:
             continue
-        ask = cycle.ask_of(progress)
+        ask = _where(cycle, cycle.ask_of(progress), kept[line.claims[position].job])
         if cycle.gate(ask) is None:
             cycle.calendar.renew(ask, kept[ask.job])
+
+
+def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.Ask:
+    """An ask in the pool in which it had room reserved."""
+    asks, shapes = cycle.tries(ask), cycle.situation.shapes
+    nodes = list(kept.nodes)
+    return next((one for one in asks if shapes[one.shape].eligible[nodes].all()), ask)
 
 
 def _promise_rank(
     cycle: Beginning, line: snapshots.Line, claim: snapshots.Claim
 ) -> tuple[bool, bool, int, int, str]:
     """Who was moved comes after those for whom it was; else it would go back at once."""
-    covered = cycle.ledger.covered(line.queue, cycle.situation.shapes[line.shape].least)
+    covered = cycle.ledger.covered(line.queue, cycle.least[line.shape])
     return (claim.moved, not covered, -line.priority, claim.order, claim.job)
 
 
@@ -119,5 +133,5 @@ def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
         tasks = cycle.later.take(holding.shape, plan)
         cycle.clamp(tasks)
         # What it leaves counts as given back already: its place elsewhere is charged instead.
-        cycle.ledger.charge(holding.queue, ledgers.total_of(holding.tasks))
+        cycle.ledger.charge(holding.queue, bypool.total_of(cycle.situation, holding.tasks))
         cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1

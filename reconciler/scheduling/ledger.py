@@ -2,7 +2,8 @@
 
 The amounts come from the snapshot; every start, promise and eviction of the cycle is charged here
 to its queue and all ancestors, and every question about quota is answered from here. Rows are
-plain integers, because the walks are short and each concerns one queue.
+plain integers, because the walks are short and each concerns one queue. Where pools have amounts of
+their own, rows have three more resources for each (``bypool``).
 """
 
 import itertools
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import fairshare
+from reconciler.scheduling import bypool, fairshare
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Vector
+from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Charge, Vector
 
 GPU = 2
 RESOURCES = (0, 1, GPU)
@@ -23,7 +24,10 @@ NOTHING: Vector = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A queue that a start would take over an amount, and by which numbers."""
+    """A queue that a start would take over an amount, and by which numbers.
+
+    ``queue`` -1: all work in the pool together.
+    """
 
     queue: int
     resource: int
@@ -34,7 +38,7 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class QueueAmounts:
-    """(q, 3) what each queue has at one version of the ledger: see ``Ledger``."""
+    """(q, w) what each queue has at one version of the ledger: see ``Ledger``."""
 
     version: int
     charged: snapshots.Amounts
@@ -52,6 +56,11 @@ def minus(left: Vector, right: Vector) -> Vector:
     return (left[0] - right[0], left[1] - right[1], left[2] - right[2])
 
 
+def added(left: Charge, right: Charge, sign: int = 1) -> Charge:
+    """The sum of what is charged, or the difference (-1)."""
+    return tuple([a + sign * b for a, b in zip(left, right, strict=True)])
+
+
 def total_of(tasks: Iterable[snapshots.HeldTask]) -> Vector:
     """What tasks are charged together."""
     cpu = memory = gpu = 0
@@ -66,6 +75,8 @@ class Ledger:
     """The accounts of one cycle.
 
     Attributes:
+        resources: all that are accounted for: those of the cluster, then those of each pool.
+        nothing: none of any.
         paths: for each queue the indexes from itself up to its root.
         guaranteed, limit, firm_limit, fair: bounds of each queue.
         due: what each queue's use is measured by: the larger of fair share and guarantee.
@@ -80,6 +91,11 @@ class Ledger:
     def __init__(self, situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> None:
         """``columns``: the lines of the snapshot as columns."""
         queues = situation.queues
+        self.width = queues.guaranteed.shape[1]
+        self.resources = tuple(range(self.width))
+        self._beyond = self.resources[bypool.BASE :]
+        self.nothing: Charge = (0,) * self.width
+        self._concerned: dict[int, tuple[int, ...]] = {}
         self.parents = [int(parent) for parent in queues.parent]
         self.paths = _paths(self.parents)
         #: Queues directly below each; those without a parent are below -1.
@@ -92,13 +108,12 @@ class Ledger:
             for path in self.paths
         ]
         self.firm_limit = _vectors(queues.firm_limit)
-        self.rationed = [(r[0], r[1], r[2]) for r in queues.rationed.tolist()]
+        self.rationed: list[tuple[bool, ...]] = [tuple(r) for r in queues.rationed.tolist()]
         self.charged = [list(row) for row in _vectors(queues.allocated)]
         self.firm = [list(row) for row in _vectors(queues.firm)]
-        self.going = [[0, 0, 0] for _ in self.parents]
-        accepts = situation.nodes.accepts
-        whole = situation.nodes.capacity[accepts].sum(axis=0)
-        self.capacity: Vector = (int(whole[0]), int(whole[1]), int(whole[2]))
+        self.going = [[0] * self.width for _ in self.parents]
+        self.capacity = bypool.capacity(situation)
+        self.caps = bypool.caps(situation)
         self.lends = bool((queues.lending < UNLIMITED).any())
         self.lending = _vectors(queues.lending)
         self._versions = itertools.count(1)
@@ -106,12 +121,19 @@ class Ledger:
         self._columns: QueueAmounts | None = None
         for row in np.flatnonzero(situation.running.leaving).tolist():
             holding = situation.holdings[row]
-            self.release(holding.queue, total_of(holding.tasks))
+            self.release(holding.queue, bypool.total_of(situation, holding.tasks))
         self.demand, units = self._demand(situation, columns)
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
-        self.due = [self._due(queue) for queue in range(len(self.parents))]
+        #: What a queue can't lose by reclaim: its fair share, and never less than its guarantee.
+        self._keep: list[Charge] = [
+            tuple(map(max, fair, owed))
+            for fair, owed in zip(self.fair, self.guaranteed, strict=True)
+        ]
+        self.due: list[Charge] = [
+            tuple(map(min, keep, limit)) for keep, limit in zip(self._keep, self.limit, strict=True)
+        ]
         #: What each queue's use is divided by: the whole cluster where nothing is due, or no end.
         self._measure = [
             tuple(
@@ -124,60 +146,76 @@ class Ledger:
         ]
         #: Of each queue the resources that are measured and of which nothing is due.
         self._undue = [
-            tuple([r for r in RESOURCES if rationed[r] and due[r] <= 0])
+            tuple([r for r in self.resources if rationed[r] and due[r] <= 0])
             for due, rationed in zip(self.due, self.rationed, strict=True)
         ]
 
     def _demand(
         self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
-    ) -> tuple[list[Vector], list[int]]:
+    ) -> tuple[list[Charge], list[int]]:
         """What each queue has and asks for, and the unit of its GPU amounts."""
         rows = [
             [a - b for a, b in zip(c, g, strict=True)]
             for c, g in zip(self.charged, self.going, strict=True)
         ]
         units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
-        most = np.array([s.most for s in situation.shapes], dtype=np.int64).reshape(-1, 3)
+        width, shapes = self.width, situation.shapes
+        most = np.array([bypool.charge(s.most, s.pool, width) for s in shapes], dtype=np.int64)
+        most = most.reshape(-1, width)
         shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in situation.shapes]
         divided = np.zeros(len(rows), dtype=np.bool_)
         some = columns.claims > 0
         some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
         divided[columns.queue[some]] = True
         asked = _asked(columns, most, len(rows))
+        if width > bypool.BASE:
+            self._ask_elsewhere(situation, asked)
         for queue, path in enumerate(self.paths):
             for member in path:
-                for resource in RESOURCES:
+                for resource in self.resources:
                     rows[member][resource] += asked[queue][resource]
                 if divided[queue]:
                     units[member] = 1
         for index in np.flatnonzero(columns.special).tolist():
             line = situation.lines[index]
-            groups = situation.shapes[line.shape].groups
+            shape = situation.shapes[line.shape]
             for claim in line.claims:
                 for group, _ in claim.missing:
+                    more = bypool.charge(shape.groups[group].amounts, shape.pool, width)
                     for member in self.paths[line.queue]:
-                        for resource in RESOURCES:
-                            rows[member][resource] += groups[group].amounts[resource]
-        return [(row[0], row[1], row[GPU]) for row in rows], units
+                        for resource in self.resources:
+                            rows[member][resource] += more[resource]
+        return [tuple(row) for row in rows], units
+
+    def _ask_elsewhere(self, situation: snapshots.Snapshot, asked: list[list[int]]) -> None:
+        """What could go to several pools counts as asking in each of them."""
+        for line in situation.lines:
+            if not line.others:
+                continue
+            elements = sum(len(claim.elements) for claim in line.claims if not claim.missing)
+            for other in line.others:
+                shape = situation.shapes[other]
+                for resource, amount in zip(bypool.own(shape.pool), shape.most, strict=False):
+                    asked[line.queue][resource] += amount * elements
 
     # Changes
 
-    def charge(self, queue: int, asked: Vector, count: int = 1, *, firm: bool = False) -> None:
+    def charge(self, queue: int, asked: Charge, *, firm: bool = False) -> None:
         """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
         self.version = next(self._versions)
-        cpu, memory, gpu = asked[0] * count, asked[1] * count, asked[GPU] * count
         for member in self.paths[queue]:
             row = self.charged[member]
-            row[0] += cpu
-            row[1] += memory
-            row[GPU] += gpu
+            row[0] += asked[0]
+            row[1] += asked[1]
+            row[GPU] += asked[GPU]
+            for resource in self._beyond:
+                row[resource] += asked[resource]
             if firm:
                 row = self.firm[member]
-                row[0] += cpu
-                row[1] += memory
-                row[GPU] += gpu
+                for resource in self.resources:
+                    row[resource] += asked[resource]
 
-    def release(self, queue: int, amounts: Vector, sign: int = 1) -> None:
+    def release(self, queue: int, amounts: Charge, sign: int = 1) -> None:
         """Count amounts of a queue as about to come free (-1: not after all)."""
         self.version = next(self._versions)
         for member in self.paths[queue]:
@@ -185,6 +223,8 @@ class Ledger:
             row[0] += sign * amounts[0]
             row[1] += sign * amounts[1]
             row[GPU] += sign * amounts[GPU]
+            for resource in self._beyond:
+                row[resource] += sign * amounts[resource]
 
     def undone(self, version: int) -> None:
         """Everything since a version was taken back: amounts are as they were then."""
@@ -192,14 +232,24 @@ class Ledger:
 
     # Questions
 
+    def concerned(self, asked: Charge) -> tuple[int, ...]:
+        """The resources that count for a start: those of the cluster and of its pool."""
+        if self.width == bypool.BASE:
+            return RESOURCES
+        pool = next((bypool.pool_of(r) for r in self.resources[3:] if asked[r]), bypool.REST)
+        found = self._concerned.get(pool)
+        if found is None:
+            found = self._concerned[pool] = (*RESOURCES, *bypool.own(pool))
+        return found
+
     def columns(self) -> "QueueAmounts":
         """The accounts as columns, for questions about many queues at once."""
         if self._columns is None or self._columns.version != self.version:
             self._columns = QueueAmounts(
                 self.version,
-                np.array(self.charged, dtype=np.int64).reshape(-1, 3),
-                np.array(self.going, dtype=np.int64).reshape(-1, 3),
-                np.array(self.firm, dtype=np.int64).reshape(-1, 3),
+                np.array(self.charged, dtype=np.int64).reshape(-1, self.width),
+                np.array(self.going, dtype=np.int64).reshape(-1, self.width),
+                np.array(self.firm, dtype=np.int64).reshape(-1, self.width),
             )
         return self._columns
 
@@ -212,22 +262,37 @@ class Ledger:
         most = min(self.demand[queue][resource], self.limit[queue][resource])
         return max(0, most - self.used(queue, resource))
 
-    def over_limit(self, queue: int, asked: Vector, *, settled: bool = False) -> Excess | None:
+    def over_limit(self, queue: int, asked: Charge, *, settled: bool = False) -> Excess | None:
         """The lowest queue that a start would take over its limit, if any.
 
         ``settled``: once all that is leaving has left.
         """
         for member in self._limited[queue]:
             bounds, row = self.limit[member], self.charged[member]
-            for resource in RESOURCES:
+            for resource in self.resources:
                 if not asked[resource] or bounds[resource] >= UNLIMITED:
                     continue
                 used = self.used(member, resource) if settled else row[resource]
                 if used + asked[resource] > bounds[resource]:
                     return Excess(member, resource, bounds[resource], used, asked[resource])
+        return self._over_cap(asked, settled=settled) if self.caps else None
+
+    def _over_cap(self, asked: Charge, *, settled: bool) -> Excess | None:
+        """A pool of which all work together would have more than is allowed."""
+        for resource in self.resources[bypool.BASE :]:
+            if asked[resource] and self.caps[resource] < UNLIMITED:
+                used = self.in_all(resource, settled=settled)
+                if used + asked[resource] > self.caps[resource]:
+                    return Excess(-1, resource, self.caps[resource], used, asked[resource])
         return None
 
-    def over_guarantee(self, queue: int, asked: Vector) -> Excess | None:
+    def in_all(self, resource: int, *, settled: bool = False) -> int:
+        """What all queues have of a resource; ``settled``: once all that is leaving has left."""
+        roots = self.children[-1]
+        used = sum(self.charged[root][resource] for root in roots)
+        return used - sum(self.going[root][resource] for root in roots) if settled else used
+
+    def over_guarantee(self, queue: int, asked: Charge) -> Excess | None:
         """The lowest queue whose guarantee a start of firm work would exceed, if any.
 
         Work that is not preemptible may not borrow, so it is measured against all such work:
@@ -235,14 +300,14 @@ class Ledger:
         """
         for member in self.paths[queue]:
             bounds, row = self.firm_limit[member], self.firm[member]
-            for resource in RESOURCES:
+            for resource in self.resources:
                 if asked[resource] and row[resource] + asked[resource] > bounds[resource]:
                     return Excess(
                         member, resource, bounds[resource], row[resource], asked[resource]
                     )
         return None
 
-    def over_lending(self, queue: int, asked: Vector) -> Excess | None:
+    def over_lending(self, queue: int, asked: Charge) -> Excess | None:
         """What others keep back of their idle guarantees, where a start would need it.
 
         A start that the guarantee of the queue, or of one above it, covers needs nobody's. What is
@@ -250,7 +315,7 @@ class Ledger:
         """
         if not self.lends:
             return None
-        for resource in RESOURCES:
+        for resource in self.resources:
             if not asked[resource]:
                 continue
             used, kept = self.used(queue, resource), 0
@@ -284,67 +349,63 @@ class Ledger:
         below = sum(self.used(child, resource) for child in self.children[queue])
         return self.used(queue, resource) - below
 
-    def startable(self, queue: int, asked: Vector, *, firm: bool) -> int:
-        """How many elements may start before a limit, or a guarantee for firm work, is reached."""
-        count = UNLIMITED
-        for member in self.paths[queue]:
-            for resource in RESOURCES:
-                amount = asked[resource]
-                if not amount:
-                    continue
-                bound = self.limit[member][resource]
-                if bound < UNLIMITED:
-                    count = min(count, max(0, bound - self.charged[member][resource]) // amount)
-                if firm and self.firm_limit[member][resource] < UNLIMITED:
-                    left = self.firm_limit[member][resource] - self.firm[member][resource]
-                    count = min(count, max(0, left) // amount)
-        return count
-
-    def covered(self, queue: int, asked: Vector) -> bool:
+    def covered(self, queue: int, asked: Charge) -> bool:
         """Whether guarantees all the way up would cover a start, once what is leaving has left."""
         told = [self.owed(member, asked) for member in self.paths[queue]]
         return any(told) and False not in told
 
-    def owed(self, queue: int, asked: Vector) -> bool | None:
+    def owed(self, queue: int, asked: Charge) -> bool | None:
         """Whether the guarantee of this one queue would cover a start; None: nothing to measure."""
         bounds, rationed = self.guaranteed[queue], self.rationed[queue]
         judged = None
-        for resource in RESOURCES:
+        for resource in self.resources:
             if asked[resource] and rationed[resource]:
                 judged = True
                 if self.used(queue, resource) + asked[resource] > bounds[resource]:
                     return False
         return judged
 
-    def within_fair_share(self, queue: int, asked: Vector) -> bool:
+    def within_fair_share(self, queue: int, asked: Charge) -> bool:
         """Whether a queue stays within its fair share with a start, once all is settled."""
         return all(
             not asked[resource]
             or not self.rationed[queue][resource]
             or self.used(queue, resource) + asked[resource] <= self.fair[queue][resource]
-            for resource in RESOURCES
+            for resource in self.resources
         )
 
-    def grows_within_share(self, queue: int, asked: Vector, freed: Vector) -> bool:
+    def grows_within_share(self, queue: int, asked: Charge, freed: Charge) -> bool:
         """Whether a start needs no more than what was freed for it, or than a queue may keep.
 
         Asked of the queue and of all above it, once what was freed is no longer counted.
         """
         for member in self.paths[queue]:
             keep, rationed = self.may_keep(member), self.rationed[member]
-            for resource in RESOURCES:
+            for resource in self.resources:
                 more = asked[resource] > freed[resource] and rationed[resource]
                 if more and self.used(member, resource) + asked[resource] > keep[resource]:
                     return False
         return True
 
-    def is_over(self, queue: int, bounds: Vector) -> bool:
-        """Whether a queue, without what is leaving, has more than ``bounds`` of anything."""
+    def is_over(self, queue: int, bounds: Charge, resources: tuple[int, ...] | None = None) -> bool:
+        """Whether a queue, without what is leaving, has more than ``bounds`` of anything.
+
+        ``resources``: only of these.
+        """
         rationed = self.rationed[queue]
         return any(
             rationed[resource] and self.used(queue, resource) > bounds[resource]
-            for resource in RESOURCES
+            for resource in (self.resources if resources is None else resources)
         )
+
+    def is_kept(self, queue: int, resources: tuple[int, ...]) -> bool:
+        """Whether what a queue has in a pool is no more than it is guaranteed there.
+
+        ``resources``: those that concern a start; without a pool, or a guarantee there: no.
+        """
+        bounds = self.guaranteed[queue]
+        named = [r for r in resources[bypool.BASE :] if self.rationed[queue][r] and bounds[r] > 0]
+        return bool(named) and all(self.used(queue, r) <= bounds[r] for r in named)
 
     def ratio(self, queue: int, resource: int, more: int = 0) -> float:
         """Settled allocation by fair share; infinite where something is held of a share of 0."""
@@ -355,27 +416,36 @@ class Ledger:
             return float("inf") if used > 0 else 0.0
         return used / fair
 
-    def may_keep(self, queue: int) -> Vector:
+    def may_keep(self, queue: int) -> Charge:
         """What a queue can't lose by reclaim: its fair share, and never less than its guarantee."""
-        fair, owed = self.fair[queue], self.guaranteed[queue]
-        return (max(fair[0], owed[0]), max(fair[1], owed[1]), max(fair[GPU], owed[GPU]))
+        return self._keep[queue]
 
-    def _due(self, queue: int) -> Vector:
-        """Fair share, or the guarantee where little is asked for, as far as the limit goes."""
-        keep, limit = self.may_keep(queue), self.limit[queue]
-        return (min(keep[0], limit[0]), min(keep[1], limit[1]), min(keep[GPU], limit[GPU]))
-
-    def dominant_share(self, queue: int, more: Vector = NOTHING, *, settled: bool = False) -> float:
+    def dominant_share(
+        self,
+        queue: int,
+        more: Charge = NOTHING,
+        *,
+        settled: bool = False,
+        resources: tuple[int, ...] = RESOURCES,
+    ) -> float:
         """The largest ratio of allocated to due over the rationed resources.
 
         Dominant resource fairness (Ghodsi et al., NSDI 2011) against what is due: a share that
         is small only because little is asked for must not make a queue look served. Where
         nothing is due, the whole cluster is the measure.
+
+        Args:
+            queue: which one.
+            more: added to what it has.
+            settled: without what is leaving.
+            resources: only of these; with those of a pool ``more`` has to name it.
         """
         row, measure = self.charged[queue], self._measure[queue]
-        going = self.going[queue] if settled else NOTHING
+        going = self.going[queue] if settled else self.nothing
         highest = 0.0
-        for resource in RESOURCES:
+        if len(more) < len(resources):
+            more = self.nothing
+        for resource in resources:
             amount, bound = row[resource] + more[resource] - going[resource], measure[resource]
             if amount > 0 and bound > 0 and amount / bound > highest:
                 highest = amount / bound
@@ -386,7 +456,7 @@ class Ledger:
 
         The very same number as long as amounts are below 2**53.
         """
-        measure = np.array(self._measure[queue], dtype=np.float64)
+        measure = np.array(self._measure[queue][: bypool.BASE], dtype=np.float64)
         by = np.where(measure > 0, measure, np.inf)
         found: NDArray[np.float64] = (then / by).max(axis=1)
         return found
@@ -398,10 +468,13 @@ class Ledger:
             found |= then[:, resource] > 0
         return found
 
-    def lacks_share(self, queue: int, more: Vector) -> bool:
-        """Whether a queue would hold some of a resource of which nothing at all is due to it."""
+    def lacks_share(self, queue: int, more: Charge, resources: tuple[int, ...] = RESOURCES) -> bool:
+        """Whether a queue would hold some of a resource of which nothing at all is due to it.
+
+        ``resources``: only of these.
+        """
         row = self.charged[queue]
-        return any(row[r] + more[r] > 0 for r in self._undue[queue])
+        return any(row[r] + more[r] > 0 for r in self._undue[queue] if r in resources)
 
 
 def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int) -> list[list[int]]:
@@ -410,15 +483,15 @@ def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int)
     highest = each.astype(np.float64) * counts
     if highest.sum() >= UNLIMITED:
         each, counts = each.astype(object), counts.astype(object)
-    found = np.zeros((queues, 3), dtype=each.dtype)
-    for resource in RESOURCES:  # much faster than all three at once
+    found = np.zeros((queues, each.shape[1]), dtype=each.dtype)
+    for resource in range(each.shape[1]):  # much faster than all at once
         np.add.at(found[:, resource], columns.queue, each[:, resource] * counts[:, 0])
     asked: list[list[int]] = found.tolist()
     return asked
 
 
-def _vectors(rows: snapshots.Amounts) -> list[Vector]:
-    return [(row[0], row[1], row[2]) for row in rows.tolist()]
+def _vectors(rows: snapshots.Amounts) -> list[Charge]:
+    return [tuple(row) for row in rows.tolist()]
 
 
 def _paths(parents: list[int]) -> list[tuple[int, ...]]:

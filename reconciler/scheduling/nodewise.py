@@ -29,6 +29,7 @@ class Wanted(NamedTuple):
         queue: its row; among its own units there are no shares to fall below.
         amounts: what one task asks for.
         free: (n, 3) what nodes have.
+        resources: whose shares count.
         eligible, usable: (n,) nodes that it may go to, and of them those that accept work.
     """
 
@@ -37,6 +38,7 @@ class Wanted(NamedTuple):
     free: snapshots.Amounts
     eligible: snapshots.Mask
     usable: snapshots.Mask
+    resources: tuple[int, ...] = ledgers.RESOURCES
 
 
 class _Entries:
@@ -116,7 +118,7 @@ def taken(
         fresh = [unit for unit in entries.members(place) if unit.key not in seen]
         seen.update(unit.key for unit in fresh)
         yield from pools.furthest_first(
-            ledger, [unit for unit in fresh if unit.holding.queue != own]
+            ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources
         )
         yield from (unit for unit in fresh if unit.holding.queue == own)
 
@@ -182,14 +184,14 @@ def _below(
                 max(ledger.may_keep(queue)[r] - ledger.used(queue, r), -snapshots.UNLIMITED)
                 if queue >= 0 and ledger.rationed[queue][r]
                 else -snapshots.UNLIMITED
-                for r in ledgers.RESOURCES
+                for r in ledger.resources
             ]
             for queue in queues
         ],
         dtype=np.int64,
     )
     waiting = np.array(
-        [[ledger.waiting(q, r) if q >= 0 else 0 for r in ledgers.RESOURCES] for q in queues],
+        [[ledger.waiting(q, r) if q >= 0 else 0 for r in ledger.resources] for q in queues],
         dtype=np.int64,
     )
     of = pairs % len(queues)

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backlog
+from reconciler.scheduling import backlog, bypool
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import Vector
+from reconciler.scheduling.snapshot import Charge
 
 #: Whether it is above its fair share; whether its guarantee does not cover the next start;
 #: negated priority; whether it has no share at all; dominant share with and without the next
@@ -374,7 +374,7 @@ class Tree:
         self.ledger = ledger
         self.priority = [int(p) for p in situation.queues.priority]
         count = len(ledger.paths)
-        self.asked: list[Vector | None] = [None] * count
+        self.asked: list[Charge | None] = [None] * count
         self.heaps: list[list[tuple[Key, int, int]]] = [[] for _ in range(count + 1)]
         self.versions = [0] * (2 * count)
         self.count = count
@@ -383,7 +383,7 @@ class Tree:
             if parent >= 0:
                 self.inner[parent] = True
 
-    def put(self, queue: int, asked: Vector | None) -> None:
+    def put(self, queue: int, asked: Charge | None) -> None:
         """A queue's next claim asks for this, or there is none, or the queue was charged."""
         self.asked[queue] = asked
         parents = self.ledger.parents
@@ -397,36 +397,34 @@ class Tree:
             self._push(parents[member], member, member, self._asked_at(member))
             member = parents[member]
 
-    def _push(self, parent: int, child: int, queue: int, asked: Vector | None) -> None:
+    def _push(self, parent: int, child: int, queue: int, asked: Charge | None) -> None:
         self.versions[child] += 1
         if asked is not None:
             entry = (self.key(queue, asked), self.versions[child], child)
             heapq.heappush(self.heaps[parent], entry)
 
-    def key(self, queue: int, asked: Vector) -> Key:
+    def key(self, queue: int, asked: Charge) -> Key:
         """A queue's place among its siblings."""
         ledger = self.ledger
         row, bounds, fair = ledger.charged[queue], ledger.guaranteed[queue], ledger.fair[queue]
-        rationed = ledger.rationed[queue]
-        over = covered = False
-        if rationed[2] or rationed[0] or rationed[1]:
-            covered = True
-            for resource in (2, 0, 1):
-                if not rationed[resource]:
-                    continue
+        rationed, resources = ledger.rationed[queue], ledger.concerned(asked)
+        over, uncovered, is_measured = False, False, False
+        for resource in resources:
+            if rationed[resource]:
+                is_measured = True
                 over = over or row[resource] > fair[resource]
-                covered = covered and row[resource] + asked[resource] <= bounds[resource]
+                uncovered = uncovered or row[resource] + asked[resource] > bounds[resource]
         return (
             over,
-            not covered,
+            uncovered or not is_measured,
             -self.priority[queue],
-            ledger.lacks_share(queue, asked),
-            ledger.dominant_share(queue, asked),
-            ledger.dominant_share(queue),
+            ledger.lacks_share(queue, asked, resources),
+            ledger.dominant_share(queue, asked, resources=resources),
+            ledger.dominant_share(queue, resources=resources),
             queue,
         )
 
-    def stays(self, queue: int, before: Vector, asked: Vector) -> bool:
+    def stays(self, queue: int, before: Charge, asked: Charge) -> bool:
         """Whether a queue whose turn it is keeps it when it asks for something else than before.
 
         Nothing else has changed; ``False`` may be wrong.
@@ -438,11 +436,11 @@ class Tree:
             for member in self.ledger.paths[queue]
         )
 
-    def staying(self, queue: int, before: Vector, asked: snapshots.Amounts) -> snapshots.Mask:
-        """(n,) ``stays`` for each of (n, 3) amounts."""
+    def staying(self, queue: int, before: Charge, asked: snapshots.Amounts) -> snapshots.Mask:
+        """(n,) ``stays`` for each of (n, w) amounts."""
         less = asked <= np.array(before, dtype=np.int64)
         found: snapshots.Mask = np.logical_and.reduce(less, axis=1)
-        if not found.all():
+        if not found.all() and self.ledger.width == bypool.BASE:
             own, *above = self.ledger.paths[queue]
             keeps = self._no_later(own, before, asked)
             for member in above:
@@ -450,7 +448,7 @@ class Tree:
             found |= keeps
         return found
 
-    def _no_later(self, queue: int, before: Vector, asked: snapshots.Amounts) -> NDArray[np.bool_]:
+    def _no_later(self, queue: int, before: Charge, asked: snapshots.Amounts) -> NDArray[np.bool_]:
         """(n,) whether a queue's place among its siblings is for certain no later than before.
 
         As of ``key``, whose other parts don't depend on what is asked for.
@@ -479,7 +477,7 @@ class Tree:
             heapq.heappop(heap)
         return None
 
-    def _asked_at(self, queue: int) -> Vector | None:
+    def _asked_at(self, queue: int) -> Charge | None:
         """What the next start below a queue asks for."""
         at = queue
         for _ in range(self.count):

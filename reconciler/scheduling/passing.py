@@ -53,7 +53,7 @@ class Turns(Protocol):
     blocked: blocking.Blocked
     queues: list[order.Line]
     tree: order.Tree
-    least: list[snapshots.Vector]
+    least: list[snapshots.Charge]
     reserved_in: dict[int, int]
 
     def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
@@ -96,6 +96,9 @@ class Passing:
         self._length_s = np.zeros(shapes)
         #: Lines that always have turns of their own.
         self._own: Mask = columns.special | ~columns.preemptible
+        if situation.pools is not None:
+            several = [bool(line.others) for line in situation.lines]
+            self._own = self._own | np.array(several, dtype=np.bool_)
         preempt, lowest = situation.policy.preempt, turns.prospects.lowest
         self._preempts: Mask = (
             lowest[columns.queue] < columns.priority

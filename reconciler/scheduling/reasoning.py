@@ -64,11 +64,7 @@ class Reasons:
         if key is None:
             told = self.explainer.told(line, cause)
             shape = self.explainer.situation.shapes[line.shape]
-            parts = [shape.form or str(line.shape), cause.kind]
-            if cause.queue >= 0:
-                parts.append(str(cause.queue))
-            if cause.excess is not None:
-                parts.append(str(cause.excess.queue))
+            parts = [shape.form or str(line.shape), *cause.key()]
             if own:
                 parts.append("own")
             if not line.preemptible:

@@ -71,11 +71,11 @@ def _may_move(unit: pools.Unit, *, anything: bool) -> bool:
 
 def _may_start(cycle: Evicting, ask: asking.Ask, lost: Iterable[pools.Unit]) -> bool:
     """Whether limits and shares let an ask start when only these leave for good."""
-    losing, freed = set(), ledgers.NOTHING
+    losing, freed = set(), cycle.ledger.nothing
     for unit in lost:
         losing.add(unit.holding.queue)
         if unit.holding.queue == ask.queue:
-            freed = ledgers.plus(freed, unit.total)
+            freed = ledgers.added(freed, unit.total)
     if losing <= {ask.queue} and not cycle.ledger.grows_within_share(ask.queue, ask.amounts, freed):
         return False
     return cycle.evictor.may_start(ask, losing)

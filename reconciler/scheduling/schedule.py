@@ -17,6 +17,8 @@ from reconciler.scheduling import (
     asking,
     backlog,
     blocking,
+    bypool,
+    causes,
     explain,
     gangs,
     keeping,
@@ -29,9 +31,7 @@ from reconciler.scheduling import (
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.decisions import (
-    Decisions,
-)
+from reconciler.scheduling.decisions import Action, Decisions
 
 #: So many times those have another turn whom a reservation kept out that has gone since.
 LOOKS_MAX = 4
@@ -41,12 +41,12 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
     if not situation.lines and not situation.running.leaving.any():
         return _at_rest(situation)
-    return Cycle(windows.within(situation)).run()
+    return Cycle(bypool.within(windows.within(situation))).run()
 
 
 def _at_rest(situation: snapshots.Snapshot) -> Decisions:
     """Nothing waits and nothing leaves: the same as of a whole cycle, for next to nothing."""
-    ledger = ledgers.Ledger(situation, lines.columns_of(situation.lines))
+    ledger = ledgers.Ledger(bypool.within(situation), lines.columns_of(situation.lines))
     return Decisions(
         evictions=tuple(gangs.broken_up(situation, [], {})), shares=telling.shares(ledger)
     )
@@ -225,9 +225,8 @@ class Cycle(ways.Ways):
         for group, _ in chosen:
             amounts = shape.groups[group].amounts
             cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
-        return asking.Ask(
-            progress, line, line.shape, (cpu, memory, gpu), chosen, present, needed=bool(needed)
-        )
+        charged = bypool.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
+        return asking.Ask(progress, line, line.shape, charged, chosen, present, needed=bool(needed))
 
     def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
         """What an element has now."""
@@ -249,22 +248,49 @@ class Cycle(ways.Ways):
             return
         self.passing.turned(queue)
         kept = not ask.missing and self.calendar.cancel(ask.job)
+        cause = self._try(ask, kept=kept) if not ask.line.others else self._try_all(ask, kept=kept)
+        if cause is not None:
+            self._blocked(ask, cause)
+        self._put(queue)
+
+    def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """Start an ask or keep room for it; what stands in its way if neither can be."""
         cause = self.gate(ask)
         if cause is None:
-            if self.start(ask, "backfill" if self.calendar.reservations else "allocate"):
-                self._put(queue)
-                return
-            cause = self._later(ask, kept=kept)
+            if self.start(ask, self._action()):
+                return None
+            return self._later(ask, kept=kept)
+        return None if self._relieved(ask, cause) else cause
+
+    def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """The same in several pools: a start in any of them goes before making room in one."""
+        asks = self.tries(ask)
+        gates = [self.gate(one) for one in asks]
+        for one, gate in zip(asks, gates, strict=True):
+            if gate is None and self.start(one, self._action()):
+                return None
+        found = []
+        for one, gate in zip(asks, gates, strict=True):
+            if gate is not None and self._relieved(one, gate):
+                return None
+            cause = self._later(one, kept=kept, reserves=False) if gate is None else gate
             if cause is None:
-                self._put(queue)
-                return
-        elif cause.kind in {"limit", "lending"} and (
-            self._settles(ask) or (ask.line.preempts and self._evict(ask))
-        ):
-            self._put(queue)
-            return
-        self._blocked(ask, cause)
-        self._put(queue)
+                return None
+            found.append(cause)
+        for at, one in enumerate(asks):
+            if gates[at] is None:
+                found[at] = self._in_time(one, found[at], kept=kept)
+                break
+        return causes.in_pools(list(zip([one.shape for one in asks], found, strict=True)))
+
+    def _action(self) -> Action:
+        return "backfill" if self.calendar.reservations else "allocate"
+
+    def _relieved(self, ask: asking.Ask, cause: explain.Cause) -> bool:
+        """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
+        if cause.kind not in {"limit", "lending"}:
+            return False
+        return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 
     def _idle(self, ask: asking.Ask) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
@@ -280,33 +306,46 @@ class Cycle(ways.Ways):
         """What is leaving gives back enough under a limit: room is kept for it until then."""
         return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
 
-    def _later(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+    def _later(self, ask: asking.Ask, *, kept: bool, reserves: bool = True) -> explain.Cause | None:
         """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
 
-        ``kept``: whether it had a reservation until now.
+        Args:
+            ask: what has no room.
+            kept: whether it had a reservation until now.
+            reserves: whether to reserve at once, or leave that to ``_in_time``.
         """
         if self.calendar.reservations and ask.fits(self.now):
             if self._outranks(ask) and self.start(ask, "allocate"):
                 return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
-                return self._kept_out(ask, again=kept)
+                return self._kept_out(ask, again=kept, reserves=reserves)
         if self.promise(ask):
             return None
         if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+        return (self._reserve(ask, again=kept) if reserves else None) or cause
+
+    def _in_time(self, ask: asking.Ask, cause: explain.Cause, *, kept: bool) -> explain.Cause:
+        """Room in time for who found none in any pool, in the first where nothing forbids it."""
+        if cause.kind == "kept":
+            return dataclasses.replace(cause, until=self._own_until(ask, again=kept))
         return self._reserve(ask, again=kept) or cause
 
-    def _kept_out(self, ask: asking.Ask, *, again: bool) -> explain.Cause:
+    def _own_until(self, ask: asking.Ask, *, again: bool) -> float | None:
+        """From when room is reserved for who is kept out by a reservation of others."""
+        owed = again or self.situation.policy.backfill == "conservative"
+        own = self._reserve(ask, again=again) if owed else None
+        return None if own is None else own.at
+
+    def _kept_out(self, ask: asking.Ask, *, again: bool, reserves: bool) -> explain.Cause:
         """There is room, but for a reservation: it keeps its own, and gets one where all do.
 
         ``again``: whether it had one until now.
         """
         self.kept_out.append((ask, len(self.calendar.dropped)))
         delayed = self.calendar.delayed_by(ask)
-        owed = again or self.situation.policy.backfill == "conservative"
-        own = self._reserve(ask, again=again) if owed else None
-        until = None if own is None else own.at
+        until = self._own_until(ask, again=again) if reserves else None
         return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at, until=until)
 
     def _outranks(self, ask: asking.Ask) -> bool:

@@ -23,9 +23,11 @@ from reconciler.scheduling.amounts import (
     UNLIMITED,
     WHOLE,
     Amounts,
+    Charge,
     Mask,
     Vector,
 )
+from reconciler.scheduling.queuing import PoolColumns, QueueColumns
 from reconciler.scheduling.running import HeldTask, Holding, Running
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "UNLIMITED",
     "WHOLE",
     "Amounts",
+    "Charge",
     "Claim",
     "GroupShape",
     "HeldTask",
@@ -47,6 +50,7 @@ __all__ = [
     "MixEntry",
     "NodeColumns",
     "Policy",
+    "PoolColumns",
     "QueueColumns",
     "Running",
     "Shape",
@@ -95,47 +99,6 @@ class NodeColumns:
     exclusive: Mask
     absent: Amounts | None = None
     closed: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueColumns:
-    """``q`` queues, parents before children; where all else is equal the earlier row comes first.
-
-    Attributes:
-        names: q names.
-        parent: (q,) index of the parent, -1 for a root.
-        guaranteed: (q, 3) amounts; 0 where nothing is guaranteed, ``UNLIMITED`` for no bound. A
-            parent that names nothing has the sum of its children here.
-        firm_limit: (q, 3) what work that is not preemptible may hold: what is guaranteed, and
-            ``UNLIMITED`` for a resource in which nothing is guaranteed to anyone.
-        rationed: (q, 3) whether the queue's share of a resource is measured (DESIGN section 4).
-        limit: (q, 3) amounts; ``UNLIMITED`` where not limited.
-        lending: (q, 3) of what is guaranteed and idle, how much others may borrow;
-            ``UNLIMITED``: all.
-        weight: (q,) share of the surplus among siblings of one priority; 0: none.
-        priority: (q,) siblings of higher priority get surplus first.
-        allocated: (q, 3) amounts taken by the queue and all below it.
-        firm: (q, 3) of them by work that is not preemptible.
-        usage: (q,) decayed use in the fairness window as a share of what the cluster could have
-            given, 0 where usage does not count.
-        suspended: (q,) whether nothing new starts from it; holds for all below it too.
-        strict: (q,) whether all of its own lines wait behind the first that can't start.
-    """
-
-    names: tuple[str, ...]
-    parent: NDArray[np.int64]
-    guaranteed: Amounts
-    firm_limit: Amounts
-    rationed: Mask
-    limit: Amounts
-    lending: Amounts
-    weight: NDArray[np.float64]
-    priority: NDArray[np.int64]
-    allocated: Amounts
-    firm: Amounts
-    usage: NDArray[np.float64]
-    suspended: Mask
-    strict: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +177,8 @@ class Shape:
             None: there are none.
         missing: names of the volumes that it asks for and that nodes say are not there.
         form: what identifies it from cycle to cycle; empty: its index does.
+        pools: names of the pools that it may use, in the order in which it wants them; none: any.
+        pool: index into ``Snapshot.pools`` of the only one that it uses, -1 for none of them.
         least, most: amounts charged for what has to start together; for a whole element.
     """
 
@@ -231,6 +196,8 @@ class Shape:
     mountable: Mask | None = None
     missing: tuple[str, ...] = ()
     form: str = ""
+    pools: tuple[str, ...] = ()
+    pool: int = -1
     least: Vector = field(init=False, repr=False, compare=False)
     most: Vector = field(init=False, repr=False, compare=False)
 
@@ -304,6 +271,8 @@ class Line:
         claims: ascending by ``order``.
         reservations: indexes into ``Snapshot.windows`` that its work may use.
         preempts: whether others may be evicted or moved so that it starts.
+        others: indexes of the same shape in other pools, in the order in which they are tried
+            after ``shape``.
         ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``.
     """
 
@@ -315,6 +284,7 @@ class Line:
     duration_s: float = ENDLESS
     reservations: tuple[int, ...] = ()
     preempts: bool = True
+    others: tuple[int, ...] = ()
     ages: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -445,6 +415,7 @@ class Snapshot:
         mix: what arrives here; empty: placement packs.
         turn: grows by one each cycle; rotates the choice among equal nodes.
         line_columns: ``lines`` as columns, by whoever keeps them; None: worked out.
+        pools: pools with amounts of their own; None: there are none.
         usual_s: (job, seconds that an element of it has run) to the seconds that one takes as a
             rule, for estimates alone; None: nothing is known but limits.
     """
@@ -464,6 +435,7 @@ class Snapshot:
     mix: tuple[MixEntry, ...] = ()
     turn: int = 0
     line_columns: LineColumns | None = None
+    pools: PoolColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
     _running: runs.Running | None = field(default=None, init=False, repr=False, compare=False)
 

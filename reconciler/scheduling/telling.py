@@ -1,11 +1,13 @@
 """From the state at the end of a cycle to its result: reasons, reservations, estimates, shares."""
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from reconciler.scheduling import (
     backfill,
     blocking,
+    bypool,
     estimating,
     eviction,
     explain,
@@ -15,9 +17,9 @@ from reconciler.scheduling import (
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.decisions import Decisions, Eviction, Placement, QueueShare
+from reconciler.scheduling.decisions import Decisions, Eviction, Placement, PoolShare, QueueShare
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import Kept
+from reconciler.scheduling.snapshot import Kept, Vector
 
 
 class Finished(Protocol):
@@ -79,10 +81,24 @@ def decisions(cycle: Finished) -> Decisions:
 
 def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
     """The arithmetic of each queue."""
+    pools = ledger.width // bypool.BASE - 1
     return tuple(
-        QueueShare(ledger.fair[queue], ledger.demand[queue], (row[0], row[1], row[2]))
-        for queue, row in enumerate(ledger.charged)
+        QueueShare(
+            *_cut(ledger, queue, bypool.REST),
+            tuple([PoolShare(*_cut(ledger, queue, pool)) for pool in range(pools)]),
+        )
+        for queue in range(len(ledger.charged))
     )
+
+
+def _cut(ledger: ledgers.Ledger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
+    """Fair share, demand and allocated amounts of a queue, of the cluster or in one pool."""
+    begin = bypool.BASE * (pool + 1)
+
+    def cut(row: Sequence[int]) -> Vector:
+        return (row[begin], row[begin + 1], row[begin + 2])
+
+    return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
 
 
 def _reasons(cycle: Finished, explainer: explain.Explainer) -> reasoning.Reasons:

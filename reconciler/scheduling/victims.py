@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import grouping
+from reconciler.scheduling import bypool, grouping
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import WHOLE, Vector
+from reconciler.scheduling.snapshot import WHOLE, Charge, Vector
 
 #: So many units of one queue and priority are looked at for one that leaves the queue its share.
 LOOK_MAX = 64
@@ -42,7 +42,7 @@ class Unit(NamedTuple):
     row: int
     holding: snapshots.Holding
     tasks: tuple[snapshots.HeldTask, ...]
-    total: Vector
+    total: Charge
     spare: bool
     rank: Rank
     place: int
@@ -79,7 +79,7 @@ class Units:
 
     Attributes:
         row, cost, priority, order, node: as of the holding; ``node`` is -1 where there are several.
-        total: (u, 3) what each frees in all.
+        total: (u, w) what each frees in all.
         spares: how many of them are spare; these come first.
         there: which were not taken yet.
     """
@@ -99,7 +99,7 @@ class Units:
         self.priority = running.priority[self.row]
         self.order = running.order[self.row]
         self.node = running.node[self.row]
-        self.total = running.total[self.row]
+        self.total = bypool.widened(situation, running.total[self.row], self.node)
         self.there: snapshots.Mask = np.ones(len(self.row), dtype=np.bool_)
         self._made: list[Unit | None] = [None] * len(self.row)
         for place, unit in enumerate(spare):
@@ -108,6 +108,9 @@ class Units:
         for place in np.flatnonzero(running.spares[self.row] > 0).tolist():
             if place >= self.spares:  # what stays together of a gang that has spare tasks
                 self.node[place], self.total[place] = -1, self.unit(place).total
+        if situation.pools is not None:  # gangs count in the pools where their tasks are
+            for place in np.flatnonzero(running.tasks[self.row] > 1).tolist():
+                self.total[place] = self.unit(place).total
 
     def _spare(self, rows: Rows) -> list[Unit]:
         """Tasks that elastic gangs can spare, the last of each first."""
@@ -117,7 +120,8 @@ class Units:
             spare = [task for task in holding.tasks if task.spare]
             for number, task in enumerate(spare, start=1):  # 0 is what stays together
                 rank = _rank(holding, -number, 0.0)
-                found.append(Unit(row, holding, (task,), task.amounts, True, rank, 0))
+                total = bypool.total_of(self._situation, (task,))
+                found.append(Unit(row, holding, (task,), total, True, rank, 0))
         return sorted(found, key=lambda unit: unit.rank)
 
     def _ranked(self, rows: Rows, cost: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -143,7 +147,10 @@ class Units:
             tasks = holding.tasks
             if self._situation.running.spares[row]:
                 tasks = tuple([task for task in tasks if not task.spare])
-            total = tasks[0].amounts if len(tasks) == 1 else ledgers.total_of(tasks)
+            if len(tasks) == 1 and self._situation.pools is None:
+                total: Charge = tasks[0].amounts
+            else:
+                total = bypool.total_of(self._situation, tasks)
             rank = _rank(holding, 0, float(self.cost[place]))
             found = self._made[place] = Unit(row, holding, tasks, total, False, rank, place)
         return found
@@ -242,22 +249,26 @@ class Pool:
         yield from _fitting(ledger, queue, (unit for unit in units if unit.place not in given))
 
     def by_saturation(
-        self, ledger: ledgers.Ledger, queues: list[int], may: Callable[[int], bool]
+        self,
+        ledger: ledgers.Ledger,
+        queues: list[int],
+        may: Callable[[int], bool],
+        resources: tuple[int, ...] = ledgers.RESOURCES,
     ) -> Iterator[Unit]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
         The order follows the ledger as it changes between two units. A queue that ``may`` not
-        lose anything any more is left out from then on.
+        lose anything any more is left out from then on. Shares count of ``resources`` alone.
         """
         sources = {queue: self._source(ledger, queue) for queue in queues}
         version = ledger.version
-        heap = [(standing(ledger, queue), -queue) for queue in queues]
+        heap = [(standing(ledger, queue, resources), -queue) for queue in queues]
         heapq.heapify(heap)
         while heap:
             place, negated = heap[0]
             if ledger.version != version:
                 version = ledger.version
-                now = standing(ledger, -negated)
+                now = standing(ledger, -negated, resources)
                 if now != place:
                     heapq.heapreplace(heap, (now, negated))
                     version = -1
@@ -277,7 +288,7 @@ class Ordered(NamedTuple):
     Attributes:
         units: they themselves. place: (u,) where each is among them.
         unit: (e,) position of each entry's unit in this order. node: its row.
-        amounts: (e, 3) what it frees there. total: (u, 3) what each unit frees in all.
+        amounts: (e, 3) what it frees there. total: (u, w) what each unit frees in all.
         cost, priority, order: (u,) as ``Rank`` and ``Holding`` have them.
     """
 
@@ -295,7 +306,7 @@ class Ordered(NamedTuple):
     def of(cls, units: Units, places: Places) -> "Ordered":
         """What the units at some places hold, node by node."""
         node, total = units.node[places], units.total[places]
-        unit, amounts = np.arange(len(places)), total
+        unit, amounts = np.arange(len(places)), total[:, : bypool.BASE]
         gangs = np.flatnonzero(node < 0)
         if gangs.size:
             entries = [
@@ -309,7 +320,7 @@ class Ordered(NamedTuple):
             inside = np.argsort(unit, kind="stable")
             unit = unit[inside]
             node = np.concatenate([node[alone], table[:, 1]])[inside]
-            amounts = np.concatenate([total[alone], table[:, 2:]])[inside]
+            amounts = np.concatenate([amounts[alone], table[:, 2:]])[inside]
         return cls(
             units,
             places,
@@ -364,10 +375,10 @@ def _least_ahead(shorts: list[int]) -> list[int]:
 
 def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
     """What a queue has, without what is leaving."""
-    return tuple([ledger.used(queue, resource) for resource in ledgers.RESOURCES])
+    return tuple([ledger.used(queue, resource) for resource in ledger.resources])
 
 
-def undercut(ledger: ledgers.Ledger, queue: int, total: Vector) -> int:
+def undercut(ledger: ledgers.Ledger, queue: int, total: Charge) -> int:
     """How much of what it may keep a queue would lose to want it back for work that waits."""
     return _short(total, _spared(ledger, queue))
 
@@ -377,12 +388,12 @@ def _spared(ledger: ledgers.Ledger, queue: int) -> Spared:
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return [
         (r, max(0, ledger.used(queue, r) - keep[r]), ledger.waiting(queue, r))
-        for r in ledgers.RESOURCES
+        for r in ledger.resources
         if rationed[r]
     ]
 
 
-def _short(total: Vector, spared: Spared) -> int:
+def _short(total: Charge, spared: Spared) -> int:
     """How much more than may be spared is lost, as far as something waits to take it back."""
     short = 0
     for resource, amount, waiting in spared:
@@ -408,24 +419,30 @@ def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Itera
             if now != spared:
                 spared = now
                 shorts = [_short(unit.total, spared) for unit in ahead]
-        while following is not None and len(ahead) < LOOK_MAX:
+        free = 0 in shorts  # none is less undercut than one that is not at all
+        while following is not None and len(ahead) < LOOK_MAX and not free:
             if ahead and ahead[0].rank[:2] != following.rank[:2]:
                 break
             ahead.append(following)
             shorts.append(_short(following.total, spared))
+            free = not shorts[-1]
             following = next(units, None)
         best = shorts.index(min(shorts))
         del shorts[best]
         yield ahead.pop(best)
 
 
-def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
+def furthest_first(
+    ledger: ledgers.Ledger,
+    units: list[Unit],
+    resources: tuple[int, ...] = ledgers.RESOURCES,
+) -> Iterator[Unit]:
     """Units in their order, but always from the queue furthest above its share at the moment."""
     queues: dict[int, list[Unit]] = {}
     for unit in reversed(units):
         queues.setdefault(unit.holding.queue, []).append(unit)
     while len(queues) > 1:
-        queue = min(queues, key=lambda q: (standing(ledger, q), -q))
+        queue = min(queues, key=lambda q: (standing(ledger, q, resources), -q))
         yield queues[queue].pop()
         if not queues[queue]:
             del queues[queue]
@@ -433,11 +450,14 @@ def furthest_first(ledger: ledgers.Ledger, units: list[Unit]) -> Iterator[Unit]:
         yield from reversed(rest)
 
 
-def standing(ledger: ledgers.Ledger, queue: int) -> tuple[float, ...]:
+def standing(
+    ledger: ledgers.Ledger, queue: int, resources: tuple[int, ...] = ledgers.RESOURCES
+) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []
     for member in reversed(ledger.paths[queue]):
-        lacks = ledger.lacks_share(member, ledgers.NOTHING)
+        lacks = ledger.lacks_share(member, ledger.nothing, resources)
         found.append(-1e9 if lacks else 0.0)
-        found.append(-round(ledger.dominant_share(member, settled=True), 9))
+        share = ledger.dominant_share(member, settled=True, resources=resources)
+        found.append(-round(share, 9))
     return tuple(found)

@@ -13,6 +13,7 @@ from reconciler.scheduling import (
     asking,
     backfill,
     blocking,
+    bypool,
     consolidation,
     eviction,
     explain,
@@ -55,7 +56,8 @@ class Ways:
         if self.leaving:
             self.later = self.now.copy()
             gangs.leave(self.later, situation)
-        self.least = [shape.least for shape in situation.shapes]
+        width = self.ledger.width
+        self.least = [bypool.charge(s.least, s.pool, width) for s in situation.shapes]
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
@@ -71,6 +73,18 @@ class Ways:
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
         self._whys: dict[tuple[int, int, int, bool], str] = {}
+
+    def tries(self, ask: asking.Ask) -> tuple[asking.Ask, ...]:
+        """The same in each pool that it may go to, in the order in which they are tried."""
+        if not ask.line.others:
+            return (ask,)
+        return (ask, *[self._instead(ask, shape) for shape in ask.line.others])
+
+    def _instead(self, ask: asking.Ask, shape: int) -> asking.Ask:
+        cpu, memory, gpu, *_ = ask.amounts
+        pool = self.situation.shapes[shape].pool
+        amounts = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
+        return dataclasses.replace(ask, shape=shape, amounts=amounts)
 
     def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
@@ -132,7 +146,9 @@ class Ways:
             cpu += task.amounts[0]
             memory += task.amounts[1]
             gpu += task.amounts[2]
-        self.ledger.charge(ask.queue, (cpu, memory, gpu), firm=ask.firm)
+        pool = self.situation.shapes[ask.shape].pool
+        charged = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
+        self.ledger.charge(ask.queue, charged, firm=ask.firm)
 
     def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
         """Keep room that is coming free, and what is free beside it, for who can start with it.

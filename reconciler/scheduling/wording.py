@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from reconciler.model import quantities
-from reconciler.scheduling import asking
+from reconciler.scheduling import asking, bypool
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -25,6 +25,19 @@ def amount_text(resource: int, amount: int) -> str:
     if resource != 1 and amount == 1000:
         noun = noun.removesuffix("s")
     return f"{_FORMATS[resource](amount)} {noun}"
+
+
+def quota_text(
+    situation: snapshots.Snapshot, resource: int, amount: int, *, of: bool = True
+) -> str:
+    """An amount of a resource of queues: ``8 GPUs``, or ``8 GPUs in pool a100``.
+
+    ``of``: whether the pool is said.
+    """
+    text, pool = amount_text(resource % bypool.BASE, amount), bypool.pool_of(resource)
+    if pool < 0 or situation.pools is None or not of:
+        return text
+    return f"{text} in pool {situation.pools.names[pool]}"
 
 
 @lru_cache(maxsize=TEXTS_MAX)
@@ -72,23 +85,26 @@ def evicted(
             f"above {unit.holding.priority}"
         )
     verb = "takes back" if ground == "reclaim" else "takes"
-    above = _above(situation, ledger, ask.queue, unit)
+    above = _above(situation, ledger, ask, unit)
     return f"queue {taker} {verb} its share for {ask.job}; {above or f'queue {loser} gives way'}"
 
 
 def _above(
-    situation: snapshots.Snapshot, ledger: ledgers.Ledger, taker: int, unit: pools.Unit
+    situation: snapshots.Snapshot, ledger: ledgers.Ledger, ask: asking.Ask, unit: pools.Unit
 ) -> str:
     """Which queue was above what it may keep before a unit was told to leave, and of what."""
-    members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[taker]]
+    members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[ask.queue]]
+    counts = ledger.concerned(ask.amounts)
     for bounds, what in ((ledger.fair, "its own"), (ledger.guaranteed, "its guarantee")):
         for member in members:
-            for resource in (ledgers.GPU, 0, 1):
+            for resource in (ledgers.GPU, 0, 1, *reversed(counts[bypool.BASE :])):
                 bound = bounds[member][resource]
                 used = ledger.used(member, resource) + unit.total[resource]
                 if ledger.rationed[member][resource] and used > bound:
                     name = situation.queues.names[member]
-                    return f"queue {name} is above {what} of {amount_text(resource, bound)}"
+                    return (
+                        f"queue {name} is above {what} of {quota_text(situation, resource, bound)}"
+                    )
     return ""
 
 

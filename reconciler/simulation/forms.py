@@ -30,12 +30,16 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 
 
 class Node(_Part, frozen=True):
-    """What a node has; ``cpu`` and ``memory`` None: more than anyone asks for."""
+    """What a node has; ``cpu`` and ``memory`` None: more than anyone asks for.
+
+    ``pool`` None: a pool of its own, of its name. Nodes of one pool are alike but for their names.
+    """
 
     cpu: Number | None = None
     memory: Number | None = None
     gpu: Number = 0
     labels: dict[str, str | int | float | bool] = {}
+    pool: str | None = None
 
 
 class Amounts(_Part, frozen=True):
@@ -46,8 +50,18 @@ class Amounts(_Part, frozen=True):
     gpu: Number | None = None
 
 
+class Flavor(_Part, frozen=True):
+    """What a queue has in one pool; None: nothing is said of it."""
+
+    pool: str
+    guaranteed: Amounts | None = None
+    limit: Amounts | None = None
+    lending_limit: Amounts | None = None
+    weight: float | None = None
+
+
 class Queue(_Part, frozen=True):
-    """A queue; ``guaranteed`` None: as much as there is."""
+    """A queue; ``guaranteed`` None: as much as there is. ``flavors``: amounts by pool beside."""
 
     name: str
     parent: str | None = None
@@ -56,6 +70,7 @@ class Queue(_Part, frozen=True):
     lending_limit: Amounts | None = None
     weight: float | None = None
     priority: int | None = None
+    flavors: list[Flavor] = []
 
 
 class Task(_Part, frozen=True):
@@ -85,6 +100,7 @@ class Job(_Part, frozen=True):
     duration: float | None = None
     time_limit: int | None = None
     submit: float = 0.0
+    pools: list[str] = []
 
 
 class Rounds(_Part, frozen=True):

@@ -104,11 +104,12 @@ def _amount(kind: str, written: Any, where: str) -> int:
 
 
 def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Structure:
-    pools = {}
+    pools: dict[str, desired.Pool] = {}
     for name, node in scenario.nodes.items():
         where = f"nodes.{name}"
-        pools[name] = desired.Pool(
-            name=name,
+        own = node.pool or name
+        made = desired.Pool(
+            name=own,
             nodes=(name,),
             node_resources=Resources(
                 PLENTY if node.cpu is None else _amount("cpu", node.cpu, where),
@@ -119,6 +120,12 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             allow_root=True,
             grace_s=0,
         )
+        known = pools.get(own)
+        if known is not None:
+            if msgspec.structs.replace(known, nodes=made.nodes) != made:
+                raise forms.ScenarioError(f"nodes of pool {own} have to be alike", where)
+            made = msgspec.structs.replace(known, nodes=(*known.nodes, name))
+        pools[own] = made
     queues = {
         queue.name: _queue(queue, f"queues[{number}]")
         for number, queue in enumerate(scenario.queues)
@@ -248,7 +255,18 @@ def _queue(queue: forms.Queue, where: str) -> desired.Queue:
         else _amounts(queue.lending_limit, f"{where}.lendingLimit"),
     }
     values.update({field: value for field, value in optional.items() if value is not None})
+    values["flavors"] = tuple(
+        _flavor(flavor, f"{where}.flavors[{number}]") for number, flavor in enumerate(queue.flavors)
+    )
     return desired.Queue(**values)
+
+
+def _flavor(flavor: forms.Flavor, where: str) -> desired.Flavor:
+    owed, most, lent = (
+        desired.Amounts() if one is None else _amounts(one, where)
+        for one in (flavor.guaranteed, flavor.limit, flavor.lending_limit)
+    )
+    return desired.Flavor(flavor.pool, owed, most, lent, flavor.weight)
 
 
 def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
@@ -301,6 +319,7 @@ def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
         time_limit_s=entry.time_limit,
         grace_s=0,
         checkpoint=desired.Checkpoint(grace_s=0),
+        pools=tuple(entry.pools),
     )
 
 

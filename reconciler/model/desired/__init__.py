@@ -39,6 +39,7 @@ from reconciler.model.desired.pools import (
 )
 from reconciler.model.desired.queues import (
     Amounts,
+    Flavor,
     Queue,
     Quota,
     Reservation,
@@ -79,6 +80,7 @@ __all__ = [
     "Desired",
     "Drain",
     "FileRetention",
+    "Flavor",
     "Framework",
     "Healing",
     "Held",

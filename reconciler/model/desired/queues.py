@@ -21,11 +21,25 @@ class Amounts(msgspec.Struct, frozen=True):
         return (self.cpu_milli, self.memory_bytes, self.gpu_milli)
 
 
+class Flavor(msgspec.Struct, frozen=True):
+    """What a queue has in one pool, beside what it has in the cluster.
+
+    ``weight`` None: the queue's own.
+    """
+
+    pool: str
+    guaranteed: Amounts = Amounts()
+    limit: Amounts = Amounts()
+    lending_limit: Amounts = Amounts()
+    weight: float | None = None
+
+
 class Queue(msgspec.Struct, frozen=True):
     """One queue. Parents stand before their children in ``Structure.queues``.
 
     ``min_runtime_s`` None: the cluster's. For its jobs: the time limit of those that have none, and
     what one of them may ask for. ``strict``: nobody passes the first of it that finds no room.
+    ``flavors``: amounts by pool, in the order in which its jobs try these pools.
     """
 
     name: str
@@ -41,13 +55,20 @@ class Queue(msgspec.Struct, frozen=True):
     time_limit_max_s: int | None = None
     gpu_milli_max: int | None = None
     strict: bool = False
+    flavors: tuple[Flavor, ...] = ()
+
+    def guaranteed_by_pool(self) -> tuple[int, int, int]:
+        """What it is guaranteed in all its pools together."""
+        rows = [flavor.guaranteed.as_vector() for flavor in self.flavors]
+        cpu, memory, gpu = (sum(row[r] or 0 for row in rows) for r in range(3))
+        return (cpu, memory, gpu)
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """Caps for one user, group or queue.
+    """Caps for one user, group, queue or pool.
 
     Attributes:
-        user, group, queue: whom it holds for, one of them.
+        user, group, queue, pool: whom it holds for, one of them; a pool has ``resources`` alone.
         resources: what may be in use at once.
         running, pending: jobs that hold something, and jobs that are considered; None: any number.
         budget_gpu_s: GPU-seconds within ``window_s``; None: no budget.
@@ -64,6 +85,7 @@ class Quota(msgspec.Struct, frozen=True):
     window_s: int = 30 * 86_400
     ends: bool = False
     group: str = ""
+    pool: str = ""
 
     def holds_for(self, owner: str, groups: Collection[str], queues: Collection[str]) -> bool:
         """Whether a job counts: its owner, the groups of that, its queue with those above it."""

@@ -1,6 +1,6 @@
 """``Queue`` and ``PriorityClass``: whose work goes first and how much it may take."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from reconciler.model.documents.fields import (
     Weight,
     doc,
 )
+
+#: Pools that one queue may name.
+FLAVORS_MAX = 64
 
 
 class QueuePreemptionSpec(Part, frozen=True):
@@ -51,12 +54,42 @@ class QueueMaximaSpec(Part, frozen=True):
     ] = None
 
 
+class FlavorSpec(Part, frozen=True):
+    """What the queue has in one pool; its amounts of the cluster hold too."""
+
+    pool: Annotated[Name, doc("The NodePool.", example="a100")]
+    guaranteed: Annotated[
+        AmountsSpec,
+        doc("What the queue gets there whenever it asks.", example={"gpu": 8}),
+    ] = AmountsSpec()
+    limit: Annotated[
+        AmountsSpec,
+        doc(
+            "What the queue and those below it never take more than there.",
+            example={"gpu": 16},
+        ),
+    ] = AmountsSpec()
+    lending_limit: Annotated[
+        AmountsSpec,
+        doc(
+            "How much of what it is guaranteed there and does not use others may borrow; left "
+            "out: all.",
+            example={"gpu": 4},
+        ),
+    ] = AmountsSpec()
+    weight: Annotated[
+        Weight | None,
+        doc(
+            "Its part there of what is left over when all guarantees are met; left out: the "
+            "queue's own weight.",
+            example=2,
+            unit="parts",
+        ),
+    ] = None
+
+
 class QueueSpec(Part, frozen=True):
     """A queue's place in the tree and its amounts."""
-
-    not_built: ClassVar[dict[str, str]] = {
-        "flavors": "amounts by pool are not built yet",
-    }
 
     parent: Annotated[
         Name | None, doc("The queue above this one; left out: a root.", example="research")
@@ -79,6 +112,13 @@ class QueueSpec(Part, frozen=True):
             example={"gpu": 4},
         ),
     ] = AmountsSpec()
+    flavors: Annotated[
+        Annotated[list[FlavorSpec], msgspec.Meta(max_length=FLAVORS_MAX)],
+        doc(
+            "Amounts by pool, in the order in which its jobs try these pools.",
+            example=[{"pool": "a100", "guaranteed": {"gpu": 8}}],
+        ),
+    ] = []
     weight: Annotated[
         Weight,
         doc(

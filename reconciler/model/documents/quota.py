@@ -1,6 +1,6 @@
-"""``Quota``: caps for one user, group or queue, beside what queues share, and budgets over time."""
+"""``Quota``: caps for a user, group, queue or pool beside what queues share, and budgets."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,10 +19,6 @@ _NumberOfJobs = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 class SubjectSpec(Part, frozen=True):
     """Whom a quota holds for: one of them."""
 
-    not_built: ClassVar[dict[str, str]] = {
-        "pool": "caps by pool are not built yet",
-    }
-
     user: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
         doc("Owner of the jobs.", example="alice@example.org"),
@@ -33,6 +29,10 @@ class SubjectSpec(Part, frozen=True):
     ] = None
     queue: Annotated[
         Name | None, doc("Queue of the jobs; those below it count too.", example="students")
+    ] = None
+    pool: Annotated[
+        Name | None,
+        doc("All work in this NodePool together; of a pool `resources` alone.", example="a100"),
     ] = None
 
 
@@ -67,7 +67,7 @@ class BudgetSpec(Part, frozen=True):
 
 
 class QuotaSpec(Part, frozen=True):
-    """Caps for one user, group or queue."""
+    """Caps for one user, group, queue or pool."""
 
     subject: Annotated[SubjectSpec, doc("Whom it holds for.", example={"queue": "students"})]
     resources: Annotated[
@@ -81,7 +81,7 @@ class QuotaSpec(Part, frozen=True):
 
 
 class Quota(Part, frozen=True, tag_field="kind", tag="Quota"):
-    """Caps for one user, group or queue."""
+    """Caps for one user, group, queue or pool."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "students"})]

@@ -11,6 +11,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.core import queuecolumns
+from reconciler.model import desired
 from reconciler.model.reasons import FunnelStep, Reason
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
@@ -27,6 +29,7 @@ from reconciler.scheduling.snapshot import (
     Line,
     NodeColumns,
     Policy,
+    PoolColumns,
     QueueColumns,
     Shape,
     Snapshot,
@@ -41,6 +44,20 @@ Vector = tuple[int, int, int]
 def amounts(gpu: float = 0, cpu: int = 0, memory: int = 0) -> Vector:
     """A vector in base units from GPUs, CPUs and GiB."""
     return (cpu * 1000, memory * GIB, round(gpu * WHOLE))
+
+
+def gpus_in(
+    pool: str,
+    guaranteed: int | None = None,
+    *,
+    limit: int | None = None,
+    lending: int | None = None,
+    weight: float | None = None,
+) -> desired.Flavor:
+    """What a queue has of a pool's GPUs."""
+    said = [None if n is None else n * WHOLE for n in (guaranteed, limit, lending)]
+    own, most, lent = (desired.Amounts(gpu_milli=amount) for amount in said)
+    return desired.Flavor(pool, own, most, lent, weight)
 
 
 def group_of(name: str, count: int, vector: Vector, least: int | None = None) -> GroupShape:
@@ -82,6 +99,7 @@ class Queue:
     unbound: bool = False
     explicit: bool = False
     strict: bool = False
+    flavors: tuple[desired.Flavor, ...] = ()
 
 
 @dataclasses.dataclass
@@ -106,6 +124,7 @@ class Job:
     movable: bool = False
     strategy: Strategy = "least-fragmentation"
     submitted_at: float = 0.0
+    pools: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -137,6 +156,7 @@ class Situation:
         self.lines: tuple[Line, ...] = ()
         self.kept: tuple[Kept, ...] = ()
         self.windows: tuple[Window, ...] = ()
+        self.caps: list[desired.Quota] = []
 
     def __repr__(self) -> str:
         lines = [*self.nodes, *self.queue_list, *self.jobs.values(), *self.held]
@@ -171,8 +191,10 @@ class Situation:
         lending: int | None = None,
         unbound: bool = False,
         strict: bool = False,
+        flavors: tuple[desired.Flavor, ...] = (),
     ) -> Situation:
         """Add a queue with amounts of GPUs and CPUs; ``unbound``: guaranteed whatever there is."""
+        guaranteed = guaranteed or sum(f.guaranteed.gpu_milli or 0 for f in flavors) // WHOLE
         limits = (
             None if limit_cpu is None else limit_cpu * 1000,
             None,
@@ -182,7 +204,17 @@ class Situation:
         lent = UNLIMITED if lending is None else lending * WHOLE
         self.queue_list.append(
             Queue(
-                name, parent, own, limits, suspended, weight, priority, lent, unbound, strict=strict
+                name,
+                parent,
+                own,
+                limits,
+                suspended,
+                weight,
+                priority,
+                lent,
+                unbound,
+                strict=strict,
+                flavors=flavors,
             )
         )
         return self
@@ -210,6 +242,7 @@ class Situation:
         preemptible: bool = True,
         cost_s: float = 0.0,
         pool: str | None = None,
+        pools: tuple[str, ...] = (),
         parallelism: int | None = None,
         on: tuple[str, ...] = (),
         leaving: bool = False,
@@ -234,6 +267,7 @@ class Situation:
             movable=movable,
             strategy=strategy,
             submitted_at=submitted_at,
+            pools=pools,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
@@ -342,7 +376,17 @@ class Situation:
             turn=self.turn,
             kept=self.kept,
             windows=self.windows,
+            pools=self._pools(),
         )
+
+    def _pools(self) -> PoolColumns | None:
+        tree = {
+            q.name: desired.Queue(q.name, q.parent, weight=q.weight, flavors=q.flavors)
+            for q in self.queue_list
+        }
+        pools = sorted({node.pool for node in self.nodes})
+        pool_of = np.array([pools.index(node.pool) for node in self.nodes], dtype=np.int64)
+        return queuecolumns.by_pool(tree, self.caps, pools, pool_of)
 
     def _claims(self, job: Job) -> list[Claim]:
         found = []
@@ -386,21 +430,24 @@ class Situation:
         return found
 
     def _shape_of(self, job: Job) -> int:
-        key = (job.groups, job.pool, job.least, job.strategy)
+        key = (job.groups, job.pool, job.pools, job.least, job.strategy)
         index = self._shapes.setdefault(key, len(self._made))
         if index == len(self._made):
             self._made.append(self._shape(job))
         return index
 
     def _shape(self, job: Job) -> Shape:
-        eligible = np.array([job.pool in {None, node.pool} for node in self.nodes], dtype=np.bool_)
+        wanted = {node.pool for node in self.nodes} if job.pool is None else {job.pool}
+        wanted &= set(job.pools) or wanted
+        eligible = np.array([node.pool in wanted for node in self.nodes], dtype=np.bool_)
         eligible.setflags(write=False)
         others = int((~eligible).sum())
         filtered = (FunnelStep(others, f"not in pool {job.pool}"),) if others else ()
         groups = tuple(
             group_of(name, count, vector, job.least) for name, count, vector in job.groups
         )
-        return Shape(groups, eligible, filtered, strategy=job.strategy)
+        pools = (job.pool,) if job.pool else job.pools
+        return Shape(groups, eligible, filtered, strategy=job.strategy, pools=pools)
 
     def _holdings(self, names: list[str]) -> tuple[Holding, ...]:
         found = []
