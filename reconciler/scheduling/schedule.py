@@ -41,7 +41,12 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
     if not situation.lines and not situation.running.leaving.any():
         return _at_rest(situation)
-    return Cycle(bypool.within(windows.within(situation))).run()
+    return Cycle(prepared(situation)).run()
+
+
+def prepared(situation: snapshots.Snapshot) -> snapshots.Snapshot:
+    """The same as a cycle takes it: without nodes on which windows begin, and by pool."""
+    return bypool.within(windows.within(situation))
 
 
 def _at_rest(situation: snapshots.Snapshot) -> Decisions:

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit import test_fields_honoured as base
-from tests.unit import test_fields_of_data, test_fields_of_provisioning, test_fields_of_safety
+from tests.unit import (
+    test_fields_of_data,
+    test_fields_of_pools,
+    test_fields_of_provisioning,
+    test_fields_of_safety,
+)
 from tests.unit import test_fields_of_policy as policies
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
@@ -769,7 +774,7 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 def test_every_field_has_an_entry() -> None:
     known = base.TABLE.keys() | base.TABLE_OF_PROBLEMS.keys() | base.NOT_READ.keys()
     known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys() | test_fields_of_safety.TABLE.keys()
-    known |= policies.KNOWN
+    known |= policies.KNOWN | test_fields_of_pools.TABLE.keys()
     known |= test_fields_of_safety.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE.keys()
     known |= test_fields_of_data.TABLE.keys() | test_fields_of_data.TABLE_OF_PROBLEMS.keys()

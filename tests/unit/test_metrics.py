@@ -45,7 +45,20 @@ LOOKS = (
 
 
 USAGE = outcome.QueueUsage(
-    "default", None, (1000, 5, 500), (2000, 5, 0), (None, 5, 8000), 1, 1, (1500, 5, 700)
+    "default",
+    None,
+    (1000, 5, 500),
+    (2000, 5, 0),
+    (None, 5, 8000),
+    1,
+    1,
+    (1500, 5, 700),
+    pools=(
+        outcome.PoolUsage(
+            "p", (0, 0, 500), (None, None, 1000), fair_share=(None, None, 700), named=True
+        ),
+        outcome.PoolUsage("others", (0, 0, 2000)),
+    ),
 )
 
 
@@ -519,3 +532,15 @@ def test_machines_and_what_was_given_up_are_shown() -> None:
         ("mounts", "degraded"): 0,
         ("mounts", "failed"): 1,
     }
+
+
+def test_a_queue_has_series_for_the_pools_that_it_names_and_no_others() -> None:
+    lines = cluster_page().splitlines()
+    series = [line for line in lines if line.startswith("muster_queue_pool_")]
+    assert sorted(series) == [
+        'muster_queue_pool_allocated_gpus{queue="default",pool="p"} 0.5',
+        'muster_queue_pool_demand_gpus{queue="default",pool="p"} 0',
+        'muster_queue_pool_fair_share_gpus{queue="default",pool="p"} 0.7',
+        'muster_queue_pool_guaranteed_gpus{queue="default",pool="p"} 1',
+        'muster_queue_pool_limit_gpus{queue="default",pool="p"} +Inf',
+    ]

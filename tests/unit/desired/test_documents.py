@@ -13,7 +13,7 @@ TABLE = [
     (HEAD + "  timelimit: 1h\n", "unknown-field", "spec.timelimit", 6, 3, "`timeLimit`"),
     (HEAD + "  time_limit: 1h\n", "unknown-field", "spec.time_limit", 6, 3, "`timeLimit`"),
     (HEAD + "  timeLimit: 5x\n", "wrong-value", "spec.timeLimit", 6, 14, "a duration"),
-    (QUEUE + "  flavors: []\n", "not-built", "spec.flavors", 5, 3, "not built yet"),
+    (QUEUE + "  flavors: [{}]\n", "missing-field", "spec.flavors[0].pool", 5, 13, "pool"),
     (HEAD + "  runtime: docker\n", "wrong-value", "spec.runtime", 6, 12, "podman"),
     (HEAD + "  count: 0\n", "out-of-range", "spec.count", 6, 10, "from 1 to 10000"),
     (HEAD + "  count: two\n", "wrong-value", "spec.count", 6, 10, '"two"'),

@@ -3,7 +3,7 @@
 ``python -m tests.unit.scheduling.drawn FIRST COUNT`` draws as many as one likes and says which
 differ between a cycle and one in which every line has its turn; the property draws a few. A draw is
 small, so that work that waits stands in its own way: policies, queues with guarantees and limits of
-GPUs and CPUs, pools, windows, gangs, arrays, deadlines, and amounts of nothing.
+GPUs and CPUs, in the cluster and by pool, windows, gangs, arrays, deadlines, amounts of nothing.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ from collections import Counter
 from dataclasses import fields
 from typing import Any, Literal
 
+from reconciler.model import desired
 from reconciler.scheduling import schedule as scheduler
-from reconciler.scheduling import windows
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import Policy, Snapshot
-from tests.unit.scheduling.situations import Situation, amounts
+from tests.unit.scheduling.situations import Situation, amounts, gpus_in
 
 _ENDLESS = float("inf")
 _BACKFILL: tuple[Literal["none", "easy", "conservative"], ...] = ("none", "easy", "conservative")
@@ -49,6 +49,7 @@ def situation(seed: int) -> tuple[Situation, random.Random]:
             pool=rng.choice(pools),
         )
     names = _queues(rng, s)
+    _by_pool(random.Random(-seed - 1), s)
     for index in range(rng.choice([0, 3, 6, 9, 12])):
         _running(rng, s, index, names)
     zero = rng.random() < 0.5
@@ -93,6 +94,28 @@ def _queues(rng: random.Random, s: Situation) -> list[str]:
     if "top" in above and rng.random() < 0.1:
         names.append("top")  # work of its own beside that of its children
     return names
+
+
+def _by_pool(rng: random.Random, s: Situation) -> None:
+    """Amounts by pool in every other situation of two pools, and a cap on one now and then."""
+    pools = sorted({node.pool for node in s.nodes})
+    if len(pools) < 2 or rng.random() < 0.5:
+        return
+    for queue in s.queue_list:
+        if rng.random() < 0.5:
+            queue.flavors = tuple(
+                gpus_in(
+                    pool,
+                    rng.choice([None, None, 0, 1, 2]),
+                    limit=rng.choice([None, None, 2, 3]),
+                    lending=rng.choice([None] * 9 + [1]),
+                    weight=rng.choice([None, None, 0.0, 3.0]),
+                )
+                for pool in rng.sample(pools, rng.randint(1, 2))
+            )
+    if rng.random() < 0.2:
+        cap = desired.Amounts(gpu_milli=rng.choice([1000, 3000]))
+        s.caps = [desired.Quota("cap", pool=rng.choice(pools), resources=cap)]
 
 
 def _running(rng: random.Random, s: Situation, index: int, names: list[str]) -> None:
@@ -166,7 +189,7 @@ def _waiting(
 
 def one_by_one(given: Snapshot) -> Decisions:
     """What a cycle decides in which every line has its turn."""
-    return scheduler.Cycle(windows.within(given), one_by_one=True).run()
+    return scheduler.Cycle(scheduler.prepared(given), one_by_one=True).run()
 
 
 def differing(seed: int, steps: int = 3) -> tuple[int, list[str]]:
