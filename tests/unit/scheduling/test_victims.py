@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from reconciler.scheduling import bypool, lines, nodewise, victims
 from reconciler.scheduling import ledger as ledgers
-from reconciler.scheduling import lines, nodewise, victims
 from reconciler.scheduling.snapshot import Holding, Snapshot
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import Situation
@@ -16,7 +16,8 @@ SEEDS = range(60)
 
 def situations() -> list[Snapshot]:
     """Drawn ones that have something running, and one with many alike."""
-    found = [drawn.situation(seed)[0].snapshot() for seed in SEEDS]
+    drawn_ones = [drawn.situation(seed)[0].snapshot() for seed in SEEDS]
+    found = [bypool.within(one) for one in drawn_ones]
     s = Situation().queue("a", guaranteed=4).queue("b", guaranteed=1)
     s.now = 1000.0
     for node in ("n0", "n1", "n2"):
