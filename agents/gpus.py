@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from agents import owners, samples
-from reconciler.model import devices, records
+from reconciler.model import devices, records, taskuse
 
 #: The most that is told of one node.
 FOREIGN_MAX = 64
@@ -155,20 +155,23 @@ def attribute(
     *,
     shared_cgroup: str,
     clocks: tuple[float, float],
-) -> tuple[dict[tuple[str, int], Seen], Counter[str]]:
-    """Processes on devices that are no task's, by device and pid, and how many are a task's.
+) -> tuple[dict[tuple[str, int], Seen], dict[str, tuple[taskuse.GpuUse, ...]]]:
+    """Processes on devices that are no task's, by device and pid, and what tasks have on each.
 
     Who is there in one sample only is not told: a task that has just ended, or started, looks the
     same for a moment. ``clocks`` are the wall clock and the boot clock, in seconds.
     """
     numbers = {gpu.uuid: gpu.index for gpu in known}
     found: dict[tuple[str, int], Seen] = {}
-    owned: Counter[str] = Counter()
+    owned: dict[str, dict[int, taskuse.GpuUse]] = {}
     for device in sample.devices:
         for process in device.processes:
             facts = table.get(process.pid)
-            if owners.owner_of(process.pid, table, tasks, shared_cgroup):
-                owned[device.uuid] += 1
+            owner = owners.owner_of(process.pid, table, tasks, shared_cgroup)
+            if owner:
+                number = numbers.get(device.uuid, device.index)
+                of_task = owned.setdefault(owner, {})
+                of_task[number] = _with(of_task.get(number, taskuse.GpuUse(number, 0)), process)
                 continue
             if facts is not None and facts.name in SERVERS:
                 continue
@@ -180,7 +183,13 @@ def attribute(
             elif len(found) < FOREIGN_MAX:
                 number = numbers.get(device.uuid, device.index)
                 found[key] = Seen(_foreign(process, device.uuid, number, facts, clocks), ticks)
-    return found, owned
+    return found, {name: tuple(uses.values()) for name, uses in owned.items()}
+
+
+def _with(use: taskuse.GpuUse, process: samples.ProcessReading) -> taskuse.GpuUse:
+    """What a task has on a device with one more of its processes."""
+    parts = [one for one in (use.memory_bytes, process.memory_bytes) if one is not None]
+    return taskuse.GpuUse(use.gpu, use.processes + 1, sum(parts) if parts else None)
 
 
 def _foreign(
@@ -233,17 +242,20 @@ def usage_of(
     sample: samples.Sample,
     known: tuple[records.Gpu, ...],
     *,
-    owned: Mapping[str, int],
+    owned: Mapping[str, tuple[taskuse.GpuUse, ...]],
     foreign: Iterable[devices.GpuProcess],
     xids: Mapping[str, tuple[devices.Xid, ...]],
 ) -> tuple[devices.GpuUsage, ...]:
     """Telemetry in base units, one record for each device that could be read."""
     numbers = {gpu.uuid: gpu.index for gpu in known}
     strangers = Counter(process.uuid for process in foreign)
+    of_tasks: Counter[int] = Counter()
+    for use in (use for uses in owned.values() for use in uses):
+        of_tasks[use.gpu] += use.processes
     return tuple(
         msgspec.structs.replace(
             _usage(device, sample.at, numbers[device.uuid]),
-            task_processes=owned.get(device.uuid, 0),
+            task_processes=of_tasks[numbers[device.uuid]],
             foreign_processes=strangers.get(device.uuid, 0),
             xids=xids.get(device.uuid, ()),
         )

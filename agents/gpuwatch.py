@@ -17,7 +17,7 @@ import msgspec
 
 from agents import cutting, gpus, hosts, owners, processes, samples
 from agents.settings import Settings
-from reconciler.model import devices, records
+from reconciler.model import devices, records, taskuse
 
 #: How often it is looked whether a driver has come where there was none.
 ABSENT_EVERY_S = 600.0
@@ -41,6 +41,8 @@ class Source(Protocol):
 class Look(msgspec.Struct, frozen=True):
     """What a look found. ``gpus`` by number; ``foreign`` are processes that are no task's.
 
+    ``tasks``: what attempts have on devices.
+
     ``again``: a device was changed since, and is to be looked at.
     """
 
@@ -49,6 +51,7 @@ class Look(msgspec.Struct, frozen=True):
     foreign: tuple[devices.GpuProcess, ...] = ()
     usage: tuple[devices.GpuUsage, ...] = ()
     again: bool = False
+    tasks: Mapping[str, tuple[taskuse.GpuUse, ...]] = {}
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -112,11 +115,11 @@ class Watch:
         self._xids = gpus.count_events(self._xids, sample.events)
         foreign = gpus.told(self._seen)
         if not self._usage:
-            return Look(known, driver, foreign, again=again)
+            return Look(known, driver, foreign, again=again, tasks=owned)
         found = gpus.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
         if self._cutter is not None:
             found = self._cutter.with_attempts(found)
-        return Look(known, driver, foreign, found, again)
+        return Look(known, driver, foreign, found, again, owned)
 
     def close(self) -> None:
         """Let go of the driver."""

@@ -11,13 +11,11 @@ import psutil
 
 from agents import gpus, gpuwatch, hosts
 from agents.settings import Settings, default_address
-from reconciler.model.records import AttemptReport, Inventory, NodeUsage
+from reconciler.model.records import Inventory, NodeUsage
 from reconciler.model.resources import Resources
 
 VERSION = "0.1.0"
 SAMPLE_EVERY_S = 15.0
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def inventory_of(settings: Settings) -> Inventory:
@@ -79,23 +77,21 @@ def with_host(before: Inventory) -> Inventory:
 
 
 class Sampler:
-    """Usage of the node and of its attempts, looked at no more often than every 15 seconds."""
+    """Usage of the node, looked at no more often than every 15 seconds."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._process = psutil.Process()
         self._sampled_at = -SAMPLE_EVERY_S
         self._usage: NodeUsage | None = None
-        self.attempts: dict[str, tuple[float, int]] = {}
         psutil.cpu_percent()
 
-    def usage(self, helpers: tuple[int, ...], pids: dict[str, int]) -> NodeUsage | None:
+    def usage(self, helpers: tuple[int, ...]) -> NodeUsage | None:
         """A new sample if one is due, else None; ``helpers`` are processes of the agent's own."""
         now = time.monotonic()
         if now < self._sampled_at + SAMPLE_EVERY_S:
             return None
         self._sampled_at = now
-        self._sample_attempts(pids)
         disk = psutil.disk_usage(str(self._root))
         cpu_s = sum(self._process.cpu_times()[:2])
         memory = self._process.memory_info().rss
@@ -114,33 +110,3 @@ class Sampler:
             agent_cpu_s=round(cpu_s, 2),
             agent_memory_bytes=memory,
         )
-
-    def with_usage(self, report: AttemptReport) -> AttemptReport:
-        """A report with what was sampled while the attempt ran."""
-        sampled = self.attempts.get(report.id)
-        if sampled is None:
-            return report
-        return msgspec.structs.replace(
-            report,
-            cpu_s=max(report.cpu_s, sampled[0]),
-            max_memory_bytes=max(report.max_memory_bytes, sampled[1]),
-        )
-
-    def _sample_attempts(self, pids: dict[str, int]) -> None:
-        """CPU time so far and the most memory seen of each attempt, by the session it leads."""
-        self.attempts = {name: self.attempts[name] for name in pids if name in self.attempts}
-        if not pids:
-            return
-        by_session: dict[int, tuple[float, int]] = {}
-        for process in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = process.read_bytes().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            cpu_s, memory = by_session.get(int(fields[3]), (0.0, 0))
-            cpu_s += sum(map(int, fields[11:15])) * _TICK_S
-            by_session[int(fields[3])] = cpu_s, memory + int(fields[21]) * _PAGE_BYTES
-        for name, pid in pids.items():
-            before_s, before = self.attempts.get(name, (0.0, 0))
-            cpu_s, memory = by_session.get(pid, (0.0, 0))
-            self.attempts[name] = max(before_s, round(cpu_s, 2)), max(before, memory)

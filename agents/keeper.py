@@ -230,4 +230,6 @@ def report_of(record: dict[str, Any]) -> AttemptReport:
         message=record.get("message", ""),
         max_memory_bytes=record.get("max_memory_bytes", 0),
         cpu_s=record.get("cpu_s", 0.0),
+        read_bytes=record.get("read_bytes", 0),
+        written_bytes=record.get("written_bytes", 0),
     )

@@ -10,7 +10,18 @@ from typing import Protocol
 
 import msgspec
 
-from agents import checks, clocks, cutting, gpuwatch, inventory, probe, simulated, volumes
+from agents import (
+    cgroups,
+    checks,
+    clocks,
+    cutting,
+    gpuwatch,
+    inventory,
+    probe,
+    simulated,
+    taskuse,
+    volumes,
+)
 from agents.settings import Settings
 from reconciler.model import desired
 from reconciler.model.checks import Plan, Result
@@ -54,6 +65,7 @@ class Senses:
         volumes: looks at those that the node is to have.
         cutter: has devices cut as the pool says.
         skew: how far the clock is from the controller's.
+        uses: what tasks use.
     """
 
     def __init__(
@@ -75,6 +87,8 @@ class Senses:
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
         self.cutter = cutting.Cutter(settings.root, boot_id, node, lock)
         self.skew = clocks.Skew()
+        self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
+        self._on_gpus: taskuse.OnGpus = {}
         self._watcher_of_gpus: gpuwatch.Watcher | None = None
         self._plan: Plan | None = None
         self._look_now = threading.Event()
@@ -122,6 +136,11 @@ class Senses:
         """Notice what has changed of the machine itself."""
         with self._lock:
             self.take_over(inventory.with_host(self.inventory))
+
+    def look_at_tasks(self) -> None:
+        """Sample what tasks use, and wait until the next time."""
+        self.uses.look(self._node.pids(), self._on_gpus)
+        self._leaving.wait(taskuse.EVERY_S)
 
     def check(self) -> None:
         """Look at the node's health as its pool asks for; what changes is told at once."""
@@ -191,6 +210,7 @@ class Senses:
         with self._lock:
             self._untold = look.usage or self._untold
             self._seen = look.usage
+            self._on_gpus = look.tasks
             if not self.take_over(inventory.with_gpus(self.inventory, look)):
                 return
             self._node.know_gpus(self.inventory.gpus)

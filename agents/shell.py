@@ -127,6 +127,7 @@ class Agent:
             self.tidier.run,
             self.orders.work,
             self.senses.check,
+            self.senses.look_at_tasks,
             self.senses.volumes.turn,
             self.gate.turn,
             *self.words.loops(self.lock, self.state, self.leaving),
@@ -261,7 +262,7 @@ class Agent:
     def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
         """What the node says now."""
         with self.lock:
-            usage = self.sampler.usage((self.keeper.pid, self.senses.probe.pid), self.pids())
+            usage = self.sampler.usage((self.keeper.pid, self.senses.probe.pid))
             if usage is not None:
                 usage = self.carrier.stager.with_usage(usage)
             stages = self.carrier.stages()
@@ -279,13 +280,14 @@ class Agent:
                 sequence=self.sequence,
                 attempts=tuple(
                     talking.relative(one, str(self.root))
-                    for one in self.words.with_saved(map(self.sampler.with_usage, reports))
+                    for one in self.words.with_saved(map(self.senses.uses.with_use, reports))
                 ),
                 inventory=self.senses.inventory if self.state.want_inventory else None,
                 usage=usage,
                 gpu_usage=self.senses.gpu_usage(),
                 remedies=self.orders.reports(),
                 task_metrics=self.words.news(),
+                task_use=self.senses.uses.news(),
                 follows=self.follows,
                 accepts_unrenewed=True,
             )

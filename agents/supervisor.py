@@ -314,6 +314,8 @@ class Supervisor:
                     "signal": -code if code < 0 else None,
                     "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
                     "max_memory_bytes": usage.ru_maxrss * 1024,
+                    "read_bytes": usage.ru_inblock * 512,
+                    "written_bytes": usage.ru_oublock * 512,
                 }
 
     def settle(self) -> None:

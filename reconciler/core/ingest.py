@@ -177,6 +177,8 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         message=message,
         max_memory_bytes=min(plausible.AMOUNT_MAX, max(0, told.max_memory_bytes)),
         cpu_s=min(float(plausible.AMOUNT_MAX), max(0.0, told.cpu_s)),
+        read_bytes=min(plausible.AMOUNT_MAX, max(0, told.read_bytes)),
+        written_bytes=min(plausible.AMOUNT_MAX, max(0, told.written_bytes)),
         saved=_saved(work, attempt, told),
     )
     _count_failure(work, work.attempts[attempt.id])

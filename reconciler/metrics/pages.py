@@ -356,10 +356,11 @@ def render_node(
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
     words: taskpages.Words = taskpages.NO_WORDS,
+    uses: taskpages.Uses = taskpages.NO_USES,
 ) -> bytes:
     """One node's page, of what it reported last and the attempts that are there.
 
-    ``words`` is what tasks write of their work, by attempt.
+    ``words`` is what tasks write of their work, ``uses`` what they use, by attempt.
     """
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
@@ -387,7 +388,7 @@ def render_node(
     for gpu in node.inventory.gpus:
         page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
     _put_usage(page, node.usage, who)
-    taskpages.put(page.put, alive, who, words)
+    taskpages.put(page.put, alive, who, words, uses)
     gpupages.put(page.put, node.inventory, gpu_usage, who)
     return page.render()
 

@@ -7,10 +7,12 @@ GPUs of a task are told by number, so that a query can join them with what the G
 from collections.abc import Callable, Mapping, Sequence
 
 from reconciler.metrics.table import TASK_METRICS_MAX, TASKS_MAX
-from reconciler.model import records, taskwords
+from reconciler.model import records, taskuse, taskwords
 
 Words = Mapping[str, taskwords.TaskMetrics]
 NO_WORDS: Words = {}
+Uses = Mapping[str, taskuse.TaskUse]
+NO_USES: Uses = {}
 
 
 def put(
@@ -18,6 +20,7 @@ def put(
     alive: Sequence[records.AttemptRecord],
     node: tuple[str, str],
     words: Words = NO_WORDS,
+    uses: Uses = NO_USES,
 ) -> None:
     """Put the attempts that have not ended on a node's page, the first assigned first."""
     shown = set()
@@ -36,6 +39,8 @@ def put(
         for device in attempt.devices:
             page("muster_task_gpu_info", 1, *who, str(device))
         _put_saved(page, attempt, who)
+        if attempt.id in uses:
+            _put_use(page, uses[attempt.id], who)
         told = words.get(attempt.id)
         if told is not None:
             page("muster_task_metrics_lines_total", told.lines - told.bad_lines, *who, "read")
@@ -43,6 +48,21 @@ def put(
             for one in told.metrics[:left]:
                 page("muster_task_metric", one.value, *who, one.name)
             left = max(0, left - len(told.metrics))
+
+
+def _put_use(page: Callable[..., None], use: taskuse.TaskUse, who: tuple[str, ...]) -> None:
+    """Put what a task used when that was last sampled."""
+    page("muster_task_processes", use.processes, *who)
+    page("muster_task_cpu_seconds_total", use.cpu_s, *who)
+    page("muster_task_memory_bytes", use.memory_bytes, *who)
+    page("muster_task_memory_max_bytes", use.memory_max_bytes, *who)
+    if use.read_bytes is not None and use.written_bytes is not None:
+        page("muster_task_storage_read_bytes_total", use.read_bytes, *who)
+        page("muster_task_storage_written_bytes_total", use.written_bytes, *who)
+    for one in use.gpus:
+        page("muster_task_gpu_processes", one.processes, *who, str(one.gpu))
+        if one.memory_bytes is not None:
+            page("muster_task_gpu_memory_bytes", one.memory_bytes, *who, str(one.gpu))
 
 
 def _put_saved(

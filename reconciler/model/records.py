@@ -171,6 +171,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     message: str = ""
     max_memory_bytes: int = 0
     cpu_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
     concluded: bool = False
     lease_s: int | None = None
     grace_s: int = 30
@@ -445,7 +447,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     """What a node says of one attempt. Times are the node's wall clock.
 
     ``state`` is Starting, Running, Stopping or Ended; ``Ended`` is told again until it has been
-    acknowledged.
+    acknowledged. ``read_bytes`` and ``written_bytes`` are from and to storage.
     """
 
     id: str
@@ -458,6 +460,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
     message: str = ""
     max_memory_bytes: int = 0
     cpu_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
     checkpoint: Saved | None = None
 
 

@@ -7,7 +7,7 @@ than one already seen is refused by the agent.
 
 import msgspec
 
-from reconciler.model import desired, staging, taskwords
+from reconciler.model import desired, staging, taskuse, taskwords
 from reconciler.model.checks import Plan
 from reconciler.model.devices import GpuUsage
 from reconciler.model.drift import Remedy
@@ -38,10 +38,11 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     every request of an incarnation: of two that cross on their way the older is dropped.
     ``gpu_usage`` is for the server to show: it goes no further. ``remedies`` are those that have
     come to their end, told until the node is no longer to have them. ``task_metrics`` are of tasks
-    that have written some since they were told last; they go no further either. ``follows`` are
-    incarnations that worked in the same root before, which is locked: none of them lives.
-    ``accepts_unrenewed``: the agent understands an answer that renews no lease; one that does not
-    is kept waiting until the loop has said how the node stands.
+    that have written some since they were told last, ``task_use`` is of all that run, each time it
+    was sampled; they go no further either. ``follows`` are incarnations that worked in the same
+    root before, which is locked: none of them lives. ``accepts_unrenewed``: the agent understands
+    an answer that renews no lease; one that does not is kept waiting until the loop has said how
+    the node stands.
     """
 
     node: str
@@ -58,6 +59,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_usage: tuple[GpuUsage, ...] | None = None
     remedies: tuple[RemedyReport, ...] = ()
     task_metrics: tuple[taskwords.TaskMetrics, ...] | None = None
+    task_use: tuple[taskuse.TaskUse, ...] | None = None
     follows: tuple[str, ...] = ()
     accepts_unrenewed: bool = False
 

@@ -24,6 +24,7 @@ from reconciler.model import (
     outcome,
     provisioning,
     records,
+    taskuse,
     taskwords,
 )
 from reconciler.model.reasons import Reason, ReasonCode
@@ -165,8 +166,38 @@ def _moment(at: float) -> str:
     return format_time(min(max(0.0, at), gpuviews.LATEST_TIME))  # in this order NaN loses
 
 
+def use_view(
+    of: records.AttemptRecord, sampled: taskuse.TaskUse | None
+) -> viewtypes.UseView | None:
+    """What a try uses: as sampled while it runs, as its node said when it has ended."""
+    if of.state is AttemptState.ENDED:
+        if of.started_at is None:
+            return None
+        return viewtypes.UseView(
+            None, None, of.cpu_s, None, of.max_memory_bytes, of.read_bytes, of.written_bytes, []
+        )
+    if sampled is None:
+        return None
+    return viewtypes.UseView(
+        at=_moment(sampled.at),
+        processes=sampled.processes,
+        cpu_s=sampled.cpu_s,
+        memory=sampled.memory_bytes,
+        memory_max=sampled.memory_max_bytes,
+        read=sampled.read_bytes,
+        written=sampled.written_bytes,
+        gpus=[
+            viewtypes.GpuUseView(one.gpu, one.processes, one.memory_bytes) for one in sampled.gpus
+        ],
+    )
+
+
 def attempt_view(
-    of: records.AttemptRecord, *, array: bool, metrics: taskwords.TaskMetrics | None = None
+    of: records.AttemptRecord,
+    *,
+    array: bool,
+    metrics: taskwords.TaskMetrics | None = None,
+    use: taskuse.TaskUse | None = None,
 ) -> viewtypes.AttemptView:
     """One try."""
     saved, early = of.saved, of.state in START_PHASES
@@ -191,6 +222,7 @@ def attempt_view(
         if saved is None
         else viewtypes.CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
         metrics=None if metrics is None else metrics_view(metrics),
+        use=use_view(of, use),
         kill_at=_time(of.stop.at + of.stop.grace_s) if of.stop is not None and leaves else None,
     )
 
@@ -209,6 +241,7 @@ def job_view(
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
     metrics: Mapping[str, taskwords.TaskMetrics] = {},
+    uses: Mapping[str, taskuse.TaskUse] = {},
 ) -> viewtypes.JobView:
     """A job's run with what belongs to it."""
     spec = of.spec
@@ -227,7 +260,12 @@ def job_view(
         place=place if waits else None,
         estimated_start=_time(expected.at) if waits and expected is not None else None,
         attempts=[
-            attempt_view(attempt, array=array, metrics=metrics.get(attempt.id))
+            attempt_view(
+                attempt,
+                array=array,
+                metrics=metrics.get(attempt.id),
+                use=uses.get(attempt.id),
+            )
             for attempt in attempts
         ],
         priority=spec.priority,

@@ -44,13 +44,39 @@ class CheckpointView(viewforms.View, frozen=True):
     bytes: int
 
 
+class GpuUseView(viewforms.View, frozen=True):
+    """What a task has on one GPU; ``memory`` is null where the driver does not tell."""
+
+    gpu: int
+    processes: int
+    memory: int | None
+
+
+class UseView(viewforms.View, frozen=True):
+    """What a try uses, or has used: memory in bytes, ``read`` and ``written`` from and to storage.
+
+    While it runs it is what was sampled at ``at``. Once it has ended it is what it used in all, and
+    ``at``, ``processes`` and ``memory`` are null. ``read`` and ``written`` are null where nobody
+    may know.
+    """
+
+    at: str | None
+    processes: int | None
+    cpu_s: float
+    memory: int | None
+    memory_max: int
+    read: int | None
+    written: int | None
+    gpus: list[GpuUseView]
+
+
 class AttemptView(viewforms.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
     ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
     and waiting for the rest of its gang; else null. ``killAt`` is when one that was asked to leave,
     and is still there, is ended by force. ``metrics`` is null where nothing was written, or nothing
-    is known of it any more.
+    is known of it any more; ``use`` until something was sampled.
     """
 
     id: str
@@ -70,6 +96,7 @@ class AttemptView(viewforms.View, frozen=True):
     message: str
     checkpoint: CheckpointView | None
     metrics: MetricsView | None
+    use: UseView | None
     kill_at: str | None = None
 
 

@@ -168,10 +168,16 @@ def job(
         for one in tries
         if (told := service.sessions.task_metrics(one.node, one.id)) is not None
     }
+    used = {
+        one.id: use
+        for one in tries
+        if (use := service.sessions.task_use(one.node, one.id)) is not None
+    }
     shown = views.job_view(
         found,
         attempts=tries,
         metrics=written,
+        uses=used,
         reasons=reasons.get(found.reason_key, ()),
         place=service.reader.places([name]).get(name),
         expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),

@@ -82,6 +82,7 @@ class Services:
             self.reader.attempts_alive(node),
             session.gpu_usage,
             words=dict(session.task_metrics),
+            uses=session.task_use,
         )
 
     def _answered(self, message: link.OverrideAnswered) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model import devices, link, records, taskwords, wire
+from reconciler.model import devices, link, records, taskuse, taskwords, wire
 
 #: The most nodes that are remembered; a report of a further one is refused.
 NODES_MAX = 50_000
@@ -81,6 +81,8 @@ class Session:
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
         self.task_metrics: dict[str, taskwords.TaskMetrics] = {}
+        #: What those that run used when it was last sampled, by attempt.
+        self.task_use: dict[str, taskuse.TaskUse] = {}
 
     def hear(self, told: tuple[taskwords.TaskMetrics, ...]) -> None:
         """Take over what tasks wrote of their work; those that wrote longest ago give way."""
@@ -89,6 +91,11 @@ class Session:
             self.task_metrics[one.attempt] = taskwords.bounded(one)
         while len(self.task_metrics) > METRICS_TASKS_MAX:
             del self.task_metrics[next(iter(self.task_metrics))]
+
+    def hear_use(self, told: tuple[taskuse.TaskUse, ...], now: float) -> None:
+        """Take over what the tasks that run use: others run no more."""
+        bounded = (taskuse.bounded(one, now) for one in told[: taskuse.TASKS_MAX])
+        self.task_use = {one.attempt: one for one in bounded}
 
     def newest(self, record: records.NodeRecord) -> records.NodeRecord:
         """A node's record with times and usage as they were told since; those are written late."""
@@ -256,6 +263,11 @@ class Sessions:
         """What a task on a node last wrote of its work, as far as that is still known."""
         session = self._by_node.get(node)
         return None if session is None else session.task_metrics.get(attempt)
+
+    def task_use(self, node: str, attempt: str) -> taskuse.TaskUse | None:
+        """What a task on a node used when that was last sampled, as far as that is known."""
+        session = self._by_node.get(node)
+        return None if session is None else session.task_use.get(attempt)
 
     def of(self, node: str) -> Session | None:
         """The session of a node, made where there is room; None where there is none."""

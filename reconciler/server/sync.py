@@ -266,6 +266,9 @@ async def sync(
     if said.task_metrics is not None:
         session.hear(said.task_metrics)
         said = msgspec.structs.replace(said, task_metrics=None)
+    if said.task_use is not None:
+        session.hear_use(said.task_use, session.reported_at)
+        said = msgspec.structs.replace(said, task_use=None)
     service.node_pages.told(node)
     closed = False
     talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))

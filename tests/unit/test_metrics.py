@@ -23,6 +23,7 @@ from reconciler.model import (
     recollection,
     records,
     resources,
+    taskuse,
     taskwords,
 )
 from reconciler.model.provisioning import InstanceState
@@ -180,8 +181,10 @@ def node_page() -> str:
     )
     told = (taskwords.Metric("loss", 0.5, 91.0, 7.0), taskwords.Metric("bad", math.nan, 91.0))
     words = {attempt.id: taskwords.TaskMetrics(attempt.id, told, lines=3, bad_lines=1)}
+    on_gpus = (taskuse.GpuUse(0, 2, 5000),)
+    use = taskuse.TaskUse(attempt.id, 91.0, 3, 7.5, 1000, 2000, 30, 40, on_gpus)
     return metrics.render_node(
-        gpusamples.node(), [attempt], [gpusamples.usage()], words=words
+        gpusamples.node(), [attempt], [gpusamples.usage()], words, {attempt.id: use}
     ).decode()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model import desired, devices
+from reconciler.model import desired, devices, taskuse
 from reconciler.model.records import Inventory
 from reconciler.model.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
@@ -98,6 +98,14 @@ def test_processes_are_told_apart_by_whose_they_are(scene: Machine) -> None:
         assert (told.pid, told.gpu, told.name) == (stranger.pid, 0, "sleep")
         usage = scene.usage(lambda found: found.foreign_processes == 1)
         assert usage.task_processes == 1
+        controller.wait(
+            lambda: any(
+                one.gpus == (taskuse.GpuUse(0, 1, 1048576),)
+                for request in controller.requests
+                for one in request.task_use or ()
+            ),
+            "what the task has on its GPU",
+        )
         stranger.kill()
     scene.say([f"process 0 {daemon} 1048576", *machine(2)])
     scene.until(lambda found: not found.foreign_gpu_processes, "nobody")
