@@ -187,13 +187,13 @@ def _cycles() -> list[panels.Panel]:
             "Cycles",
             "Cycles a second: one for each bunch of input.",
             {"cycles": "rate(muster_cycles_total[$__rate_interval])"},
-            unit="reqps",
+            unit="ops",
         ),
         panels.lines(
             "Decisions",
             "Attempts started, stopped, given up and acknowledged, a second.",
             {"{{action}}": "rate(muster_actions_total[$__rate_interval])"},
-            unit="reqps",
+            unit="ops",
         ),
     ]  # fmt: skip
 

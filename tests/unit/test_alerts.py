@@ -88,6 +88,19 @@ def test_every_runbook_is_of_an_alert() -> None:
     assert told == {rule["alert"] for _, rule in RULES}
 
 
+def test_alerts_that_silence_others_are_there() -> None:
+    document = yaml.safe_load((ALERTS.parent / "alertmanager.yml").read_text())
+    known = {rule["alert"] for _, rule in RULES}
+    for rule in document["inhibit_rules"]:
+        for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
+            parts = re.fullmatch(r'alertname(=~|!=|=)"(.+)"', matcher)
+            assert parts is not None, matcher
+            how, named = parts.groups()
+            found = {name for name in known if re.fullmatch(named, name)}
+            assert len(found) >= len(named.split("|")), matcher
+            assert how in ("=", "!=") or len(found) > 1, matcher
+
+
 def test_drift_of_every_kind_has_an_alert_of_its_class() -> None:
     """Exactly one, as bad as the kind is at most; the one for the others knows none of them."""
     drifting = re.compile(r'muster_drift{kind=~?"([^"]+)"}')
