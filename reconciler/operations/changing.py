@@ -175,7 +175,7 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
 
     def judged(one: Done) -> Done:
         why = withheld.revision(told, one.commit)
-        if not why and verbs & STRUCTURAL:
+        if not why and verbs & STRUCTURAL and "not in force" not in one.message:
             why = withheld.structure(told)
         if not why or not one.commit:
             return one

@@ -9,7 +9,7 @@ from litestar import Request, post
 from litestar.datastructures import State
 from litestar.params import JSONBody
 
-from reconciler.operations import submission, views
+from reconciler.operations import submission, views, withheld
 from reconciler.server import access, api, failures, lists, origins, permissions, services
 
 #: The most subjects of one change.
@@ -20,6 +20,12 @@ PENDING = (
     "committed, and not in force before the structure in git is mended (`muster status` says "
     "what is wrong)"
 )
+HELD = (
+    "committed, and not in force before the newest revision may apply (`muster status` says what "
+    "it waits for)"
+)
+#: Verbs that change structure, which is held and refused by itself.
+STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 
 
 class ResultView(msgspec.Struct, frozen=True):
@@ -224,12 +230,21 @@ async def change(
         for name in data.names
     ]
     results = await _push(state, caller, changes)
-    if data.verb in {"drain", "undrain", "suspend", "resume"} and not data.dry_run:
-        service: services.Services = state.services
-        if await asyncio.to_thread(api.is_structure_refused, service):
-            pending = [msgspec.structs.replace(one, message=PENDING) for one in results.items]
-            return Results(items=pending, **lists.head(service))
+    service: services.Services = state.services
+    told = "" if data.dry_run else await asyncio.to_thread(_pending, service, data.verb)
+    if told:
+        pending = [msgspec.structs.replace(one, message=told) for one in results.items]
+        return Results(items=pending, **lists.head(service))
     return results
+
+
+def _pending(service: services.Services, verb: str) -> str:
+    """What is said of what was just committed where it does not apply by itself; else empty."""
+    if withheld.revision(msgspec.to_builtins(api.show_sync(service))):
+        return HELD
+    if verb in STRUCTURAL and api.is_structure_refused(service):
+        return PENDING
+    return ""
 
 
 HANDLERS: list[Any] = [submit, rehearse, change]

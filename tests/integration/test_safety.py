@@ -257,6 +257,10 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert drained.stderr.startswith("not applied yet: ")
     head = bed.git("rev-parse", "HEAD", folder=bed.clone)
     assert f"--accept-revision {head}" in drained.stderr
+    undrained = muster(bed, "undrain", "virtual-0")  # made by the controller
+    assert "virtual-0: committed, and not in force before the newest" in undrained.stdout
+    assert undrained.stderr.startswith("not applied yet: ")
+    bed.git("pull", "--quiet", "--ff-only", "origin", "main", folder=bed.clone)
     ran = muster(bed, "run", "--clone", ".", "--name", "early", "--", "true")
     assert ran.returncode == 125
     assert "not applied yet: " in ran.stderr
