@@ -7,7 +7,7 @@ version is refused, and which of two objects of one name was first.
 
 import msgspec
 
-from reconciler.desired import provenance
+from reconciler.desired import trusting
 from reconciler.desired.normalise import Basis
 from reconciler.model import desired
 
@@ -38,7 +38,7 @@ class Incumbents(msgspec.Struct, frozen=True):
     preferred: dict[str, str] = {}
     held_jobs: dict[str, str] = {}
     approvals: tuple[str, ...] = ()
-    trust: provenance.Trust | None = None
+    trust: trusting.Trust | None = None
     suspended: dict[str, float] = {}
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import applied, filed, gitobjects, provenance, source
+from reconciler.desired import applied, filed, gitobjects, provenance, source, trusting
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
 
@@ -66,7 +66,7 @@ class Loader:
         #: A revision that was accepted and could not be decided, and what is told of it.
         self._undecided: tuple[str | None, desired.Problem] | None = None
         self._approvals: tuple[str, ...] = incumbents.approvals
-        self._trust = incumbents.trust or provenance.Trust()
+        self._trust = incumbents.trust or trusting.Trust()
         self._provenance = provenance.Provenance(repository, clock)
         #: The commits that the last new head brought, the oldest first.
         self.line: tuple[source.Commit, ...] = ()
@@ -120,7 +120,7 @@ class Loader:
         self._start, self._head, self._half_way = before, None, False
         self._applied = applied.Applied(before, self._blob, self._gate)
         self._approvals = before.approvals
-        self._trust = before.trust or provenance.Trust()
+        self._trust = before.trust or trusting.Trust()
         self._suspended = before.suspended
         self._desired = desired.Desired()
 
@@ -235,6 +235,9 @@ class Loader:
         walk = self._walk(head)
         self.approved = walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
+        for stop in walk.stops if head not in self._merges else ():
+            with contextlib.suppress(_HeldError):
+                self._apply(stop.revision, stop.trust)
         self._apply(head, walk.trust)
 
     def _walk(self, head: str) -> provenance.Walk:
@@ -247,11 +250,11 @@ class Loader:
         base = self._head
         if base is None or not self._source.descends(head, base):
             self._take_alone(head)
-            return provenance.Walk(provenance.Trust())
+            return provenance.Walk(trusting.Trust())
         before = provenance.Before(
             {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
             self._applied.jobs,
-            self._applied.filed.places(provenance.TRUSTED_KINDS),
+            self._applied.filed.places(trusting.TRUSTED_KINDS),
         )
         if head in self._merges:
             last = self._merges[head]
@@ -268,7 +271,7 @@ class Loader:
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {self._how_to_accept(head)}",
                 ) from None
-            return provenance.Walk(provenance.Trust())
+            return provenance.Walk(trusting.Trust())
         self.line = tuple(line)
         walk = self._provenance.walk(line, self._trust, before)
         self.signers = walk.signers
@@ -290,7 +293,7 @@ class Loader:
             for prefix in self._accepted
         )
 
-    def _apply(self, head: str, trust: provenance.Trust | None = None) -> None:
+    def _apply(self, head: str, trust: trusting.Trust | None = None) -> None:
         """Bring what is in force to ``head``; ``trust``: as the walk there has left it."""
         trust = trust or self._trust
         if self._head is not None and not self._half_way and self._source.has(self._head):
@@ -325,7 +328,7 @@ class Loader:
             )
         self._head = head
         if trust.mode == "off":
-            trust = provenance.trusted(self._applied.filed.written(provenance.TRUSTED_KINDS))
+            trust = trusting.trusted(self._applied.filed.written(trusting.TRUSTED_KINDS))
         self._trust = trust
         self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())
         self._source.keep(head)

@@ -7,78 +7,19 @@ answers for who may (they stay as they are in force), and the approvals that cou
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
 
 import msgspec
 
-from reconciler.desired import altered, collecting, documents, people, signatures, source
+from reconciler.desired import altered, documents, signatures, source, trusting
 from reconciler.model import access, desired
-from reconciler.model.documents import access as access_documents
-from reconciler.model.documents import cluster, fields, queue
+from reconciler.model.documents import cluster, queue
 
-Mode = Literal["off", "warn", "required"]
 APPROVE = "Muster-Approve"
 SUBMITTER = "Muster-Submitter"
 #: Below this folder the controller may change jobs for people, and nowhere else.
 JOBS_FOLDER = "jobs"
-TRUSTED_KINDS = ("Access", "Cluster")
-
-
-class Denial(msgspec.Struct, frozen=True):
-    """A change that does not count, until somebody who may answers for it or it is taken back.
-
-    Attributes:
-        problem: what is said of it.
-        before: by path, the blobs that hold the object as it is in force, of the files that have
-            changed since; None: the file was not there.
-        after: the same files as they are written now.
-        unanswered: those of them whose difference nobody answers for who may.
-    """
-
-    problem: desired.Problem
-    before: dict[str, str | None] = {}
-    after: dict[str, str | None] = {}
-    unanswered: tuple[str, ...] = ()
-
-
-class Trust(msgspec.Struct, frozen=True):
-    """What commits are measured by, as of the last revision; it outlives the controller.
-
-    Attributes:
-        mode: whether what is not signed by somebody who may is refused.
-        documents: what each document of ``Access`` says, by label.
-        denied: by label, the objects that stay as they are in force.
-    """
-
-    mode: Mode = "off"
-    documents: dict[str, access.Access] = {}
-    denied: dict[str, Denial] = {}
-
-    def whole(self) -> access.Access:
-        """The access of all documents together."""
-        found = access.Access()
-        for one in self.documents.values():
-            found = found.merged(one)
-        return found
-
-    def renewed(self, label: str, part: fields.Part | None) -> "Trust":
-        """With a document as somebody who may has left it; ``part`` None: it is gone."""
-        if isinstance(part, cluster.Cluster):
-            return msgspec.structs.replace(self, mode=part.spec.verification.mode)
-        if label.startswith("Cluster/"):
-            return msgspec.structs.replace(self, mode="off") if part is None else self
-        known = {name: one for name, one in self.documents.items() if name != label}
-        if isinstance(part, access_documents.Access):
-            known[label] = people.access_of(part.spec, collecting.Faults())
-        return msgspec.structs.replace(self, documents=known)
-
-
-def trusted(parts: Mapping[str, fields.Part]) -> Trust:
-    """What a revision says that is taken as it is: the first one, or without verification."""
-    found = Trust()
-    for label, part in sorted(parts.items()):
-        found = found.renewed(label, part)
-    return found
+#: How often one walk stops on its way.
+STOPS_MAX = 100
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -95,15 +36,25 @@ class Before(msgspec.Struct, frozen=True):
     places: Mapping[str, Mapping[str, str]] = {}
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """A revision on the way that is to be in force before what comes behind it is refused."""
+
+    revision: str
+    trust: trusting.Trust
+
+
 class Walk(msgspec.Struct, frozen=True):
     """What came of a walk: what holds after it, digests that were approved, and who signed.
 
     ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
+    ``stops``: what of an object counted, and was then changed by somebody who may not, stays as of
+    there: how many commits are fetched at once makes no difference.
     """
 
-    trust: Trust
+    trust: trusting.Trust
     approvals: tuple[str, ...] = ()
     signers: dict[str, str] = {}
+    stops: tuple[Stop, ...] = ()
 
 
 _Pair = tuple[str | None, str | None]
@@ -113,7 +64,7 @@ class _Asked(msgspec.Struct, frozen=True):
     """As whom a commit counts, and what it is measured by: all of it as before the commit."""
 
     signer: "_Signer | signatures.Refusal"
-    mode: Mode
+    mode: trusting.Mode
     known: access.Access
     parents: Mapping[str, str | None]
 
@@ -139,7 +90,7 @@ class Provenance:
         """Forget the keys."""
         self._verifier.close()
 
-    def walk(self, line: list[source.Commit], trust: Trust, before: Before) -> Walk:
+    def walk(self, line: list[source.Commit], trust: trusting.Trust, before: Before) -> Walk:
         """Go along ``line``, the oldest first.
 
         Args:
@@ -156,6 +107,9 @@ class Provenance:
             return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
         self._before, self._holders, self._parents = before, {}, before.parents
         self._places = {label: dict(files) for label, files in before.places.items()}
+        counted: set[str] = set()  # what is other than in force, or than at the last stop
+        stops: list[Stop] = []
+        earlier = Stop("", trust)
         for commit in line:
             asked = commit.trailer(APPROVE)
             mode = trust.mode  # that of the parent, whatever the commit makes of it
@@ -163,11 +117,13 @@ class Provenance:
             self._follow(changes)
             if mode == "off":
                 approvals += asked
+                counted.update(changes)
                 for label, files in changes.items():
                     trust = self._renewed(trust, label)
                     self._place(
                         label, [one for _, new in files.values() for one in self._of(label, new)]
                     )
+                earlier = Stop(commit.id, trust)
                 continue
             known = trust.whole()
             signer = self._signer(commit, known)
@@ -175,14 +131,20 @@ class Provenance:
             asked_as = _Asked(signer, mode, known, self._parents)
             for label, files in changes.items():
                 trust = self._judged(trust, commit, label, files, asked_as)
+            denied = trust.refused(changes)
+            if denied & counted and len(stops) < STOPS_MAX:
+                stops.append(earlier)
+                counted.clear()
+            counted |= changes.keys() - denied
+            earlier = Stop(commit.id, trust)
             if asked and (isinstance(signer, _Signer) or mode == "warn"):
                 counts = mode == "warn" or (
                     isinstance(signer, _Signer) and access.of_approval(known, signer.who).allowed
                 )
                 approvals += asked if counts else []
-        return Walk(trust, tuple(approvals), signers)
+        return Walk(trust, tuple(approvals), signers, tuple(stops))
 
-    def signers(self, commit: source.Commit, trust: Trust) -> dict[str, str]:
+    def signers(self, commit: source.Commit, trust: trusting.Trust) -> dict[str, str]:
         """Who signed a commit that nothing leads to; as ``Walk.signers``.
 
         Raises:
@@ -214,7 +176,7 @@ class Provenance:
     def _follow(self, changes: Mapping[str, Mapping[str, _Pair]]) -> None:
         """Keep in which files the trusted kinds are written."""
         for label, files in changes.items():
-            if _kind(label) not in TRUSTED_KINDS:
+            if _kind(label) not in trusting.TRUSTED_KINDS:
                 continue
             places = self._places.setdefault(label, {})
             for path, (_, new) in files.items():
@@ -223,14 +185,14 @@ class Provenance:
                 else:
                     places.pop(path, None)
 
-    def _renewed(self, trust: Trust, label: str) -> Trust:
+    def _renewed(self, trust: trusting.Trust, label: str) -> trusting.Trust:
         """What holds once ``label`` is as it is written now, in all files that it is written in.
 
         Of an object that is written twice nobody can tell which is meant: what holds stays, until
         one of the two is gone.
         """
         kind = _kind(label)
-        if kind not in TRUSTED_KINDS:
+        if kind not in trusting.TRUSTED_KINDS:
             return trust
         clusters = [one for one in self._places if _kind(one) == "Cluster"]
         alike = clusters if kind == "Cluster" else [label]
@@ -303,12 +265,12 @@ class Provenance:
 
     def _judged(
         self,
-        trust: Trust,
+        trust: trusting.Trust,
         commit: source.Commit,
         label: str,
         files: dict[str, _Pair],
         asked: _Asked,
-    ) -> Trust:
+    ) -> trusting.Trust:
         """What holds after a commit has changed one object in some files.
 
         As long as an object is denied, its changes add up: the right to all that differs from what
@@ -317,7 +279,7 @@ class Provenance:
         prior = trust.denied.get(label)
         if prior is not None and prior.problem.severity == "warning" and asked.mode == "required":
             prior = None  # what was only told of is in force
-        standing = prior or Denial(_problem(asked.mode, commit, label, "", None))
+        standing = prior or trusting.Denial(_problem(asked.mode, commit, label, "", None))
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
         self._fill((*before.values(), *after.values()))
@@ -344,7 +306,7 @@ class Provenance:
         unanswered = {p for p in unanswered if not self._same(label, before[p], after[p])}
         denied = {name: one for name, one in trust.denied.items() if name != label}
         if unanswered:
-            denied[label] = Denial(problem, before, after, tuple(sorted(unanswered)))
+            denied[label] = trusting.Denial(problem, before, after, tuple(sorted(unanswered)))
         trust = msgspec.structs.replace(trust, denied=denied)
         if not unanswered or asked.mode == "warn":
             self._hold(label, change, after.values())
@@ -464,7 +426,11 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 def _problem(
-    mode: Mode, commit: source.Commit, label: str, path: str, why: signatures.Refusal | None
+    mode: trusting.Mode,
+    commit: source.Commit,
+    label: str,
+    path: str,
+    why: signatures.Refusal | None,
 ) -> desired.Problem:
     return desired.Problem(
         rule=why.rule if why else "",

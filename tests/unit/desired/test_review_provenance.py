@@ -213,3 +213,29 @@ def test_a_head_that_does_not_follow_is_told_with_its_own_commit(
     git(repository.path, "update-ref", "refs/heads/main", head)
     assert rules(one.load()) == []
     assert one.line == ()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_counted_stays_although_somebody_who_may_not_pushes_on_top_of_it(
+    repository: Repository, one: loader.Loader, make: Make, keys: Keys, *, together: bool
+) -> None:
+    """Neither a job that was added, nor one that was taken out, nor a key that was taken away."""
+    before = base(keys)
+    without_bob = access(keys).replace("email: bob@x.org", "email: rob@x.org")
+    steps: Steps = [
+        ("ada", {"jobs/b.yaml": job("b", queue="ops", priority=1), "jobs/a.yaml": None}),
+        ("", {"jobs/b.yaml": None, "jobs/a.yaml": before["jobs/a.yaml"]}),
+        ("ada", {"pool.yaml": pool(9), "access.yaml": without_bob}),
+        ("bob", {"pool.yaml": pool(8), "access.yaml": before["access.yaml"]}),
+        ("ada", {"jobs/b.yaml": job("b", queue="ops", priority=2)}),
+        ("mallory", {"jobs/b.yaml": job("b", queue="ops", priority=3)}),
+    ]
+    for step in steps:
+        play(repository, keys, [step])
+        if not together:
+            one.load()
+    for value in (one.load(), one.load(), restarted(make, one).load()):
+        assert {name: made.priority for name, made in value.jobs.items()} == {"b": 2}
+        assert len(value.structure.pools["a"].nodes) == 9
+        assert "bob@x.org" not in value.structure.access.identities
+        assert set(value.refused) == {"a"}

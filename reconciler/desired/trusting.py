@@ -1,0 +1,80 @@
+"""What commits are measured by: the mode, the Access, and what nobody has answered for yet.
+
+A walk along commits takes it from one to the next; what comes out is kept over a restart, since of
+what was refused neither the head nor what is in force tells.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired import collecting, people
+from reconciler.model import access, desired
+from reconciler.model.documents import access as access_documents
+from reconciler.model.documents import cluster, fields
+
+Mode = Literal["off", "warn", "required"]
+TRUSTED_KINDS = ("Access", "Cluster")
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """A change that does not count, until somebody who may answers for it or it is taken back.
+
+    Attributes:
+        problem: what is said of it.
+        before: by path, the blobs that hold the object as it is in force, of the files that have
+            changed since; None: the file was not there.
+        after: the same files as they are written now.
+        unanswered: those of them whose difference nobody answers for who may.
+    """
+
+    problem: desired.Problem
+    before: dict[str, str | None] = {}
+    after: dict[str, str | None] = {}
+    unanswered: tuple[str, ...] = ()
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """What commits are measured by, as of the last revision; it outlives the controller.
+
+    Attributes:
+        mode: whether what is not signed by somebody who may is refused.
+        documents: what each document of ``Access`` says, by label.
+        denied: by label, the objects that stay as they are in force.
+    """
+
+    mode: Mode = "off"
+    documents: dict[str, access.Access] = {}
+    denied: dict[str, Denial] = {}
+
+    def whole(self) -> access.Access:
+        """The access of all documents together."""
+        found = access.Access()
+        for one in self.documents.values():
+            found = found.merged(one)
+        return found
+
+    def refused(self, labels: Iterable[str]) -> set[str]:
+        """Those of some objects that stay as they are in force."""
+        found = {label: self.denied.get(label) for label in labels}
+        return {label for label, one in found.items() if one and one.problem.severity == "error"}
+
+    def renewed(self, label: str, part: fields.Part | None) -> "Trust":
+        """With a document as somebody who may has left it; ``part`` None: it is gone."""
+        if isinstance(part, cluster.Cluster):
+            return msgspec.structs.replace(self, mode=part.spec.verification.mode)
+        if label.startswith("Cluster/"):
+            return msgspec.structs.replace(self, mode="off") if part is None else self
+        known = {name: one for name, one in self.documents.items() if name != label}
+        if isinstance(part, access_documents.Access):
+            known[label] = people.access_of(part.spec, collecting.Faults())
+        return msgspec.structs.replace(self, documents=known)
+
+
+def trusted(parts: Mapping[str, fields.Part]) -> Trust:
+    """What a revision says that is taken as it is: the first one, or without verification."""
+    found = Trust()
+    for label, part in sorted(parts.items()):
+        found = found.renewed(label, part)
+    return found
