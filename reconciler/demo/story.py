@@ -5,6 +5,7 @@ it started, also when it is interrupted.
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -29,8 +30,14 @@ class Step(msgspec.Struct):
     seconds: float = 0.0
 
 
+#: Steps of training that have to be left for what is done to it: 8 seconds of them at the least.
+STEPS_LEFT = 100
 #: Of the lines that are printed, wherever they go.
 WIDTH = 80
+
+
+#: In the document of the training.
+_STEPS = r'(?<=STEPS: ")\d+(?=")'
 
 
 class Teller:
@@ -105,6 +112,7 @@ class Story:
 
     def preemption(self) -> None:
         """A job that cannot wait takes the place of one that can."""
+        self._in_training()
         self.stage.add_jobs("background")
         self.stage.until_state("background", "Running")
         self.say("background has the other 4 GPUs: nothing is free")
@@ -126,7 +134,7 @@ class Story:
 
     def agent_dies(self) -> None:
         """An agent is killed; its tasks never notice."""
-        job = self.stage.job("train")
+        job = self._in_training()
         node = _live(job)[0]["node"]
         before = {attempt["id"] for attempt in _live(job)}
         nodes = self.stage.cluster.nodes
@@ -144,7 +152,7 @@ class Story:
 
     def node_dies(self) -> None:
         """A machine is gone with all that ran on it; the gang finishes elsewhere."""
-        job = self.stage.job("train")
+        job = self._in_training()
         node = _live(job)[-1]["node"]
         nodes = self.stage.cluster.nodes
         if nodes is None:
@@ -207,6 +215,8 @@ class Story:
         """All has ended well: what ran where, in how long."""
         self.stage.until_state("train", "Succeeded", timeout_s=90)
         losses = self._losses("train")
+        if not losses:
+            raise stages.StoryError("training has told no loss since it resumed")
         self.say(f"training is done: loss {losses[-1][1]} after {losses[-1][0]} steps")
         self.stage.until_state("evaluate", "Succeeded")
         for line in self.stage.output("evaluate").splitlines():
@@ -227,6 +237,31 @@ class Story:
         for row in rows:
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             sys.stdout.write(f"  {line.rstrip()}\n")
+
+    def _in_training(self) -> Json:
+        """The training while it has enough before it; on a busy machine it may be as good as done.
+
+        Then git asks for another run with more steps, which goes on from the checkpoint.
+        """
+        job, losses = self.stage.job("train"), self._losses("train")
+        path = self.stage.clone / "jobs" / "train.yaml"
+        text = path.read_text(encoding="utf-8")
+        steps = int(re.findall(_STEPS, text)[0])
+        if job["state"] == "Running" and losses and losses[-1][0] + STEPS_LEFT <= steps:
+            return job
+        run = int(job["run"]) + 1
+        text = re.sub(_STEPS, str(steps + 2 * STEPS_LEFT), text, count=1)
+        text = re.sub(r"(?m)^spec:\n(  run: \d+\n)?", f"spec:\n  run: {run}\n", text, count=1)
+        path.write_text(text, encoding="utf-8")
+        self.stage.commit("Train for longer")
+        self.say("training is nearly done: committed a run of more steps from its checkpoint")
+
+        def again() -> Json:
+            found = self.stage.job("train")
+            ready = found["run"] == run and found["state"] == "Running"
+            return found if ready and self._losses("train") else None
+
+        return self.stage.until("training goes on", again, 120.0)
 
     def _where(self, job: Json) -> None:
         places = ", ".join(
