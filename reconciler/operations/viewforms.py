@@ -6,6 +6,8 @@ takes it for a plural or for a time.
 
 import msgspec
 
+from reconciler.model import times
+
 
 def name(field: str) -> str:
     """The JSON name of a field: ``estimated_start`` is ``estimatedStart``, ``in_s`` is ``in_s``."""
@@ -16,3 +18,8 @@ def name(field: str) -> str:
 
 class View(msgspec.Struct, frozen=True, rename=name):
     """Field names as JSON has them."""
+
+
+def time_or_none(at: float | None) -> str | None:
+    """RFC 3339 in UTC; None where a moment is not known."""
+    return None if not at else times.format_time(at)

@@ -6,7 +6,6 @@ the loop knows and no table holds (queues' arithmetic, structure, sync) comes as
 """
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -29,9 +28,9 @@ from reconciler.model import (
 )
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
-from reconciler.model.states import START_PHASES, AttemptState, JobState
+from reconciler.model.states import AttemptState, JobState
 from reconciler.model.times import format_time
-from reconciler.operations import gpuviews, viewtypes
+from reconciler.operations import attemptviews, gpuviews, viewforms, viewtypes
 from reconciler.store.errors import DamagedError
 
 _T = TypeVar("_T")
@@ -131,10 +130,6 @@ def stored_refused(body: bytes | None) -> dict[str, str]:
     return _stored(REFUSED, body, _REFUSED, {})
 
 
-def _time(at: float | None) -> str | None:
-    return None if not at else format_time(at)
-
-
 def amounts(of: Resources) -> viewtypes.AmountsView:
     """What something has or takes."""
     return viewtypes.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
@@ -145,85 +140,6 @@ def vector(of: Sequence[int | None]) -> viewtypes.AmountsView:
     cpu, memory, gpu = of
     return viewtypes.AmountsView(
         None if cpu is None else cpu / 1000, memory, None if gpu is None else gpu / 1000
-    )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def metrics_view(of: taskwords.TaskMetrics) -> viewtypes.MetricsView:
-    """What a task has written of its work."""
-    series = [
-        viewtypes.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
-        for one in of.metrics
-    ]
-    return viewtypes.MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
-
-
-def _moment(at: float) -> str:
-    """A time that a node tells, whatever it is."""
-    return format_time(min(max(0.0, at), gpuviews.LATEST_TIME))  # in this order NaN loses
-
-
-def use_view(
-    of: records.AttemptRecord, sampled: taskuse.TaskUse | None
-) -> viewtypes.UseView | None:
-    """What a try uses: as sampled while it runs, as its node said when it has ended."""
-    if of.state is AttemptState.ENDED:
-        if of.started_at is None:
-            return None
-        return viewtypes.UseView(
-            None, None, of.cpu_s, None, of.max_memory_bytes, of.read_bytes, of.written_bytes, []
-        )
-    if sampled is None:
-        return None
-    return viewtypes.UseView(
-        at=_moment(sampled.at),
-        processes=sampled.processes,
-        cpu_s=sampled.cpu_s,
-        memory=sampled.memory_bytes,
-        memory_max=sampled.memory_max_bytes,
-        read=sampled.read_bytes,
-        written=sampled.written_bytes,
-        gpus=[
-            viewtypes.GpuUseView(one.gpu, one.processes, one.memory_bytes) for one in sampled.gpus
-        ],
-    )
-
-
-def attempt_view(
-    of: records.AttemptRecord,
-    *,
-    array: bool,
-    metrics: taskwords.TaskMetrics | None = None,
-    use: taskuse.TaskUse | None = None,
-) -> viewtypes.AttemptView:
-    """One try."""
-    saved, early = of.saved, of.state in START_PHASES
-    leaves = of.stop is not None and of.state is not AttemptState.ENDED
-    return viewtypes.AttemptView(
-        id=of.id,
-        task=f"{of.group}-{of.index}",
-        element=of.element if array else None,
-        attempt=of.try_number,
-        node=of.node,
-        devices=list(of.devices),
-        state=(AttemptState.STARTING if early else of.state).value,
-        phase=of.state.value if early else None,
-        exit_code=of.exit_code,
-        signal=of.signal,
-        started=_time(of.started_at),
-        ended=_time(of.ended_at),
-        assigned=format_time(of.assigned_at),
-        end_reason=None if of.end_reason is None else of.end_reason.value,
-        message=of.message,
-        checkpoint=None
-        if saved is None
-        else viewtypes.CheckpointView(saved.path, format_time(saved.at), saved.step, saved.bytes),
-        metrics=None if metrics is None else metrics_view(metrics),
-        use=use_view(of, use),
-        kill_at=_time(of.stop.at + of.stop.grace_s) if of.stop is not None and leaves else None,
     )
 
 
@@ -258,9 +174,11 @@ def job_view(
         state=of.state.value,
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
-        estimated_start=_time(expected.at) if waits and expected is not None else None,
+        estimated_start=viewforms.time_or_none(expected.at)
+        if waits and expected is not None
+        else None,
         attempts=[
-            attempt_view(
+            attemptviews.attempt_view(
                 attempt,
                 array=array,
                 metrics=metrics.get(attempt.id),
@@ -271,8 +189,8 @@ def job_view(
         priority=spec.priority,
         labels=spec.labels,
         submitted=format_time(of.submitted_at),
-        started=_time(of.started_at),
-        ended=_time(of.ended_at),
+        started=viewforms.time_or_none(of.started_at),
+        ended=viewforms.time_or_none(of.ended_at),
         message=of.message,
         array=array,
         elements={state.value: count for state, count in of.element_state_counts().items()},
@@ -284,7 +202,7 @@ def job_view(
 
 
 def _drain_view(of: desired.Drain) -> viewtypes.DrainView:
-    return viewtypes.DrainView(of.reason, of.owner, _time(of.until))
+    return viewtypes.DrainView(of.reason, of.owner, viewforms.time_or_none(of.until))
 
 
 def node_view(
@@ -322,8 +240,8 @@ def node_view(
         agent_version=inventory.agent_version,
         virtual=inventory.virtual,
         boot_id=of.boot_id,
-        first_seen=_time(of.first_seen_at),
-        last_report=_time(of.last_report_at),
+        first_seen=viewforms.time_or_none(of.first_seen_at),
+        last_report=viewforms.time_or_none(of.last_report_at),
     )
 
 
@@ -390,7 +308,7 @@ def queue_view(
         priority=of.priority,
         pending=of.pending_jobs,
         running=of.running_jobs,
-        suspended=_time(since),
+        suspended=viewforms.time_or_none(since),
         pools=[
             viewtypes.QueueInPoolView(
                 pool=one.pool,
@@ -500,10 +418,12 @@ def sync_view(of: desired.SyncStatus, folder: str = "") -> viewtypes.SyncView:
         structure_revision=of.structure_revision,
         jobs_revision=of.jobs_revision,
         message=of.message,
-        checked=_time(of.checked_at),
+        checked=viewforms.time_or_none(of.checked_at),
         problems=[problem_view(problem) for problem in of.problems],
         held=[
-            viewtypes.HeldView(one.part, one.message, one.digest, list(one.jobs), _time(one.until))
+            viewtypes.HeldView(
+                one.part, one.message, one.digest, list(one.jobs), viewforms.time_or_none(one.until)
+            )
             for one in of.held
         ],
         suspended={label: format_time(since) for label, since in of.suspended.items()},

@@ -8,8 +8,8 @@ from reconciler.cli import explaining, joblist, logwords, terminal
 from reconciler.model import records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
+from reconciler.operations import attemptviews
 from reconciler.operations import client as clients
-from reconciler.operations import views
 
 AT = times.parse_time("2026-11-22T10:00:00Z")
 KILL_AT = "2026-11-22T10:00:30.000Z"
@@ -42,8 +42,8 @@ def test_an_attempt_that_is_asked_to_leave_says_when_it_is_killed(
     state: AttemptState, expected: str | None
 ) -> None:
     order = records.StopOrder(EndReason.CANCELLED, "SIGTERM", grace_s=30, at=AT)
-    assert views.attempt_view(attempt(state, order), array=False).kill_at == expected
-    assert views.attempt_view(attempt(state, None), array=False).kill_at is None
+    assert attemptviews.attempt_view(attempt(state, order), array=False).kill_at == expected
+    assert attemptviews.attempt_view(attempt(state, None), array=False).kill_at is None
 
 
 def item(*attempts: dict[str, Any], **more: Any) -> dict[str, Any]:

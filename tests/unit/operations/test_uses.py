@@ -4,7 +4,7 @@ import msgspec
 
 from reconciler.model import taskuse
 from reconciler.model.states import AttemptState
-from reconciler.operations import views, viewtypes
+from reconciler.operations import attemptviews, viewtypes
 from tests.unit.store import samples
 
 SAMPLED = taskuse.TaskUse("x", 91.0, 3, 7.5, 1000, 2000, 30, None, (taskuse.GpuUse(1, 2, 500),))
@@ -12,8 +12,8 @@ SAMPLED = taskuse.TaskUse("x", 91.0, 3, 7.5, 1000, 2000, 30, None, (taskuse.GpuU
 
 def test_a_try_that_runs_shows_what_was_sampled() -> None:
     runs = samples.attempt(samples.job("j"), state=AttemptState.RUNNING)
-    assert views.attempt_view(runs, array=False).use is None
-    assert views.attempt_view(runs, array=False, use=SAMPLED).use == viewtypes.UseView(
+    assert attemptviews.attempt_view(runs, array=False).use is None
+    assert attemptviews.attempt_view(runs, array=False, use=SAMPLED).use == viewtypes.UseView(
         at="1970-01-01T00:01:31.000Z",
         processes=3,
         cpu_s=7.5,
@@ -31,7 +31,7 @@ def test_a_try_that_has_ended_shows_what_it_used_in_all() -> None:
         runs, state=AttemptState.ENDED, started_at=1.0, cpu_s=9.0, max_memory_bytes=4000,
         read_bytes=5, written_bytes=6,
     )  # fmt: skip
-    shown = views.attempt_view(ended, array=False, use=SAMPLED).use
+    shown = attemptviews.attempt_view(ended, array=False, use=SAMPLED).use
     assert shown == viewtypes.UseView(None, None, 9.0, None, 4000, 5, 6, [])
     never = msgspec.structs.replace(ended, started_at=None)
-    assert views.attempt_view(never, array=False, use=SAMPLED).use is None
+    assert attemptviews.attempt_view(never, array=False, use=SAMPLED).use is None
