@@ -423,6 +423,8 @@ class Loop:
             self._memory.leader_since = now
             self._next_prune_at = min(self._next_prune_at, now + PRUNE_EVERY_S)
             self._committed_at = min(self._committed_at, now)
+        elif self._passed is None:  # who begins can't tell what the clock was before
+            self._memory.leader_since = now
         self._clock_offset_s = offset_s
 
     def _must_commit(self, result: outcome.Outcome) -> bool:

@@ -85,9 +85,9 @@ def _grow(
     able = [book for book in books.values() if book.is_known and _coming_or_free(book)]
     if not waits or not able or work.desired.structure.settings.suspend:
         return recollections.Growing(probed_at=before.probed_at)
-    next_at = before.due_at or 0.0
+    next_at = 0.0
     if before.probed_at <= work.now:  # unless the clock was set back
-        next_at = max(next_at, before.probed_at + PROBE_EVERY_S)
+        next_at = max(before.due_at or 0.0, before.probed_at + PROBE_EVERY_S)
     if next_at > work.now:
         work.wake(next_at)
         return msgspec.structs.replace(before, due_at=next_at)

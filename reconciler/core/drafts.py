@@ -32,6 +32,7 @@ class JobDraft:
         "spec",
         "started_at",
         "state",
+        "submitted_at",
     )
 
     def __init__(self, record: records.JobRecord) -> None:
@@ -40,6 +41,7 @@ class JobDraft:
         self.state = record.state
         self.elements = bytearray(record.elements)
         self.notes = record.notes
+        self.submitted_at = record.submitted_at
         self.started_at = record.started_at
         self.ended_at = record.ended_at
         self.removed = record.removed
@@ -83,6 +85,7 @@ class JobDraft:
             and self.spec is base.spec
             and self.notes is base.notes
             and self.elements == base.elements
+            and self.submitted_at == base.submitted_at
             and self.started_at == base.started_at
             and self.ended_at == base.ended_at
             and self.removed is base.removed
@@ -96,6 +99,7 @@ class JobDraft:
             state=self.state,
             elements=bytes(self.elements),
             notes=self.notes,
+            submitted_at=self.submitted_at,
             started_at=self.started_at,
             ended_at=self.ended_at,
             removed=self.removed,

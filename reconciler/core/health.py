@@ -134,8 +134,10 @@ def _look_into_hole(
 ) -> records.NodeRecord:
     """Take a node out on which tasks of different owners fail quickly, or let it back in."""
     hole = pool.black_hole if pool else None
-    if hole is None or node.out_until > work.now:
+    if hole is None:
         return node
+    if node.out_until > work.now:  # later than it may be: the clock was set back
+        return work.renew_node(node, out_until=min(node.out_until, work.now + hole.out_s))
     if node.out_until:
         return work.renew_node(node, failures=(), out_until=0.0)
     quick = [

@@ -340,9 +340,7 @@ def _wait_again(
 ) -> None:
     note = draft.note(element)
     losses = note.losses + 1 if verdict in resizing.LOSSES else 0
-    wait_s = 0.0
-    if losses > LOSSES_UNPUNISHED:
-        wait_s = min(2.0 ** (losses - LOSSES_UNPUNISHED), LOSS_WAIT_S_MAX)
+    wait_s = _after_losses_s(losses)
     draft.set_element(element, JobState.PENDING)
     draft.set_note(
         element,
@@ -370,7 +368,7 @@ def _retry(
 ) -> None:
     note = draft.note(element)
     retries = draft.spec.retries
-    wait_s = min(retries.backoff_s * 2**note.retries_spent, retries.max_backoff_s)
+    wait_s = _before_retry_s(retries, note.retries_spent + 1)
     draft.set_element(element, JobState.PENDING)
     draft.set_note(
         element,
@@ -387,6 +385,23 @@ def _retry(
         f"in {wait_s} s",
         job=draft.spec.name,
     )
+
+
+def _after_losses_s(losses: int) -> float:
+    if losses <= LOSSES_UNPUNISHED:
+        return 0.0
+    return min(2.0 ** min(losses - LOSSES_UNPUNISHED, 32), LOSS_WAIT_S_MAX)
+
+
+def _before_retry_s(retries: desired.Retries, number: int) -> int:
+    doubled: int = 2 ** min(number - 1, 32)
+    return min(retries.backoff_s * doubled, retries.max_backoff_s)
+
+
+def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
+    """The longest that an element may have been given to wait before its next try."""
+    retry_s = _before_retry_s(retries, note.retries_spent) if note.retries_spent else 0
+    return max(retry_s, _after_losses_s(note.losses))
 
 
 def settle(work: desk.Work, draft: drafts.JobDraft) -> None:

@@ -5,6 +5,8 @@ move from state to state, fail and leave. At the end of the cycle it gives back 
 or the old one where nothing has changed.
 """
 
+from typing import TypeVar
+
 import msgspec
 
 from reconciler.core import work as desk
@@ -29,19 +31,22 @@ class Book:
         self.work = work
         self.pool = pool
         self.base = base
-        self.instances = dict(base.instances)
-        self.orphans = dict(base.orphans)
-        self.freed = dict(base.freed)
+        # nothing of it lies in the future, and no wait is longer than it was to be, unless the
+        # clock was set back
+        self.instances = {slot: _past(one, work.now) for slot, one in base.instances.items()}
+        self.orphans = {key: _bounded(one, work.now) for key, one in base.orphans.items()}
+        self.freed = {slot: min(at, work.now) for slot, at in base.freed.items()}
         self.asked = base.asked
         if pool is not None and pool.provisioning is not None:
             self.asked = pool.provisioning
         other = self.asked != base.asked  # somebody has seen to it: failures count anew
         self.next_number = base.next_number
         self.failures = 0 if other else base.failures
-        self.retry_at = 0.0 if other else base.retry_at
+        self.retry_at = 0.0 if other else min(base.retry_at, work.now + self._rest_s())
         self.failure = "" if other else base.failure
-        self.changed_at = base.changed_at
-        self.listed_at, self.list_at = base.listed_at, base.list_at
+        self.changed_at = min(base.changed_at, work.now)
+        self.listed_at = min(base.listed_at, work.now)
+        self.list_at = min(base.list_at, work.now + BACKOFF_S_MAX)
         self.list_tries, self.list_open = base.list_tries, base.list_open
         self.list_failure = base.list_failure
 
@@ -163,16 +168,39 @@ class Book:
         self.failures += 1
         self.failure = message
         if self.failures > self.asked.retries:
-            self.retry_at = self.work.now + PAUSE_S
+            self.retry_at = self.work.now + self._rest_s()
             self.work.event(
                 "PoolPaused",
                 f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
                 f"{self.failures} in a row came to nothing, the last: {message}",
             )
         else:
-            self.retry_at = self.work.now + backoff_s(self.failures)
+            self.retry_at = self.work.now + self._rest_s()
+
+    def _rest_s(self) -> float:
+        """How long making nodes rests after as many failures in a row as there were."""
+        return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
+
+
+_Retried = TypeVar("_Retried", model.Instance, model.Orphan)
+
+
+def _bounded(one: _Retried, now: float) -> _Retried:
+    """With a wait for its script no longer than one may be."""
+    latest = now + backoff_s(one.tries)
+    return one if one.retry_at <= latest else msgspec.structs.replace(one, retry_at=latest)
+
+
+def _past(one: model.Instance, now: float) -> model.Instance:
+    """The same, and nothing that has happened is yet to come."""
+    one = _bounded(one, now)
+    if one.since > now:
+        one = msgspec.structs.replace(one, since=now)
+    if one.idle_since is not None and one.idle_since > now:
+        one = msgspec.structs.replace(one, idle_since=now)
+    return one
 
 
 def backoff_s(tries: int) -> float:
     """How long to wait after so many tries."""
-    return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(tries - 1, 16))
+    return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(max(0, tries - 1), 16))

@@ -28,6 +28,7 @@ from reconciler.core import (
     remedies,
     snapshots,
     standing,
+    stepping,
 )
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
@@ -73,6 +74,7 @@ def reconcile(
 
 def _bring_up_to_date(work: desk.Work, ended: Callable[[Phase], None]) -> None:
     """Every phase before the schedule: what was reported and asked for, and what follows."""
+    stepping.forget_the_future(work)
     ingest.apply_reports(work)
     ended("ingest")
     admission.admit(work)

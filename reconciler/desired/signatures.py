@@ -5,10 +5,14 @@ machine has a say. What comes out is the identity whose key it is, or why there 
 expire is judged here, against the time that the commit claims and against the time it is.
 """
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -20,6 +24,13 @@ _SSH_GOOD = re.compile(r'^Good "git" signature for identity-(\d+) with (.*)$', r
 _SSH_OTHER = re.compile(r'^Good "git" signature with (.*)$', re.MULTILINE)
 _STATUS = re.compile(r"^\[GNUPG:\] ([A-Z_]+)(.*)$", re.MULTILINE)
 _FINGERPRINT_MAX = 120
+#: How folders of keys are called, and the file in each that its process holds while it lives.
+PREFIX = "muster-keys-"
+LOCK = "held"
+#: A folder without that file is left for so long: its process may be about to make it.
+UNHELD_S = 3600.0
+#: The most folders that are looked at, whether their process lives.
+LEFT_MAX = 10_000
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -34,12 +45,15 @@ class Verifier:
 
     def __init__(self, repository: source.Source) -> None:
         self._source = repository
-        self._folder = Path(tempfile.mkdtemp(prefix="muster-keys-"))
+        self._folder, self._lock = _make_folder(repository.state)
         self._prepared: tuple[access.Access, _Keys] | None = None
 
     def close(self) -> None:
         """Forget the keys."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def verify(
         self, commit: source.Commit, known: access.Access, now: float
@@ -85,6 +99,47 @@ class Verifier:
         if self._prepared is None or self._prepared[0] != known:
             self._prepared = known, _write(known, self._folder)
         return self._prepared[1]
+
+
+def _make_folder(state: Path | None) -> tuple[Path, int]:
+    """A folder of its own, in the state folder where there is one, and the lock that is held on it.
+
+    Those that killed processes have left go first, in the temporary folder too.
+    """
+    if state is not None:
+        state.mkdir(parents=True, exist_ok=True)
+    for parent in {Path(tempfile.gettempdir()), state or Path(tempfile.gettempdir())}:
+        for number, left in enumerate(parent.glob(f"{PREFIX}*")):
+            if number == LEFT_MAX:
+                break
+            with contextlib.suppress(OSError):
+                _clean(left)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=state))
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
+
+
+def _clean(left: Path) -> None:
+    """Remove a folder of this user whose process has ended.
+
+    Raises:
+        OSError: its process lives, or it is not there any more.
+    """
+    status = left.lstat()
+    if left.is_symlink() or not left.is_dir() or status.st_uid != os.geteuid():
+        return
+    try:
+        lock = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        if time.time() - status.st_mtime > UNHELD_S:
+            shutil.rmtree(left, ignore_errors=True)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(left, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 _Signer = tuple[access.Identity, access.Key]

@@ -83,7 +83,7 @@ class Source:
         address: a path or anything that ``git fetch`` takes.
         branch: the branch that counts; None: where the repository's HEAD points.
         sub_path: folder in the repository, ``""`` for all of it.
-        state: folder for mirrors of repositories elsewhere.
+        state: folder for mirrors of repositories elsewhere, and for what is kept beside them.
         timeout_s: how long a fetch may take.
     """
 
@@ -102,7 +102,7 @@ class Source:
         if ".." in self.sub_path.split("/"):
             raise ValueError(f"sub-path {sub_path!r} leaves the repository")
         self.local = is_local(address)
-        self._state = state
+        self.state = state
         self._timeout_s = timeout_s
         self._objects: gitobjects.Objects | None = None
         self._folder: Path | None = None
@@ -145,14 +145,14 @@ class Source:
         return f"refs/heads/{self.branch}" if self.local else f"refs/muster/heads/{self.branch}"
 
     def _make_mirror(self) -> Path:
-        if self._state is None:
+        if self.state is None:
             raise GitError(f"{self.address} needs a state folder to be mirrored into")
         digest = hashlib.sha256(self.address.encode()).hexdigest()[:16]
-        folder = self._state / f"mirror-{digest}.git"
+        folder = self.state / f"mirror-{digest}.git"
         if not (folder / "HEAD").is_file():
-            fresh = self._state / f".mirror-{digest}.{os.getpid()}"
-            self._state.mkdir(parents=True, exist_ok=True)
-            gitobjects.run(self._state, "init", "--quiet", "--bare", str(fresh))
+            fresh = self.state / f".mirror-{digest}.{os.getpid()}"
+            self.state.mkdir(parents=True, exist_ok=True)
+            gitobjects.run(self.state, "init", "--quiet", "--bare", str(fresh))
             gitobjects.run(fresh, "config", "gc.auto", "0")
             try:
                 fresh.rename(folder)
