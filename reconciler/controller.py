@@ -414,8 +414,7 @@ class Loop:
     def _mind_clock(self, now: float) -> None:
         """Start all silence, and what is done now and then, anew when the wall clock was set.
 
-        A step forward would look as if every node had been silent for as long, and their work
-        would be started elsewhere while it runs.
+        A step forward would look as if all nodes had been silent, and start their work elsewhere.
         """
         offset_s = self._offset_s(now)
         if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
