@@ -79,12 +79,8 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
             f"a report ends after it begins; found {times.format_time(began)} to "
             f"{times.format_time(ended)}"
         )
-    allowed = {"waiting": WAITING_BY, "fairness": FAIRNESS_BY}.get(what, ())
-    wrong = [one for one in by if allowed and one not in allowed]
-    if wrong:
-        raise ReportError(
-            f"{what} is reported by {' and '.join(allowed)}; {', '.join(wrong)} is not known of it"
-        )
+    if wrong := unknown_by(what, by):
+        raise ReportError(wrong)
     columns, rows = _TABLES[what](reader, asked)
     keys = tuple(Column(one) for one in by)
     return Report(
@@ -95,6 +91,15 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
         keys + columns,
         tuple(rows),
     )
+
+
+def unknown_by(what: What, by: Sequence[str]) -> str:
+    """What a report can't be grouped by, in words; empty where it can by all of ``by``."""
+    allowed = {"waiting": WAITING_BY, "fairness": FAIRNESS_BY}.get(what, ())
+    wrong = [one for one in by if allowed and one not in allowed]
+    if not wrong:
+        return ""
+    return f"{what} is reported by {' and '.join(allowed)}; {', '.join(wrong)} is not known of it"
 
 
 _Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]

@@ -99,5 +99,5 @@ def test_wrong_usage_is_told(site: sites.Site, arguments: list[str], says: str) 
 
 def test_what_can_not_be_told_apart_is_refused(site: sites.Site) -> None:
     done = muster(site, "report", "waiting", "--by", "pool")
-    assert done.returncode == 1
+    assert done.returncode == 64
     assert "waiting is reported by queue and user" in done.stderr
