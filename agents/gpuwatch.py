@@ -162,6 +162,8 @@ class Watcher:
         #: There is something to look for before the next look is due.
         self.hurry = threading.Event()
         self._taking = threading.Lock()
+        #: Held by whoever asks the driver for something, or wants nobody to.
+        self._driver = threading.Lock()
         if watch.known:
             note = "not asked since the agent started"
             take(Look(watch.known, devices.GpuDriver(devices.OK, note)))
@@ -169,13 +171,23 @@ class Watcher:
 
     def turn(self) -> None:
         """Look once, say what was found, and wait until the next look is due."""
-        look = self._watch.look(self._tasks())
+        with self._driver:
+            look = self._watch.look(self._tasks())
         with self._taking:
             self._take(look)
             self._first.set()
         if not look.again and not self._leaving.is_set():
             self.hurry.wait(ABSENT_EVERY_S if look.driver.state == "absent" else self._every_s)
         self.hurry.clear()
+
+    @contextlib.contextmanager
+    def leave_alone(self) -> Iterator[None]:
+        """Nothing of the agent has a device open meanwhile, or changes one: the driver refuses to
+        reset a device that another program holds, were it only to look at it."""
+        with self._driver:
+            self._watch.close()
+            yield
+        self.hurry.set()
 
     def wait_for_first(self) -> None:
         """Wait for the first look; where it takes long, it is said so and nothing more waits."""

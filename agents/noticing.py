@@ -4,8 +4,9 @@ Loops look, each in a thread that the agent keeps going; what they find becomes 
 under the agent's lock, and what is new of it is told at once.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -113,6 +114,13 @@ class Senses:
         self.cutter.follow(plan)
         if self._watcher_of_gpus is not None:
             self._watcher_of_gpus.hurry.set()
+
+    @contextlib.contextmanager
+    def devices_alone(self) -> Iterator[None]:
+        """Nobody here looks at GPUs meanwhile, or changes them."""
+        watcher = self._watcher_of_gpus
+        with watcher.leave_alone() if watcher is not None else contextlib.nullcontext():
+            yield
 
     def follow(self, plan: Plan | None) -> None:
         """What is to be checked from now on."""

@@ -56,6 +56,9 @@ class Node(Protocol):
     def uuids(self) -> dict[int, str]:
         """UUIDs of the devices by their numbers; of simulated ones none."""
 
+    def devices_alone(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing of this agent has a device open meanwhile, or changes one."""
+
     def restart(self) -> None:
         """End this agent soon: who keeps it alive starts it again."""
 
@@ -274,7 +277,8 @@ def reset_gpu(order: Remedy, node: Node) -> str:
     uuids = [known[number] for number in order.devices if number in known]
     if not uuids:
         raise OrderError("no real device is to be reset")
-    return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
+    with node.devices_alone():
+        return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
 
 def reboot(_: Remedy, node: Node) -> str:

@@ -479,6 +479,10 @@ class Agent:
             gpus = self.senses.inventory.gpus
             return {gpu.index: gpu.uuid for gpu in gpus if not gpu.simulated}
 
+    def devices_alone(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing of this agent has a device open meanwhile, or changes one."""
+        return self.senses.devices_alone()
+
     def restart(self) -> None:
         """End this agent soon, its tasks left alone: who keeps it alive starts it again."""
         self._restarting = True

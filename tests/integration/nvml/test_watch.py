@@ -2,10 +2,12 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
-from agents import probe
+from agents import gpuwatch, probe
+from agents.settings import Settings
 from reconciler.model import devices
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import standin
@@ -113,3 +115,27 @@ def test_a_broken_memory_of_devices_costs_nothing(scene: Scene, text: str) -> No
     (scene.folder / "gpus.json").write_text(text)
     scene.say(machine(1))
     assert [gpu.index for gpu in scene.watch().look({}).gpus] == [0]
+
+
+def test_nothing_of_the_agent_has_a_device_open_while_one_is_reset(scene: Scene) -> None:
+    scene.say(machine(2))
+    watch, looks = scene.watch(), list[gpuwatch.Look]()
+    settings = Settings("http://127.0.0.1:1", "n1", scene.folder)
+    leaving = threading.Event()
+    leaving.set()  # each turn is one look
+    watcher = gpuwatch.Watcher(settings, watch, tasks=dict, take=looks.append, leaving=leaving)
+    watcher.turn()
+    source = scene.probes[-1]
+    pid = source.pid
+    assert pid
+    with watcher.leave_alone():
+        assert source.pid == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        other = threading.Thread(target=watcher.turn)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive(), "who looks waits"
+        assert (source.pid, len(looks)) == (0, 1)
+    other.join(60)
+    assert [gpu.usable for gpu in looks[1].gpus] == [True, True]

@@ -1,5 +1,6 @@
 """Orders to make something right are carried out once, and only on what they are about."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,6 +29,8 @@ class Node:
 
     busy: tuple[str, ...] = ()
     restarted = False
+    #: Is there while nothing of the agent has a device open.
+    mark: Path | None = None
 
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
         return self.found
@@ -37,6 +40,13 @@ class Node:
 
     def uuids(self) -> dict[int, str]:
         return {0: "GPU-0", 1: "GPU-1"}
+
+    @contextlib.contextmanager
+    def devices_alone(self) -> Iterator[None]:
+        assert self.mark is not None
+        self.mark.touch()
+        yield
+        self.mark.unlink()
 
     def restart(self) -> None:
         self.restarted = True
@@ -172,10 +182,14 @@ def test_nothing_is_reset_or_run_where_a_task_runs() -> None:
 
 def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    # the driver resets no device that the agent itself has open
+    tool.write_text(f'#!/bin/sh\n[ -e {tmp_path}/alone ] && echo "$@" > {tmp_path}/asked\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    orders.reset_gpu(order(devices=(1, 0)), Node())
+    node = Node()
+    node.mark = tmp_path / "alone"
+    orders.reset_gpu(order(devices=(1, 0)), node)
+    assert not node.mark.exists()
     assert (tmp_path / "asked").read_text() == "--gpu-reset -i GPU-1,GPU-0\n"
     with pytest.raises(orders.OrderError, match="no real device"):
         orders.reset_gpu(order(devices=(7,)), Node())
