@@ -1,11 +1,13 @@
 #!/bin/sh
 # Puts plan.md up as the one comment of a pull request: the one of before is edited.
-# Needs GH_TOKEN, REPOSITORY (owner/name) and NUMBER.
+# Needs GH_TOKEN, REPOSITORY (owner/name) and NUMBER; AUTHOR is as whom the token comments. A comment
+# of anybody else that begins alike is left alone: its author could change it after the plan is there.
 set -eu
 MARKER="$(head -n 1 plan.md)"
-export MARKER
+AUTHOR="${AUTHOR:-github-actions[bot]}"
+export MARKER AUTHOR
 known="$(gh api --paginate "repos/$REPOSITORY/issues/$NUMBER/comments" \
-  --jq '.[] | select(.body | startswith(env.MARKER)) | .id' | head -n 1)"
+  --jq '.[] | select(.user.login == env.AUTHOR and (.body | startswith(env.MARKER))) | .id' | head -n 1)"
 if [ -n "$known" ]; then
   gh api --method PATCH "repos/$REPOSITORY/issues/comments/$known" --field body=@plan.md >/dev/null
 else

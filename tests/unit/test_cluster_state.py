@@ -153,6 +153,49 @@ def test_the_script_of_pipelines_leaves_a_comment_and_tells_how_it_went(
     assert run(clone, "ci/plan.sh", "nowhere").returncode == 1
 
 
+_GH = """#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = --jq ] && exec jq -r "$2" known.json; told="$told $1"; shift; done
+echo "$told" >>calls
+"""
+_CURL = """#!/bin/sh
+case "$*" in
+*/user) echo '{"id": 7}' ;;
+*per_page*) cat known.json ;;
+*) echo "$@" >>calls ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("forge", ["github", "gitlab"])
+@pytest.mark.parametrize(("author", "edited"), [("mine", True), ("somebody's", False)])
+def test_the_comment_of_before_is_edited_if_it_is_the_pipelines_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forge: str, author: str, *, edited: bool
+) -> None:
+    """Whoever had written it could change what the plan says after it was put up."""
+    for name, text in (("gh", _GH), ("curl", _CURL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in ("REPOSITORY", "NUMBER", "GH_TOKEN", "MUSTER_GITLAB_TOKEN", "CI_API_V4_URL"):
+        monkeypatch.setenv(name, "x")
+    for name in ("CI_PROJECT_ID", "CI_MERGE_REQUEST_IID"):
+        monkeypatch.setenv(name, "1")
+    (tmp_path / "plan.md").write_text("<!-- muster-plan:main -->\nplan\n")
+    mine = author == "mine"
+    comment = {
+        "id": 41,
+        "body": "<!-- muster-plan:main -->\nold",
+        "user": {"login": "github-actions[bot]" if mine else "mallory"},
+        "author": {"id": 7 if mine else 8},
+    }
+    (tmp_path / "known.json").write_text(json.dumps([comment]))
+    done = run(tmp_path, str(FOLDER / f"ci/comment-{forge}.sh"))
+    assert done.returncode == 0, done.stderr
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert ("/41" in call) is edited
+    assert ("PATCH" in call or "PUT" in call) is edited
+
+
 def test_pipelines_call_what_is_there() -> None:
     workflow = yaml.safe_load((FOLDER / ".github/workflows/muster.yaml").read_text())
     lab = yaml.safe_load((FOLDER / ".gitlab-ci.yml").read_text())
