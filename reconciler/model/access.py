@@ -152,13 +152,17 @@ def of_job(
         owners: whom it belongs to before and after; empty ones are nobody.
         parents: each queue's parent.
     """
+    owners = tuple(owners)
     verb: Verb = "submit" if all(owner in {"", who} for owner in owners) else "manage"
     decision = Decision(True, "nothing is asked")
     for queue in dict.fromkeys(queues):
         decision = of_queue(access, who, verb, queue, ancestors(queue, parents))
         if not decision.allowed:
-            return decision
-    return decision
+            break
+    others = sorted({owner for owner in owners if owner not in {"", who}})
+    if decision.allowed or not others:
+        return decision
+    return Decision(allowed=False, why=f"{decision.why}; it belongs to {', '.join(others)}")
 
 
 def ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:

@@ -239,3 +239,15 @@ def test_what_counted_stays_although_somebody_who_may_not_pushes_on_top_of_it(
         assert len(value.structure.pools["a"].nodes) == 9
         assert "bob@x.org" not in value.structure.access.identities
         assert set(value.refused) == {"a"}
+
+
+def test_who_may_not_because_of_whose_job_it_is_reads_that(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    adas = job("b", queue="research", owner="ada@x.org")
+    play(repository, keys, [("bob", {"jobs/b.yaml": adas})])
+    (problem,) = one.load().status.problems
+    assert problem.message.endswith(
+        "no role of bob@x.org allows manage on Queue/research (roles of bob@x.org: researchers); "
+        "it belongs to ada@x.org"
+    )
