@@ -121,7 +121,8 @@ def test_where_a_failure_stands_is_said(bed: beds.Bed) -> None:
     assert (told.returncode, told.stdout) == (0, "")
     assert told.stderr == "nothing on stdout; its stderr: muster logs broken --stderr\n"
     assert muster(bed, "logs", "broken", "--stderr").stdout == "what went wrong\n"
-    assert muster(bed, "logs", "sweep").stderr == ""
+    others = "sweep: this is element 0 of 3 (--element N shows another)\n"
+    assert muster(bed, "logs", "sweep").stderr == others
     partly = muster(bed, "logs", "sweep", "-e", "2")
     assert (partly.stdout, partly.stderr) == ("element 2\n", "")
 
