@@ -357,13 +357,16 @@ def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> 
                 yield Found(row.kind, row.subject, row.message, row.wanted, row.found)
         return
     for usage in queues:
+        rows = [("", usage.limit, usage.allocated)]
+        rows += [(f" in pool {one.pool}", one.limit, one.allocated) for one in usage.pools]
         wanted, found = [], []
-        for position, cap in enumerate(usage.limit):
-            amount = usage.allocated[position]
-            if cap is not None and amount > cap:
-                name, text = resources.RESOURCE_NAMES[position], _FORMATS[position]
-                wanted.append(f"{name} {text(cap)}")
-                found.append(f"{name} {text(amount)}")
+        for where, limit, allocated in rows:
+            for position, cap in enumerate(limit):
+                amount = allocated[position]
+                if cap is not None and amount > cap:
+                    name, text = resources.RESOURCE_NAMES[position], _FORMATS[position]
+                    wanted.append(f"{name} {text(cap)}{where}")
+                    found.append(f"{name} {text(amount)}{where}")
         if wanted:
             asked, has = ", ".join(wanted), ", ".join(found)
             message = f"it holds {has}; its limit is {asked}"

@@ -76,7 +76,8 @@ class AmountChange(msgspec.Struct, frozen=True):
 class Above(msgspec.Struct, frozen=True):
     """A queue that holds more, with those below it, than a limit that is lowered.
 
-    Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them.
+    Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them. ``pool``: of a limit
+    there, else empty.
     """
 
     queue: str
@@ -84,6 +85,7 @@ class Above(msgspec.Struct, frozen=True):
     limit: int
     used: int
     jobs: int
+    pool: str = ""
 
 
 class JobImpact(msgspec.Struct, frozen=True):
@@ -325,34 +327,44 @@ def above_limits(
     """Queues in which more runs than a limit that the change lowers; nothing of it is ended."""
     resources: tuple[Literal["cpu", "memory", "gpu"], ...] = ("cpu", "memory", "gpu")
     lowered = [
-        (name, position, new)
+        (name, pool, position, new)
         for name, queue in after.queues.items()
-        for position, new in enumerate(queue.limit.as_vector())
-        if new is not None and new != _limit(before, name, position)
+        for pool, limit in _limits(queue).items()
+        for position, new in enumerate(limit.as_vector())
+        if new is not None and new != _limit(before, name, pool, position)
     ]
     if not lowered:
         return
-    used: dict[str, list[int]] = {}
-    holders: dict[str, set[str]] = {}
+    pool_of = before.pool_of_node()
+    used: dict[tuple[str, str], list[int]] = {}
+    holders: dict[tuple[str, str], set[str]] = {}
     for job, attempts in _live(observed).items():
         record = observed.jobs.get(job)
         at = record.spec.queue if record is not None else None
         while at is not None and at in after.queues:
-            row = used.setdefault(at, [0, 0, 0])
             for attempt in attempts:
-                for position, amount in enumerate(attempt.resources.as_vector()):
-                    row[position] += amount
-            holders.setdefault(at, set()).add(job)
+                for pool in {"", pool_of.get(attempt.node, "")}:
+                    row = used.setdefault((at, pool), [0, 0, 0])
+                    for position, amount in enumerate(attempt.resources.as_vector()):
+                        row[position] += amount
+                    holders.setdefault((at, pool), set()).add(job)
             at = after.queues[at].parent
-    for name, position, limit in lowered:
-        has = used.get(name, [0, 0, 0])[position]
-        if has > limit:
-            yield Above(name, resources[position], limit, has, len(holders[name]))
+    for name, pool, position, bound in lowered:
+        has = used.get((name, pool), [0, 0, 0])[position]
+        if has > bound:
+            jobs = len(holders[name, pool])
+            yield Above(name, resources[position], bound, has, jobs, pool)
 
 
-def _limit(structure: desired.Structure, queue: str, position: int) -> int | None:
+def _limits(queue: desired.Queue) -> dict[str, desired.Amounts]:
+    """Its limits by pool, that of the cluster without a name."""
+    return {"": queue.limit, **{flavor.pool: flavor.limit for flavor in queue.flavors}}
+
+
+def _limit(structure: desired.Structure, queue: str, pool: str, position: int) -> int | None:
     found = structure.queues.get(queue)
-    return found.limit.as_vector()[position] if found is not None else None
+    limit = _limits(found).get(pool) if found is not None else None
+    return limit.as_vector()[position] if limit is not None else None
 
 
 # --- running work -----------------------------------------------------------------------------

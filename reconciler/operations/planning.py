@@ -274,6 +274,7 @@ def _above(
             _amount(above.resource, above.limit) or "0",
             _amount(above.resource, above.used) or "0",
             above.jobs,
+            above.pool,
         )
 
 

@@ -257,9 +257,10 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
 def above_text(of: planviews.AboveView) -> str:
     """A queue in which more runs than it may from now on."""
     jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
+    where = f" in pool {of.pool}" if of.pool else ""
     return (
-        f"{jobs} {of.used} {of.resource}, above the new limit {of.limit}: they go on, nothing new "
-        "starts until less is in use, and it is told as drift"
+        f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: they go on, "
+        "nothing new starts until less is in use, and it is told as drift"
     )
 
 

@@ -50,7 +50,7 @@ class EndedView(viewforms.View, frozen=True):
 class AboveView(viewforms.View, frozen=True):
     """A queue in which more is running than its new limit allows; nothing of it is ended.
 
-    ``limit`` and ``used`` in the words of documents.
+    ``limit`` and ``used`` in the words of documents; ``pool``: of a limit there, else empty.
     """
 
     queue: str
@@ -58,6 +58,7 @@ class AboveView(viewforms.View, frozen=True):
     limit: str
     used: str
     jobs: int
+    pool: str = ""
 
 
 class ImpactView(viewforms.View, frozen=True):

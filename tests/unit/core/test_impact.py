@@ -168,6 +168,20 @@ def test_queues_and_amounts() -> None:
     assert what.objects == ("Queue/new", "Queue/old", "Queue/team")
 
 
+def test_amounts_by_pool_are_named_with_their_pool() -> None:
+    def team(*flavors: desired.Flavor) -> desired.Queue:
+        return desired.Queue("team", flavors=flavors)
+
+    four, two = desired.Amounts(gpu_milli=4000), desired.Amounts(gpu_milli=2000)
+    before = state(A4, queues=(team(desired.Flavor("a", four), desired.Flavor("b", limit=four)),))
+    after = state(A4, queues=(team(desired.Flavor("a", two, lending_limit=two)),))
+    assert found(before, after).amounts == (
+        impact.AmountChange("Queue/team", "guaranteed in pool a", "gpu", 4000, 2000),
+        impact.AmountChange("Queue/team", "lendingLimit in pool a", "gpu", None, 2000),
+        impact.AmountChange("Queue/team", "limit in pool b", "gpu", 4000, None),
+    )
+
+
 def test_objects_that_always_need_approval_are_those_that_the_state_in_force_names() -> None:
     safety = desired.Safety(approval=("Cluster", "NodePool/a*"))
     before = state(A4, pool("b", 1), safety=safety)

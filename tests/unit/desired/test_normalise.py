@@ -163,6 +163,8 @@ def test_structure() -> None:
     assert made.unix_users == {"a@x.org": "a"}
 
 
+POOL = pool("p", "hosts: n1")  # two GPUs
+
 BAD = [
     ([queue("c", parent="nobody")], ["unknown-parent"]),
     ([queue("a", parent="b"), queue("b", parent="a")], ["parent-cycle", "parent-cycle"]),
@@ -189,6 +191,29 @@ BAD = [
     ([pool("a", "hosts: n1, overrides: [{hosts: n2, reason: x}]")], ["unknown-host"]),
     ([CLUSTER.replace("NAME", "a"), CLUSTER.replace("NAME", "b")], ["two-clusters"]),
     ([queue("q")], ["duplicate-name"]),
+    ([queue("c", flavors="[{pool: nowhere}]")], ["unknown-pool"]),
+    ([POOL, queue("c", flavors="[{pool: p}, {pool: p}]")], ["duplicate-pool"]),
+    ([POOL, queue("c", flavors="[{pool: p, guaranteed: {gpu: 3}}]")], ["guarantees-exceed-pool"]),
+    (
+        [POOL, *[queue(n, flavors="[{pool: p, guaranteed: {gpu: 2}}]") for n in ("c", "d")]],
+        ["guarantees-exceed-pool"],
+    ),
+    (
+        [POOL, queue("c", guaranteed="{gpu: 1}", flavors="[{pool: p, guaranteed: {gpu: 2}}]")],
+        ["pools-exceed-cluster"],
+    ),
+    (
+        [
+            POOL,
+            queue("c", flavors="[{pool: p, guaranteed: {gpu: 1}}]"),
+            queue("d", parent="c", flavors="[{pool: p, guaranteed: {gpu: 2}}]"),
+        ],
+        ["guarantees-exceed-parent"],
+    ),
+    (
+        [POOL, queue("c", flavors="[{pool: p, guaranteed: {gpu: 2}, limit: {gpu: 1}}]")],
+        ["limit-below-guaranteed"],
+    ),
     (
         [ACCESS, ACCESS.replace("name: p", "name: o").replace("User: a", "User: b")],
         ["two-unix-users"],

@@ -1,6 +1,7 @@
 """What a plan says first, and what it must not say: holds, refusals, limits, waivers, names."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -161,11 +162,16 @@ def test_a_revision_that_is_not_there_is_named_with_one_like_it(repository: Repo
         revisions.compare(repository.path, "", "main", "maim")
 
 
-def test_running_work_above_a_lowered_limit_is_told() -> None:
+@pytest.mark.parametrize("in_pool", [False, True])
+def test_running_work_above_a_lowered_limit_is_told(*, in_pool: bool) -> None:
     snapshot = live()
     lower = desired.Amounts(gpu_milli=1000)
+    (pool,) = BASE.structure.pools
+    change: dict[str, Any] = {"limit": lower}
+    if in_pool:
+        change = {"flavors": (desired.Flavor(pool, limit=lower),)}
     queues = {
-        name: msgspec.structs.replace(one, limit=lower if name == "default" else one.limit)
+        name: msgspec.structs.replace(one, **(change if name == "default" else {}))
         for name, one in BASE.structure.queues.items()
     }
     structure = msgspec.structs.replace(BASE.structure, queues=queues)
@@ -175,7 +181,8 @@ def test_running_work_above_a_lowered_limit_is_told() -> None:
     assert (above.queue, above.resource, above.limit) == ("default", "gpu", "1")
     assert int(above.used) > 1
     told = " ".join(text(plan).split())
-    assert f"hold {above.used} gpu, above the new limit 1: they go on" in told.replace(
+    where = f" in pool {pool}" if in_pool else ""
+    assert f"hold {above.used} gpu{where}, above the new limit 1: they go on" in told.replace(
         "holds", "hold"
     )
 
