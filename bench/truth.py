@@ -10,7 +10,7 @@ room is false when not even the possible ones do.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -27,6 +27,9 @@ _FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, 
 _DUE = re.compile(r"room is due to (?P<job>\S+) at (?P<at>[^\s;]+)(?:;|$)")
 _STRICT = re.compile(r"(?P<job>\S+) goes first, and nobody passes it")
 _FIRST = re.compile(r"others go first: (?P<jobs>[^;]+)")
+
+#: A step of a funnel that says which pools a reason is not about.
+_POOLS = re.compile(r"(?P<outside>not )?in pool (?P<names>.+)")
 
 
 class Verdict(StrEnum):
@@ -81,7 +84,7 @@ class Checker(moment.Moment):
                 yield self._judge(name, record, reason)
 
     def _judge(self, name: str, record: records.JobRecord, reason: reasons.Reason) -> Finding:
-        check = self._of_code.get(reason.code)
+        check, record = self._of_code.get(reason.code), self._where(record, reason)
         try:
             because = "" if check is None else check(record, reason)
         except _OpenError as told:
@@ -89,6 +92,22 @@ class Checker(moment.Moment):
         if check is None:
             return Finding(name, reason, Verdict.OPEN, "nothing here checks this code")
         return Finding(name, reason, Verdict.FALSE if because else Verdict.TRUE, because or "")
+
+    def _where(self, record: records.JobRecord, reason: reasons.Reason) -> records.JobRecord:
+        """A job as if it might go only to the pools that a reason is about: there is one for each.
+
+        ``not in pool A`` leaves A, ``in pool A or B`` what has no amounts of its own.
+        """
+        pools = list(record.spec.pools or self.structure.pools)
+        for step in reason.funnel:
+            found = _POOLS.fullmatch(step.why)
+            if found is not None:
+                named = found["names"].split(" or ")
+                pools = [pool for pool in pools if (pool in named) is bool(found["outside"])]
+        if not pools or len(pools) == len(self.structure.pools):
+            return record
+        spec = msgspec.structs.replace(record.spec, pools=tuple(pools))
+        return msgspec.structs.replace(record, spec=spec)
 
     # -- room
 
@@ -169,7 +188,46 @@ class Checker(moment.Moment):
         quotas = [quota for quota in self._quotas(spec) if f"Quota {quota.name} " in reason.message]
         if any(self._over_quota(quota, record) for quota in quotas):
             return None
+        if self._over_in_pool(spec, asked, reason.message):
+            return None
         return "it stays within every limit"
+
+    def _over_in_pool(self, spec: desired.Job, asked: Sequence[int], message: str) -> bool:
+        """Whether a job would pass a limit, or a cap, of a pool that its reason names."""
+        pool_of = self.structure.pool_of_node()
+        bounds = [
+            (flavor.pool, flavor.limit, queue.name)
+            for queue in self.path(spec.queue)
+            for flavor in queue.flavors
+        ]
+        quotas = self.structure.quotas.values()
+        bounds += [(quota.pool, quota.resources, "") for quota in quotas if quota.pool]
+        for pool, most, whose in bounds:
+            if f"pool {pool}" not in message:
+                continue
+            there = [a for a in self.live if pool_of.get(a.node) == pool]
+            if whose:
+                there = [a for a in there if whose in self._queues_of(a)]
+            has = [sum(a.resources.as_vector()[r] for a in there) for r in range(3)]
+            held = zip(has, self._kept_in(pool, whose), asked, most.as_vector(), strict=True)
+            if any(m is not None and more and h + k + more > m for h, k, more, m in held):
+                return True
+        return False
+
+    def _kept_in(self, pool: str, whose: str) -> list[int]:
+        """What room is kept for of a queue's work (of anybody's) that may go to a pool."""
+        kept = [0, 0, 0]
+        for job, count in self.seen.promised.items():
+            record = self.seen.job_records.get(job)
+            if record is None or (record.spec.pools and pool not in record.spec.pools):
+                continue
+            if not whose or whose in {queue.name for queue in self.path(record.spec.queue)}:
+                kept = [k + count * a for k, a in zip(kept, moment.asked(record.spec), strict=True)]
+        return kept
+
+    def _queues_of(self, attempt: records.AttemptRecord) -> set[str]:
+        record = self.seen.job_records[attempt.job]
+        return {queue.name for queue in self.path(record.spec.queue)}
 
     def _quotas(self, spec: desired.Job) -> list[desired.Quota]:
         above = {queue.name for queue in self.path(spec.queue)}

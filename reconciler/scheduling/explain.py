@@ -82,15 +82,24 @@ class Explainer:
         """The reasons of a claim in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
-        found, lasting = [self._main(line, cause)], []
-        shape = self.situation.shapes[line.shape]
-        if cause.kind != "array":
-            alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
-            lasting = [reason for reason in (self.never(line.shape), alone) if reason is not None]
+        found = [self._main(line, cause)]
+        lasting = [] if cause.kind == "array" else self._lasting(line, cause)
         hopeless = [one for one in lasting if one.code is not reasons.ReasonCode.NO_TOPOLOGY_DOMAIN]
         if hopeless:
             found, lasting = [one for one in found if one.code not in _MOOT], hopeless
         return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
+
+    def _lasting(self, line: snapshots.Line, cause: Cause) -> list[reasons.Reason]:
+        """Why a claim could never start as things are; in one of several pools only if in all."""
+        told = []
+        for number in (line.shape, *line.others):
+            shape = self.situation.shapes[number]
+            alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
+            found = [reason for reason in (self.never(number), alone) if reason is not None]
+            if not found:
+                return []
+            told.append(found)
+        return told[0]
 
     def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons in each pool that a claim may go to; in one that never fits only if none."""
@@ -99,8 +108,10 @@ class Explainer:
             (replace(line, shape=shape, others=()), one)
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
-        hopeful = [part for part in parts if self.could_start(part[0])]
-        found = dict.fromkeys(r for part in hopeful or parts for r in self.told(*part))
+        told = [self.told(*part) for part in parts]
+        never = reasons.ReasonCode.NEVER_FITS
+        hopeful = [each for each in told if all(reason.code is not never for reason in each)]
+        found = dict.fromkeys(reason for each in hopeful or told for reason in each)
         return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:

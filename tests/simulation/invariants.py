@@ -324,6 +324,9 @@ def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozen
             continue
         if (spec.pools and pool.name not in spec.pools) or pool.taints:
             continue
+        limited = _in_pool(view, spec.queue, pool.name)
+        if any(_exceeds((used + asked).as_vector(), most, asked) for _, most, used in limited):
+            continue
         room, shares, taken = pool.promised(), Counter[int](), Resources()
         for attempt in view.live():
             if attempt.node != name:
@@ -391,6 +394,7 @@ def limits(view: View) -> list[str]:
                 text = f"{attempt.job} starts and {queue.name} has {amounts}, {what} {most}"
                 if _exceeds(amounts, most, attempt.resources):
                     found[text] = None
+        found |= dict.fromkeys(_beyond_pool(view, attempt))
         for quota in view.structure.quotas.values():
             if not _holds_for(view, quota, spec):
                 continue
@@ -402,6 +406,39 @@ def limits(view: View) -> list[str]:
             if quota.running is not None and count > quota.running and _is_first(view, attempt):
                 found[f"{attempt.job} starts as one of {count} under quota {quota.name}"] = None
     return list(found)
+
+
+def _beyond_pool(view: View, attempt: records.AttemptRecord) -> list[str]:
+    """Amounts of the pool in which something starts that it went past."""
+    pool_of, spec = view.structure.pool_of_node(), view.job_records[attempt.job].spec
+    pool = pool_of.get(attempt.node, "")
+    return [
+        f"{attempt.job} starts in {pool} and {whose} has {used} there, at most {most}"
+        for whose, most, used in _in_pool(view, spec.queue, pool)
+        if _exceeds(used.as_vector(), most, attempt.resources)
+    ]
+
+
+def _in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.Amounts, Resources]]:
+    """Each limit that holds for a queue's work in a pool, whose it is, and what is in use of it."""
+    pool_of = view.structure.pool_of_node()
+    there = [a for a in view.live() if pool_of.get(a.node, "") == pool]
+    found = []
+    for one in _path(view.structure.queues, queue):
+        for flavor in one.flavors:
+            if flavor.pool == pool:
+                own = [a for a in there if one in _path_of(view, a)]
+                found.append((one.name, flavor.limit, _sum(own)))
+    found += [
+        (quota.name, quota.resources, _sum(there))
+        for quota in view.structure.quotas.values()
+        if quota.pool == pool
+    ]
+    return found
+
+
+def _path_of(view: View, attempt: records.AttemptRecord) -> list[desired.Queue]:
+    return list(_path(view.structure.queues, view.job_records[attempt.job].spec.queue))
 
 
 def _is_first(view: View, attempt: records.AttemptRecord) -> bool:
@@ -599,6 +636,9 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
         asked.fits_in(pool.promised())
         and (not spec.pools or pool.name in spec.pools)
         and not pool.taints
+        and not any(
+            _exceeds(amounts, most, asked) for _, most, _ in _in_pool(view, spec.queue, pool.name)
+        )
         and any(view.nodes[n].state.value == "Ready" for n in pool.nodes if n in view.nodes)
         for pool in view.structure.pools.values()
     )

@@ -30,6 +30,8 @@ DELAY_S_MAX = 20.0
 PAUSE_S = 60.0
 #: The longest from one cycle to the next where there is input: leases have to be renewed meanwhile.
 PACE_S_MAX = 5.0
+#: In which part of the stories somebody has amounts by pool.
+BY_POOL = 0.4
 #: Which part of the jobs needs an image, and how long one may take to come.
 IMAGES = 0.3
 FETCHES_S = (0.0, 2.0, 10.0, 45.0)
@@ -140,7 +142,7 @@ def structure_with(first: desired.Structure, changes: Changes) -> desired.Struct
 def draw(seed: int) -> Plan:
     """The story of a seed."""
     chance = random.Random(seed)
-    structure = _structure(chance)
+    structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance))
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
     steps += _corners(random.Random(f"{seed} rare"), nodes, [s.subject for s in steps if s.job])
@@ -161,13 +163,16 @@ def draw(seed: int) -> Plan:
 
 
 def plain(plan: Plan) -> Plan:
-    """A story as it was before there were images and slow controllers: some are known by seed."""
+    """A story as it was before images, slow cycles and amounts by pool: some are known by seed."""
     replace = msgspec.structs.replace
     steps = tuple(
         replace(step, job=replace(step.job, runtime="process", image="")) if step.job else step
         for step in plan.steps
     )
-    return replace(plan, steps=steps, pace_s=0.0)
+    queues = {name: replace(queue, flavors=()) for name, queue in plan.structure.queues.items()}
+    quotas = {name: one for name, one in plan.structure.quotas.items() if not one.pool}
+    structure = replace(plan.structure, queues=queues, quotas=quotas)
+    return replace(plan, structure=structure, steps=steps, pace_s=0.0)
 
 
 def _with_image(seed: int, step: Step) -> Step:
@@ -237,6 +242,24 @@ def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
         ),
     )
     return {queue.name: queue for queue in queues}
+
+
+def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Structure:
+    """In some stories queues have limits in pools, and a pool has a cap."""
+    if chance.random() > BY_POOL:
+        return structure
+    replace, choose = msgspec.structs.replace, chance.choice
+    queues, quotas = dict(structure.queues), dict(structure.quotas)
+    limit = desired.Amounts(cpu_milli=choose([None, 3000]), gpu_milli=choose([1000, 2000]))
+    queues["batch"] = replace(queues["batch"], flavors=(desired.Flavor("gpu", limit=limit),))
+    if chance.random() < 0.5:
+        few = desired.Amounts(cpu_milli=choose([1000, 2000]))
+        order = (desired.Flavor("cpu", limit=few), desired.Flavor("gpu"))
+        queues["default"] = replace(queues["default"], flavors=order)
+    if chance.random() < 0.4:
+        most = desired.Amounts(cpu_milli=choose([4000, 6000]))
+        quotas["rented"] = desired.Quota(name="rented", pool="gpu", resources=most)
+    return replace(structure, queues=queues, quotas=quotas)
 
 
 def _quotas(chance: random.Random) -> dict[str, desired.Quota]:

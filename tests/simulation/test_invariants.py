@@ -228,6 +228,24 @@ def test_limits(specs: tuple[desired.Job, ...], said: str) -> None:
     assert invariants.limits(older) == [], "what runs already may stay"
 
 
+@pytest.mark.parametrize("pool", ["pool", "elsewhere"])
+@pytest.mark.parametrize("whose", ["default", "rented"])
+def test_limits_of_a_pool(whose: str, pool: str) -> None:
+    few, spec = desired.Amounts(cpu_milli=1000), job("wide", cpu=2, queue="default")
+    queue = desired.Queue("default", flavors=(desired.Flavor(pool, limit=few),))
+    structure = msgspec.structs.replace(
+        STRUCTURE,
+        queues=STRUCTURE.queues | ({"default": queue} if whose == "default" else {}),
+        quotas={"rented": desired.Quota("rented", pool=pool, resources=few)}
+        if whose == "rented"
+        else {},
+    )
+    found = invariants.limits(view((spec,), (attempt(spec),), structure=structure))
+    assert any(f"{whose} has" in line for line in found) is (pool == "pool")
+    older = view((spec,), (attempt(spec),), structure=structure, started=False)
+    assert invariants.limits(older) == [], "what runs already may stay"
+
+
 def test_jobs_are_not_lost_and_end_once() -> None:
     assert invariants.Jobs().check(view((ONE,), (), job_records={})) == [
         "one is in git and nowhere else"

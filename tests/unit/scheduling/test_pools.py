@@ -226,3 +226,22 @@ def test_room_in_time_is_kept_in_one_pool_and_stays_there() -> None:
     assert s.decide().kept == decisions.kept
     s.held = [held for held in s.held if held.job != "rb"]
     assert placed(s) == {"j": ["b1"]}
+
+
+def test_what_never_fits_in_one_pool_and_does_in_another_is_not_hopeless() -> None:
+    s = two_pools(a=2, b=4).queue("main", flavors=(gpus_in("a", limit=2),), suspended=True)
+    s.job("j", gpu=3)
+    found = situations.reasons_of(s, s.decide(), "j")
+    assert [one.code for one in found] == [ReasonCode.HELD]
+    s.queue_list[0].suspended = False
+    s.job("runs", gpu=4, on=("b1",))
+    found = situations.reasons_of(s, s.decide(), "j")
+    assert [one.code for one in found] == [ReasonCode.INSUFFICIENT_RESOURCES]
+    assert "1 in pool a, 1 lack GPUs" in found[0].message
+
+
+def test_a_limit_that_it_can_never_keep_to_is_told_beside_a_pool_without_room() -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", limit=1),))
+    s.job("runs", gpu=4, on=("b1",), preemptible=False).job("j", gpu=2)
+    said = [one.code for one in situations.reasons_of(s, s.decide(), "j")]
+    assert said == [ReasonCode.OVER_LIMIT, ReasonCode.INSUFFICIENT_RESOURCES]
