@@ -58,8 +58,11 @@ class Inflow(msgspec.Struct, frozen=True):
         return not (self.reports or self.asked or self.provisioned)
 
     def bare(self) -> "Inflow":
-        """Without what was said. When nodes were answered stays: their leases run from then."""
-        return Inflow(answered=self.answered)
+        """Without what was said; that it was said stays. Leases run from when nodes were answered,
+        and no node is silent of which a report waits to be read."""
+        heard = {one.node: one.received_at for one in self.reports}
+        later = {node: max(at, self.answered.get(node, at)) for node, at in heard.items()}
+        return Inflow(answered={**self.answered, **later})
 
     def sources(self) -> list["Inflow"]:
         """What each node, person and script said, by itself and in order."""

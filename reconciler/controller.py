@@ -252,12 +252,12 @@ class Loop:
         match message:
             case link.Reported():
                 node = message.request.node
-                if self._defects.is_aside(node, self._clock()):
-                    return False
                 if message.question:
                     # whatever becomes of the report, who is confirmed counts as heard of
                     self._teller.questions[node] = message.question
                     self._memory.answered[node] = message.received_at
+                if self._defects.is_aside(node, self._clock()):
+                    return bool(message.question)  # which no cycle would answer otherwise
                 with self._defects.spare("usage"):
                     intake.measure(message, self._meter, self._memory)
                 self._memory.add_report(intake.report_of(message))

@@ -24,6 +24,8 @@ log = logging.getLogger("muster.controller")
 PROBLEMS_LOGGED_MAX = 100
 #: The longest time without a look at the clock.
 SLEEP_S_MAX = 600.0
+#: The shortest time between two looks for what is due by the clock alone.
+JUDGE_EVERY_S = 1.0
 #: Notes wait so long for the work that the revision brought: writing them takes several git
 #: processes, just when the machine starts what was committed.
 NOTES_AFTER_S = 0.5
@@ -62,6 +64,7 @@ class RepositoryThread(threading.Thread):
         self._allow_root = allow_root
         self._look = threading.Event()
         self._due = False
+        self._loaded_at = -JUDGE_EVERY_S
         self._stopping = False
         self._last: desired.Desired | None = None
         self._refusals: deque[containing.Refusal] = deque(maxlen=REFUSALS_MAX)
@@ -102,24 +105,23 @@ class RepositoryThread(threading.Thread):
             elif self._notes and self._notes_left_s() <= 0:
                 self._write_notes()
             else:
-                wait_s = min(self._polling.next_poll_s(), self._judge_again_s())
-                self._look.wait(min(wait_s, self._notes_left_s()) if self._notes else wait_s)
+                left_s = min(self._polling.next_poll_s(), self._judge_again_s())
+                self._look.wait(min(left_s, self._notes_left_s()) if self._notes else left_s)
         self._write_notes()
         self._loader.close()
 
     def _judge_again_s(self) -> float:
         """How many seconds from now something that is held is to be judged again."""
-        again_at = self._loader.judge_again_at
-        if again_at is None:
-            return SLEEP_S_MAX
-        left_s = again_at - time.time()
+        looked_s = time.monotonic() - self._loaded_at
+        left_s = wait_s(self._loader.judge_again_at, time.time(), looked_s)
         self._due = self._due or left_s <= 0
-        return max(0.0, min(left_s, SLEEP_S_MAX))
+        return left_s
 
     def _load(self) -> None:
         began = time.monotonic()
         self._take_back()
         value = self._loader.load()
+        self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
         self._count(value.status, took_s)
@@ -233,6 +235,20 @@ class RepositoryThread(threading.Thread):
                 notes.write(self._repository, revision, text)
             except (gitobjects.GitError, OSError) as error:
                 log.warning("the outcome of %s is not noted in git: %s", revision, error)
+
+
+def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
+    """How long to wait until something is judged again by the clock alone.
+
+    What is due and stays so, whatever keeps it, is no reason to look without a pause.
+
+    Args:
+        again_at: when that is due, None: never.
+        now: seconds since the epoch.
+        looked_s: how long ago the last look was.
+    """
+    left_s = SLEEP_S_MAX if again_at is None else again_at - now
+    return max(0.0, min(max(left_s, JUDGE_EVERY_S - looked_s), SLEEP_S_MAX))
 
 
 def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:

@@ -58,7 +58,7 @@ class Teller:
                 update = self._engine.update(node, structure, memory, touched.get(node, ()))
                 confirms = self.questions.get(node, 0)
                 self._server.send(msgspec.structs.replace(update, confirms=confirms))
-        self.questions.clear()
+                self.questions.pop(node, None)  # a set that can't be made is asked for again
         if memory.provisions is not self._provisions:  # the first time, and when it changed
             self._provisions = memory.provisions
             with self._defects.spare("tell"):

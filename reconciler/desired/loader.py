@@ -9,7 +9,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,24 @@ _MANY_FILES = 100
 _PREFIX_CHARACTERS_MIN = 7
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
+#: A head that could not be decided is tried again after so long, and twice as long each time.
+UNDECIDED_S = 60.0
+UNDECIDED_S_MAX = 3600.0
 _NONE = Incumbents()
+
+
+class _Undecided(NamedTuple):
+    """A revision that was accepted and could not be decided, what is told of it, and until when
+    it is left alone."""
+
+    head: str | None
+    problem: desired.Problem
+    again_at: float
+    wait_s: float
+
+    def rests(self, now: float) -> bool:
+        """Whether it is left alone now; a clock that was set back makes that no longer."""
+        return self.again_at - self.wait_s <= now < self.again_at
 
 
 class _HeldError(Exception):
@@ -63,8 +80,7 @@ class Loader:
         self._head: str | None = None
         self._gate = gate
         self._applied = applied.Applied(incumbents, self._blob, gate)
-        #: A revision that was accepted and could not be decided, and what is told of it.
-        self._undecided: tuple[str | None, desired.Problem] | None = None
+        self._undecided: _Undecided | None = None
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or trusting.Trust()
         self._provenance = provenance.Provenance(repository, clock)
@@ -98,7 +114,10 @@ class Loader:
     @property
     def judge_again_at(self) -> float | None:
         """When something that is held may apply although nothing has changed."""
-        return self._applied.judge_again_at
+        moments = [self._applied.judge_again_at]
+        if self._undecided is not None and self._undecided.head != self._head:
+            moments.append(self._undecided.again_at)
+        return min((at for at in moments if at is not None), default=None)
 
     def accept(self, revision: str) -> None:
         """Let the next load take ``revision``, or what begins so, although it is no successor."""
@@ -109,14 +128,18 @@ class Loader:
     def go_back(self, before: Incumbents, problem: desired.Problem) -> None:
         """Go on from what was in force before: no cycle passed with the head as it was applied.
 
-        The head is left alone until the branch has another one, which is then judged by what is
+        The head is left alone for a while, twice as long each time, or until the branch has
+        another one: what kept it from being decided may have passed. It is then judged by what is
         really in force.
 
         Args:
             before: what was accepted then.
             problem: what is told of the head.
         """
-        self._undecided = self._head, problem
+        known, wait_s = self._undecided, UNDECIDED_S
+        if known is not None and known.head == self._head:
+            wait_s = min(2 * known.wait_s, UNDECIDED_S_MAX)
+        self._undecided = _Undecided(self._head, problem, self._clock() + wait_s, wait_s)
         self._start, self._head, self._half_way = before, None, False
         self._applied = applied.Applied(before, self._blob, self._gate)
         self._approvals = before.approvals
@@ -160,6 +183,8 @@ class Loader:
             self._applied.now = now
             self._catch_up(attempted)
         except _HeldError as held:
+            with contextlib.suppress(gitobjects.GitError, OSError, _HeldError):
+                self._judge_again()
             problem = desired.Problem(held.rule, "error", "", str(held))
             return self._update(now, "OutOfSync", attempted, str(held), (problem,))
         except (gitobjects.GitError, OSError) as error:
@@ -200,11 +225,13 @@ class Loader:
 
     def _catch_up(self, head: str) -> None:
         """Bring what is in force to ``head``."""
-        if self._undecided is not None and self._undecided[0] == head:
+        undecided = self._undecided
+        if undecided is not None and undecided.head != head:
+            undecided = self._undecided = None
+        if undecided is not None and self._head != head and undecided.rests(self._clock()):
             if self._start.head != head:
                 self._go_on(self._clock())
-            raise _HeldError(self._undecided[1].rule, self._undecided[1].message)
-        self._undecided = None
+            raise _HeldError(undecided.problem.rule, undecided.problem.message)
         if self._head is None and self._start.head is not None:
             if self._source.has(self._start.head):
                 self._apply(self._start.head)
@@ -216,10 +243,7 @@ class Loader:
                     f"more, so nothing is known of what changed since: {self._how_to_accept(head)}",
                 )
         if self._head == head:
-            again_at = self._applied.judge_again_at
-            is_due = again_at is not None and again_at <= self._clock()
-            if self._applied.expire() or is_due:
-                self._apply(head)
+            self._judge_again()
             return
         if (
             self._head is not None
@@ -239,6 +263,13 @@ class Loader:
             with contextlib.suppress(_HeldError):
                 self._apply(stop.revision, stop.trust)
         self._apply(head, walk.trust)
+
+    def _judge_again(self) -> None:
+        """Judge what is in force anew where time alone may make another thing of it."""
+        again_at = self._applied.judge_again_at
+        is_due = again_at is not None and again_at <= self._clock()
+        if self._head is not None and (self._applied.expire() or is_due):
+            self._apply(self._head)
 
     def _walk(self, head: str) -> provenance.Walk:
         """Who answers for what leads to ``head``.

@@ -270,20 +270,53 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     leader.cycle()
     node = leader.world.nodes["n1"]
 
-    def say() -> bool:
+    def say(question: int) -> bool:
         request = wire.SyncRequest(
             node="n1", boot_id=node.boot_id, incarnation=node.incarnation, sequence=9
         )
-        return leader.loop._take_message(link.Reported(request, leader.now, question=7))
+        return leader.loop._take_message(link.Reported(request, leader.now, question=question))
 
-    assert not say()
-    assert not leader.loop._teller.questions, "its leases are not renewed by it"
+    assert not say(0)
     assert not leader.loop._memory.answered
+    assert say(7), "only a cycle answers how it stands, and no lease is renewed before that"
+    with server(leader) as client:
+        leader.loop._teller.questions["n1"] = 7  # another server has asked since
+        leader.cycle()
+        (told,) = [m for m in client() if isinstance(m, link.NodeUpdate) and m.confirms]
+    assert (told.node, told.confirms) == ("n1", 7)
+    assert not leader.loop._teller.questions
+    assert "n1" not in leader.loop._memory.nodes, "what it said is not listened to"
     leader.now += containing.ASIDE_S + 1
     leader.core.nodes = set()
-    assert say()
+    assert say(8)
     leader.cycle()
     assert "n1" in leader.loop._memory.nodes
+
+
+def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
+    tmp_path: Path,
+) -> None:
+    """After a stall everything comes at once: nobody is silent of whom a report is in hand."""
+    world = World(nodes=2, settings=desired.Settings(lease_s=5, node_silence_s=5))
+    leader = Contained(tmp_path, world)
+    leader.revision(job("a", lease_s=5))
+    leader.hear("n0", "n1")
+    leader.cycle()
+    (attempt,) = leader.loop._memory.attempts.values()
+    running = records.AttemptReport(
+        id=attempt.id, state=AttemptState.RUNNING, started_at=leader.now
+    )
+    world.nodes[attempt.node].attempts = {attempt.id: running}
+    leader.now += 1
+    leader.hear("n0", "n1")
+    leader.cycle()
+    world.nodes[attempt.node].end(attempt.id, leader.now + 1, exit_code=0)
+    leader.core.nodes = {"n0", "n1"} - {attempt.node}
+    leader.now += 600
+    leader.hear("n0", "n1")
+    leader.cycle()
+    assert leader.states() == {"a": JobState.SUCCEEDED}
+    leader.close()
 
 
 def test_when_nodes_were_answered_is_known_whatever_is_left_out(leader: Contained) -> None:
@@ -415,7 +448,10 @@ def test_a_set_that_cannot_be_made_costs_only_its_node(leader: Contained) -> Non
     with server(leader) as client:
         told = {one.node for one in client() if isinstance(one, link.NodeUpdate)}
         assert told == {node_of["fine"]}
-    assert leader.counts == {"tell": 1}
+        leader.loop._teller.questions = {node_of["fine"]: 3, node_of["big"]: 4}
+        leader.cycle()
+        assert leader.loop._teller.questions == {node_of["big"]: 4}, "it is asked for again"
+    assert leader.counts == {"tell": 2}
 
 
 def test_a_journal_that_cannot_be_written_begins_anew(leader: Contained, tmp_path: Path) -> None:

@@ -169,3 +169,21 @@ def test_the_very_first_revision_may_be_the_one(
     site.until(fixed, "Synced")
     assert set(site.leader.states()) == {"a"}
     site.close()
+
+
+@pytest.mark.parametrize(
+    ("again_at", "looked_s", "left_s"),
+    [
+        (None, 0.0, following.SLEEP_S_MAX),
+        (130.0, 0.0, 30.0),
+        (1e9, 0.0, following.SLEEP_S_MAX),
+        (100.25, 0.5, 0.5),
+        (90.0, 0.25, 0.75),
+        (90.0, 1.0, 0.0),
+        (0.0, 1e6, 0.0),
+    ],
+)
+def test_what_stays_due_is_no_reason_to_look_without_a_pause(
+    again_at: float | None, looked_s: float, left_s: float
+) -> None:
+    assert following.wait_s(again_at, 100.0, looked_s) == left_s

@@ -205,6 +205,70 @@ def test_a_disruptive_change_waits_for_its_time(repository: Repository, make: Ma
     assert one.judge_again_at is None
 
 
+UNDECIDED = desired.Problem("defect", "error", "", "no cycle passed with it")
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_change_has_its_time_although_a_later_head_is_left_alone(
+    repository: Repository, make: Make, *, rewritten: bool
+) -> None:
+    now = [10 * 3600.0]
+    sync = "{windows: [{kind: deny, schedule: '0 9 * * *', duration: 2h}]}"
+    first = repository.commit({**BASE, "c.yaml": cluster(sync)})
+    one = make(clock=lambda: now[0])
+    one.load()
+    held = repository.commit({"pool.yaml": pool(7)})
+    one.load()
+    before = one.incumbents()
+    repository.commit({"jobs/b.yaml": job("b")}, parent=first if rewritten else None)
+    one.load()
+    if not rewritten:
+        one.go_back(before, UNDECIDED)
+    value = one.load()
+    assert (nodes(value), value.status.jobs_revision, "b" in value.jobs) == (8, held, False)
+    now[0] = 11 * 3600.0 - 1
+    if not rewritten:  # it was tried again meanwhile
+        assert "b" in one.load().jobs
+        one.go_back(before, UNDECIDED)
+    assert nodes(one.load()) == 8
+    now[0] = 11 * 3600.0
+    value = one.load()
+    assert (nodes(value), value.status.sync, "b" in value.jobs) == (7, "OutOfSync", False)
+    assert value.status.problems[0].rule == ("not-a-fast-forward" if rewritten else "defect")
+    assert rewritten or one.judge_again_at == now[0] - 1 + 2 * loader.UNDECIDED_S
+
+
+def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldom(
+    repository: Repository, make: Make
+) -> None:
+    """What kept it from being decided may have passed."""
+    now = [1000.0]
+    repository.commit(BASE)
+    one = make(clock=lambda: now[0])
+    one.load()
+    before = one.incumbents()
+    repository.commit({"jobs/b.yaml": job("b")})
+    assert "b" in one.load().jobs
+    wait_s = loader.UNDECIDED_S
+    for _ in range(8):
+        one.go_back(before, UNDECIDED)
+        assert "b" not in one.load().jobs
+        assert one.judge_again_at == now[0] + wait_s
+        now[0] += wait_s - 1
+        assert "b" not in one.load().jobs
+        now[0] += 1
+        assert "b" in one.load().jobs
+        wait_s = min(2 * wait_s, loader.UNDECIDED_S_MAX)
+    assert wait_s == loader.UNDECIDED_S_MAX
+    one.go_back(before, UNDECIDED)
+    one.load()
+    repository.commit({"jobs/c.yaml": job("c")})
+    assert {"b", "c"} <= one.load().jobs.keys(), "another head is tried at once"
+    one.go_back(before, UNDECIDED)
+    one.load()
+    assert one.judge_again_at == now[0] + loader.UNDECIDED_S
+
+
 def test_a_pulled_merge_still_shows_approvals(repository: Repository, make: Make) -> None:
     """Somebody merged the branch into theirs: the last head is no first parent of the new one."""
     first = repository.commit(BASE)
