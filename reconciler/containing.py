@@ -106,6 +106,14 @@ class Basis(NamedTuple):
     incumbents: bytes | None
 
 
+class Passed(NamedTuple):
+    """What a cycle passed with: as it was taken from the inbox, and what was in force of it."""
+
+    taken: desired.Desired
+    wanted: desired.Desired
+    adopting: bool
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """To who reads the repository: no cycle passed with a desired state.
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -57,14 +56,6 @@ PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
 _NOTHING = desired.Desired()
-
-
-class _Passed(NamedTuple):
-    """What a cycle passed with: as it was taken from the inbox, and what was in force of it."""
-
-    taken: desired.Desired
-    wanted: desired.Desired
-    adopting: bool
 
 
 class Loop:
@@ -128,7 +119,7 @@ class Loop:
         self._before = before
         self._decide_by = decide
         self._refuse = refuse
-        self._passed: _Passed | None = None
+        self._passed: containing.Passed | None = None
         self._passed_incumbents = accepted
         self._adoption = adopt.Adoption(pending=adopting)
         self._desired: desired.Desired | None = None
@@ -340,7 +331,7 @@ class Loop:
             self._use(result)
         phases("commit")
         self._adoption.runs = ()
-        self._passed = _Passed(self._desired or wanted, wanted, self._adoption.pending)
+        self._passed = containing.Passed(self._desired or wanted, wanted, self._adoption.pending)
         if incumbents is not None:
             self._passed_incumbents = incumbents
         return result, decide_s
@@ -350,6 +341,7 @@ class Loop:
         with self._defects.spare("notices"):
             self._happened(result, self._memory, wanted)
         self._memory.absorb(result)
+        self._journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")

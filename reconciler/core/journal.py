@@ -343,15 +343,18 @@ class Recorder:
             )
         )
         self._wanted = wanted
-        self._told = self._told.after(result)
         self._reports += len(observed.reports)
         self._calls += 1
         self._decide_s += decide_s
 
+    def told(self, result: outcome.Outcome) -> None:
+        """An outcome is durable, written down or not: only now anybody was told of it."""
+        self._told = self._told.after(result)
+
     def anew(self) -> None:
         """Begin anew, with a snapshot: a call did not come to its end.
 
-        What waits would have to be replayed through that call; what was told before it stays told.
+        What waits would have to be replayed through that call; what was told stays told.
         """
         self._due = True
         self._waiting = []
