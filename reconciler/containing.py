@@ -65,14 +65,14 @@ class Inflow(msgspec.Struct, frozen=True):
         return Inflow(answered={**self.answered, **later})
 
     def sources(self) -> list["Inflow"]:
-        """What each node, person and script said, by itself and in order."""
+        """What each person, script and node said, by itself and in order."""
         nodes: dict[str, list[records.NodeReport]] = {}
         for report in self.reports:
             nodes.setdefault(report.node, []).append(report)
-        return [
-            *[Inflow(reports=tuple(reports)) for reports in nodes.values()],
+        return [  # nodes last: what they said they say again, where no cycle may come to it
             *[Inflow(asked=(one,)) for one in self.asked],
             *[Inflow(provisioned=(one,)) for one in self.provisioned],
+            *[Inflow(reports=tuple(reports)) for reports in nodes.values()],
         ]
 
     @property
@@ -132,12 +132,14 @@ class Rescue(NamedTuple):
 
     Attributes:
         basis: what it was decided by. result: what came of the last part of it.
-        left_out: what of the input it could not be decided with.
+        left_out: what of the input it could not be decided with, each tried by itself.
+        waiting: what of it was not come to, and is for the next cycle.
     """
 
     basis: Basis
     result: outcome.Outcome
     left_out: tuple[Inflow, ...] = ()
+    waiting: Inflow = Inflow()
 
 
 #: Decides a cycle by a basis, with an input, and carries it out; where that raised, nothing has
@@ -175,11 +177,8 @@ def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outc
     parts = _halves(sources)
     left_out: list[Inflow] = [] if parts else sources
     tries = 0
-    while parts:
+    while parts and tries < TRIES_MAX:
         part = parts.pop()
-        if tries == TRIES_MAX:
-            left_out += part
-            continue
         tries += 1
         got = attempt(basis, joined(part))
         if not isinstance(got, Exception):
@@ -188,7 +187,18 @@ def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outc
             left_out += part
         else:
             parts += _halves(part)
-    return Rescue(basis, result, tuple(left_out))
+    waiting = [one for part in reversed(parts) for one in part]
+    return Rescue(basis, result, tuple(left_out), joined(waiting))
+
+
+def put_back(came: Inflow, memory: core_memory.Memory) -> None:
+    """Keep what came in, and was not come to, for the next cycle."""
+    for report in came.reports:
+        memory.add_report(report)
+    for request in came.asked:
+        memory.ask(request)
+    for answer in came.provisioned:
+        memory.add_provisioned(answer)
 
 
 def _halves(sources: list[Inflow]) -> list[list[Inflow]]:

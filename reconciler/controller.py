@@ -401,6 +401,9 @@ class Loop:
             raise defect
         if found.basis is not bases[0]:
             self._refuse(containing.Refusal(newer.generation, problem, self._passed_incumbents))
+        if not found.waiting.is_bare:
+            containing.put_back(found.waiting, self._memory)
+            self._wake_at = now
         return found.result
 
     def _mind_clock(self, now: float) -> None:

@@ -331,20 +331,6 @@ def test_when_nodes_were_answered_is_known_whatever_is_left_out(leader: Containe
     assert leader.loop._memory.nodes["n1"].last_answer_at == leader.now
 
 
-def test_tries_are_bounded(tmp_path: Path) -> None:
-    world = World(nodes=300)
-    leader = Contained(tmp_path, world)
-    leader.revision(job("fine"))
-    leader.cycle()
-    leader.core.nodes = {f"n{number}" for number in range(0, 300, 2)}
-    leader.core.calls = 0
-    leader.hear(*world.nodes)
-    leader.cycle()
-    assert leader.core.calls <= containing.TRIES_MAX + 2
-    assert not leader.core.nodes & leader.loop._memory.nodes.keys()
-    leader.close()
-
-
 def test_where_nothing_can_be_decided_the_loop_ends_and_says_what_to_send(
     leader: Contained, caplog: pytest.LogCaptureFixture
 ) -> None:
