@@ -207,6 +207,12 @@ def _halves(sources: list[Inflow]) -> list[list[Inflow]]:
     return [sources[middle:], sources[:middle]] if middle else []
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names for a line of the log."""
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
+
+
 def place_of(defect: BaseException) -> str:
     """Where in Muster it was raised: file, line and function, without anybody's data."""
     found = "an unknown place"
@@ -321,13 +327,10 @@ class Defects:
 
     def _leave_out(self, left_out: Sequence[Inflow], now: float) -> None:
         """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
-        names = [one.name for one in left_out]
-        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
         log.error(
-            "no cycle passed with what was said by %s%s: that is left out, and nodes among them "
+            "no cycle passed with what was said by %s: that is left out, and nodes among them "
             "are not listened to for %.0f s",
-            ", ".join(names[:NAMES_MAX]),
-            more,
+            listed([one.name for one in left_out]),
             ASIDE_S,
         )
         self._aside = {node: until for node, until in self._aside.items() if until > now}

@@ -109,13 +109,13 @@ class AgentsEngine:
             changed.setdefault(action.node)
         return {node: tuple(acknowledged.get(node, ())) for node in changed}
 
-    def behind(self, structure: desired.Structure, memory: Held) -> list[str]:
-        """Nodes that were told to see to something else than their pool has now."""
-        return [
-            node
-            for node, plan in self._plans.items()
-            if node in memory.nodes and plan != _watched(node, structure, memory)
-        ]
+    def planned(self, memory: Held) -> list[str]:
+        """Nodes that were told what to see to beside their tasks."""
+        return [node for node in self._plans if node in memory.nodes]
+
+    def is_behind(self, node: str, structure: desired.Structure, memory: Held) -> bool:
+        """Whether a node was told to see to something else than its pool has now."""
+        return self._plans.get(node) != _watched(node, structure, memory)
 
     def update(
         self,

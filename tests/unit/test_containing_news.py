@@ -3,16 +3,18 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reconciler import containing
 from reconciler.core import journal
-from reconciler.model import desired
+from reconciler.model import desired, link
 from reconciler.operations import replaying
 from reconciler.operations import views as shown
 from reconciler.store import Reader
 from tests.unit.core.world import World, job
-from tests.unit.test_containing import POISON, Contained
+from tests.unit.test_containing import POISON, Contained, server
 from tests.unit.test_replay import url
 
 
@@ -80,3 +82,83 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         last = list(replaying.replay_all(reader))[-1]
     assert [queue.demand[0] for queue in last.call.told.queues] == [0]
+
+
+def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
+    leader: Contained, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = leader.loop._engine
+    real, broken = engine.update, {"n1"}
+    told: set[str] = set()
+
+    def update(node: str, *args: Any) -> link.NodeUpdate:
+        if node in broken:
+            raise KeyError(node)
+        told.add(node)
+        return real(node, *args)
+
+    def cycle() -> None:
+        leader.now += 1
+        leader.hear("n0")
+        leader.cycle()
+
+    monkeypatch.setattr(engine, "update", update)
+    leader.revision(job("fine", count=4, cpu=3))
+    leader.hear(*leader.world.nodes)
+    for _ in range(70):
+        cycle()
+    said = [one for one in caplog.messages if "can't be told" in one]
+    assert len(said) == 2, "once a minute"
+    assert all("node n1 " in one and containing.MARK in one for one in said)
+    assert told == leader.world.nodes.keys() - broken
+    broken.clear()
+    cycle()
+    assert "n1" in told
+    assert not leader.loop._teller._unserved
+
+
+def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
+    leader: Contained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = leader.loop._engine
+    for name in leader.world.nodes:
+        leader.loop._teller.questions[name] = 1
+    leader.revision(job("fine"))
+    leader.hear(*leader.world.nodes)
+    leader.cycle()
+    asked: list[str] = []
+
+    def is_behind(node: str, *_: object) -> bool:
+        asked.append(node)
+        if node == "n1":
+            raise KeyError(node)
+        return True
+
+    monkeypatch.setattr(engine, "is_behind", is_behind)
+    with server(leader) as client:
+        client()
+        leader.revision(job("fine"), job("more"))
+        leader.now += 1
+        leader.cycle()
+        told = {one.node for one in client() if isinstance(one, link.NodeUpdate)}
+    assert set(asked) == leader.world.nodes.keys()
+    assert told >= leader.world.nodes.keys() - {"n1"}
+    assert leader.counts == {"tell": 1}
+    assert leader.loop._teller._unserved <= {"n1"}
+
+
+def test_orders_that_could_not_be_given_are_given_again(tmp_path: Path) -> None:
+    given: list[int] = []
+
+    def provision(orders: object) -> None:
+        given.append(len(given))
+        if len(given) == 1:
+            raise LookupError("once")
+
+    leader = Contained(tmp_path, World(nodes=1), provision=provision)
+    for _ in range(3):
+        leader.now += 1
+        leader.revision(job("fine"))
+        leader.cycle()
+    assert given == [0, 1]
+    leader.close()
