@@ -3,9 +3,14 @@
 Commands of people come in; one commit with their own identity goes out. Only the file that is
 meant is staged and committed; whatever else is changed or staged in the clone stays as it is.
 Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
+
+One command at a time has its turn in a clone. The branch is never moved away from a commit that
+the command has not made itself: people and their programs commit there whenever they like.
 """
 
 import contextlib
+import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +18,13 @@ from typing import Any, Literal
 import git
 import msgspec
 
-from reconciler.changes import edit, pushing, requests
+from reconciler.changes import commits, edit, pushing, requests, restacking, turns
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import nearest
 from reconciler.model.documents import kinds
+
+_LOG = logging.getLogger(__name__)
 
 #: How often a push is tried again after taking up what others pushed.
 ATTEMPTS_MAX = 5
@@ -48,21 +55,6 @@ class Outcome(msgspec.Struct, frozen=True):
     status: Literal["pushed", "local", "unchanged", "rehearsed"]
     path: str
     commit: str | None = None
-
-
-class Together:
-    """Commits that are pushed in one go, or undone together.
-
-    Attributes:
-        tip: the newest commit before them, None on a branch that had none.
-        before: files that they change, as they were.
-        moved_to: the newest of them as it was pushed, where others had pushed meanwhile; else None.
-    """
-
-    def __init__(self, tip: str | None) -> None:
-        self.tip = tip
-        self.before: dict[str, str | None] = {}
-        self.moved_to: str | None = None
 
 
 #: The text of a file (None: there is none) to its new text (None: remove it).
@@ -96,7 +88,7 @@ class Clone:
         self.state = (self.root / sub_path).resolve()
         if not self.state.is_relative_to(self.root.resolve()):
             raise CloneError(f"sub-path {sub_path!r} leaves the repository")
-        self._together: Together | None = None
+        self._together: commits.Together | None = None
 
     # --- finding ----------------------------------------------------------------------------
 
@@ -136,7 +128,8 @@ class Clone:
             below = path.relative_to(self.state)
             if any(part.startswith(".") for part in below.parts) or path.is_symlink():
                 continue
-            yield path, path.read_bytes()
+            with contextlib.suppress(FileNotFoundError):  # somebody takes it away just now
+                yield path, path.read_bytes()
 
     def structural_files(self) -> dict[str, bytes]:
         """The files that may hold anything but jobs, as things are on disk, by path."""
@@ -149,9 +142,7 @@ class Clone:
 
     # --- changing ---------------------------------------------------------------------------
 
-    def add_job(
-        self, text: str, name: str, *, message: str = "", push: bool = True, dry_run: bool = False
-    ) -> Outcome:
+    def add_job(self, text: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
         """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
         present = self.find("Job", name)
         if present is not None:
@@ -168,7 +159,7 @@ class Clone:
             return text if before is None else edit.append_document(before, text)
 
         subject = message or f"Submit Job/{name}"
-        return self.change(str(target), added, subject, push=push, dry_run=dry_run)
+        return self.change(str(target), added, subject, dry_run=dry_run)
 
     def set_fields(
         self,
@@ -177,7 +168,6 @@ class Clone:
         fields: tuple[tuple[yamlreader.Path, object], ...],
         *,
         message: str,
-        push: bool = True,
         dry_run: bool = False,
     ) -> Outcome:
         """Set fields of an object, or take them away (``edit.REMOVED``)."""
@@ -191,18 +181,15 @@ class Clone:
             return after
 
         path = self._path_of(kind, name)
-        return self.change(path, changed, message, push=push, dry_run=dry_run)
+        return self.change(path, changed, message, dry_run=dry_run)
 
-    def remove(
-        self, kind: str, name: str, *, message: str = "", push: bool = True, dry_run: bool = False
-    ) -> Outcome:
+    def remove(self, kind: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
         """Take an object out, and its file where nothing else stands in it."""
         path = self._path_of(kind, name)
         return self.change(
             path,
             lambda before: edit.remove_document(before or "", kind, name),
             message or f"Remove {kind}/{name}",
-            push=push,
             dry_run=dry_run,
         )
 
@@ -230,48 +217,76 @@ class Clone:
         return file.read_text(encoding="utf-8") if file.exists() else None
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[Together]:
+    def together(self) -> Iterator[commits.Together]:
         """Push what is committed within it in one go at its end; undo it all where one fails.
 
+        Nobody else's command changes this clone meanwhile.
+
         Raises:
-            CloneError: the commits are in the clone and could not be pushed.
+            CloneError: nothing was changed, or the commits are in the clone and are not pushed.
         """
-        opened = Together(self._tip())
-        self._together = opened
-        try:
-            yield opened
-        except BaseException:
-            self._undo(opened)
-            raise
-        finally:
-            self._together = None
-        made = self._tip()
-        if made is None or made == opened.tip or self._upstream is None:
-            return
-        self._push(list(opened.before))
-        pushed = self._head()
-        opened.moved_to = None if pushed == made else pushed
+        with contextlib.ExitStack() as turn:
+            opened = commits.Together()
+            try:
+                turn.enter_context(turns.taken(self._git_folder()))
+                self._require_branch()
+                self._together = opened
+                yield opened
+            except BaseException as error:
+                self._undo(opened)
+                if isinstance(error, GitError):
+                    raise CloneError(f"nothing was changed: {error}") from error
+                raise
+            finally:
+                self._together = None
+            if opened.made and self._upstream is not None:
+                self._push(opened)
 
-    def _undo(self, opened: Together) -> None:
-        """Put branch, files and what is staged of them back to where they were."""
-        if self._tip() == opened.tip:
-            return
-        if opened.tip is None:
-            gitobjects.run(self.root, "update-ref", "-d", "HEAD")
-        else:
-            gitobjects.run(self.root, "reset", "--quiet", "--soft", opened.tip)
-        for path, before in opened.before.items():
-            _write(self.root / path, before)
-            gitobjects.run(self.root, "reset", "--quiet", "--", path, good=(0, 1, 128))
+    def _git_folder(self) -> Path:
+        said = gitobjects.run(self.root, "rev-parse", "--absolute-git-dir").stdout
+        return Path(os.fsdecode(said).rstrip("\n"))
 
-    def change(
-        self, path: str, change: Change, message: str, *, push: bool = True, dry_run: bool = False
-    ) -> Outcome:
+    def _reference(self) -> str:
+        return f"refs/heads/{self.branch}"
+
+    def _require_branch(self) -> None:
+        """Raise GitError where another branch was checked out meanwhile."""
+        found = gitobjects.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        if found.decode().strip() != self._reference():
+            raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
+
+    def _undo(self, opened: commits.Together) -> None:
+        """Take back the commits of this command, the newest first, while nobody's are on top."""
+        for made in reversed(opened.made):
+            try:
+                if not commits.take_back(self.root, self._reference(), made.commit):
+                    _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
+                    return
+                if made.path and self._read(made.path) == made.after:
+                    _write(self.root / made.path, made.before)
+                self._unstage(made.path)
+            except GitError as error:
+                _LOG.warning("%s can't be taken back: %s", made.commit[:12], error)
+                return
+
+    def _unstage(self, path: str) -> None:
+        if path:
+            with contextlib.suppress(GitError):  # there may be no commit to compare with
+                turns.git(self.root, "reset", "--quiet", "--", path)
+
+    def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
         """Change one file, commit it alone and push.
 
         Raises:
             CloneError: the file has changes that are not committed, or git refused.
         """
+        if dry_run or self._together is not None:
+            return self._change(path, change, message, dry_run=dry_run)
+        with self.together() as push:
+            outcome = self._change(path, change, message, dry_run=False)
+        return _moved(outcome, push)
+
+    def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> Outcome:
         if gitobjects.run(self.root, "status", "--porcelain", "--", path).stdout:
             raise CloneError(
                 f"{path} has changes that are not committed: commit or undo them first"
@@ -286,79 +301,73 @@ class Clone:
         if dry_run:
             return Outcome("rehearsed", path)
         try:
-            self._commit(path, before, after, message)
+            commit = self._commit(path, before, after, message)
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
+        return self._noted(commits.Made(commit, path, before, after))
+
+    def _noted(self, made: commits.Made) -> Outcome:
+        """Remember a commit for whoever pushes it, or undoes it."""
         if self._together is not None:
-            self._together.before.setdefault(path, before)
-        return self._sent([path], push=push)
+            self._together.made.append(made)
+        status: Literal["local", "pushed"] = "local" if self._upstream is None else "pushed"
+        return Outcome(status, made.path, made.commit)
 
-    def _sent(self, paths: list[str], *, push: bool) -> Outcome:
-        """Push what was committed just now, or leave that to who pushes it with others."""
-        path = paths[0] if paths else ""
-        if not push or self._upstream is None:
-            return Outcome("local", path, self._head())
-        if self._together is None:
-            self._push(paths)
-        return Outcome("pushed", path, self._head())
-
-    def approve(self, subject: str, digest: str, *, push: bool = True) -> Outcome:
+    def approve(self, subject: str, digest: str) -> Outcome:
         """Commit, without any file, that a held change is approved, and push.
 
         Raises:
             CloneError: git refused, or the push failed.
         """
+        if self._together is None:
+            with self.together() as push:
+                outcome = self.approve(subject, digest)
+            return _moved(outcome, push)
         trailer = f"{requests.APPROVE_TRAILER}: {digest}"
         try:
-            gitobjects.run(
-                self.root,
-                *("commit", "--quiet", "--allow-empty", "--only", "-m", subject, "-m", trailer),
+            commit = commits.make(
+                self.root, "--allow-empty", "--only", "-m", subject, "-m", trailer
             )
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
-        return self._sent([], push=push)
+        return self._noted(commits.Made(commit))
 
     def _head(self) -> str:
-        return gitobjects.run(self.root, "rev-parse", "HEAD").stdout.decode().strip()
+        return gitobjects.run(self.root, "rev-parse", self._reference()).stdout.decode().strip()
 
-    def _tip(self) -> str | None:
-        """The newest commit; None on a branch that has none yet."""
-        found = gitobjects.run(self.root, "rev-parse", "--verify", "-q", "HEAD", good=(0, 1))
-        return found.stdout.decode().strip() or None
-
-    def _commit(self, path: str, before: str | None, after: str | None, message: str) -> None:
+    def _commit(self, path: str, before: str | None, after: str | None, message: str) -> str:
         """Write, stage and commit one file; as it was where git refuses."""
         file = self.root / path
         _write(file, after)
         try:
-            gitobjects.run(self.root, "add", "--", path)
-            gitobjects.run(self.root, "commit", "--quiet", "-m", message, "--only", "--", path)
+            turns.git(self.root, "add", "--", path)
+            return commits.make(self.root, "-m", message, "--only", "--", path)
         except GitError:
             _write(file, before)
-            gitobjects.run(self.root, "reset", "--quiet", "--", path, good=(0, 1, 128))
+            self._unstage(path)
             raise
 
     # --- pushing ----------------------------------------------------------------------------
 
-    def _push(self, paths: list[str]) -> None:
+    def _push(self, opened: commits.Together) -> None:
         """Push, on top of what others pushed.
 
         Raises:
             CloneError: the commit is in the clone and could not be pushed.
         """
         remote, _, branch = (self._upstream or "").partition("/")
-        why = ""
+        tip, why = opened.made[-1].commit, ""
         for _ in range(ATTEMPTS_MAX):
             try:
-                why = pushing.push(self.root, remote, "HEAD", f"refs/heads/{branch}")
+                why = pushing.push(self.root, remote, tip, f"refs/heads/{branch}")
             except GitError as error:
                 raise CloneError(
                     f"committed in {self.root}, and not pushed: {error}", unreachable=True
                 ) from error
             if not why:
                 return
-            self._rebase(remote, branch)
-            for path in paths:
+            tip = self._on_top(opened, remote, branch)
+            for path in {made.path for made in opened.made if made.path}:
                 self._check_merged(path)
         raise CloneError(f"committed in {self.root}, and not pushed: {why}")
 
@@ -373,8 +382,11 @@ class Clone:
                 + "\n".join(problem.text() for problem in problems)
             )
 
-    def _rebase(self, remote: str, branch: str) -> None:
-        """Put our commits on top of the remote branch."""
+    def _on_top(self, opened: commits.Together, remote: str, branch: str) -> str:
+        """Put our commits on top of the remote branch; what is to be pushed then.
+
+        Where others' commits stand among them, which the remote one has not, the two are merged.
+        """
         changed = gitobjects.run(
             self.root, "status", "--porcelain", "--untracked-files=no"
         ).stdout.decode()
@@ -385,23 +397,58 @@ class Clone:
                 "`git push`"
             )
         try:
-            gitobjects.run(
+            turns.git(
                 self.root,
-                "pull",
-                "--quiet",
-                "--rebase",
-                "--no-autostash",
-                "--",
-                remote,
-                branch,
+                *("fetch", "--quiet", "--", remote, branch),
                 timeout_s=gitobjects.REMOTE_TIMEOUT_S,
             )
+            base = gitobjects.run(self.root, "rev-parse", "FETCH_HEAD").stdout.decode().strip()
+            head = self._head()
+            listed = gitobjects.run(self.root, "rev-list", "--reverse", head, f"^{base}").stdout
+            mine = listed.decode().split()
+            ours = [opened.moved.get(made.commit, made.commit) for made in opened.made]
+            if not set(mine) <= set(ours):
+                return self._merge(base)
+            again = restacking.onto(self.root, base, mine)
+            tip = again[-1] if again else base
+            if self._follow(head, tip):
+                anew = dict(zip(mine, again, strict=True))
+                for made, one in zip(opened.made, ours, strict=True):
+                    opened.moved[made.commit] = anew.get(one, one)
+                return tip
+            return self._merge(base)
         except GitError as error:
-            gitobjects.run(self.root, "rebase", "--abort", good=(0, 1, 128))
             raise CloneError(
                 f"committed in {self.root}, and not pushed: it contradicts what others pushed: "
                 f"`git pull --rebase` and resolve it by hand ({error})"
             ) from error
+
+    def _follow(self, head: str, tip: str) -> bool:
+        """Bring the files and then the branch from one commit to another.
+
+        False: somebody committed meanwhile; the branch is theirs, and the files are theirs again.
+        """
+        turns.git(self.root, "update-index", "-q", "--refresh")
+        turns.git(self.root, "read-tree", "-u", "-m", head, tip)
+        if commits.move(self.root, self._reference(), tip, head):
+            return True
+        turns.git(self.root, "read-tree", "-u", "-m", tip, self._head())
+        return False
+
+    def _merge(self, base: str) -> str:
+        """Merge what others pushed: commits that others made here keep their ids."""
+        self._require_branch()
+        try:
+            turns.git(self.root, "merge", "--quiet", "--no-edit", "--no-autostash", "--", base)
+        except GitError:
+            gitobjects.run(self.root, "merge", "--abort", good=(0, 1, 128))
+            raise
+        return self._head()
+
+
+def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
+    """What was done, with the commit as it was pushed."""
+    return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
 
 
 def _write(file: Path, text: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import edit, index, pushing, requests, scraps, signing, worktrees
+from reconciler.changes import edit, index, pushing, requests, scraps, signing, turns, worktrees
 from reconciler.changes.requests import (
     MUSTER,
     AddJob,
@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 
 #: How often a batch is built again because somebody else's push came first.
 ATTEMPTS_MAX = 8
+#: How long a person's turn in it is waited for.
+TURN_S = 30.0
 #: The most requests of one batch; more are done in several.
 BATCH_MAX = 1_000
 _SUBJECTS_MAX = 50
@@ -317,7 +319,8 @@ class Writer:
         for _ in range(self._attempts_max):
             self._source.fetch()
             if self._source.local:
-                worktrees.finish(self._source)
+                with turns.taken(self._source.folder, wait_s=TURN_S):
+                    worktrees.finish(self._source)
             if not self._tidied:
                 scraps.tidy(self._source.folder)
                 self._tidied = True
@@ -378,8 +381,7 @@ class Writer:
         # fast-import wants a name for what it makes; it is given up in the same breath, so that
         # nothing is left of it whenever this process ends
         reference = f"{scraps.WRITING}{os.getpid()}-{id(self)}"
-        parts: list[bytes] = [f"reset {reference}\nfrom {head}\n\n".encode()]
-        groups = _by_author(judged.steps)
+        parts, groups = [f"reset {reference}\nfrom {head}\n\n".encode()], _by_author(judged.steps)
         for mark, group in enumerate(groups, 1):
             parts.append(self._commit_command(reference, group, mark, now))
             for path, data in group.files.items():
@@ -426,6 +428,12 @@ class Writer:
         """Make ``commit`` the branch's head; why not, where somebody else was faster."""
         if not self._source.local:
             return self._push(head, commit)
+        with turns.taken(self._source.folder, wait_s=TURN_S):
+            found = self._source.head()
+            return f"it is at {found}" if found != head else self._advance(head, commit)
+
+    def _advance(self, head: str, commit: str) -> str:
+        """Move the local branch, and the files of its work trees with it."""
         reference = self._full_reference()
         trees = worktrees.prepare(self._source, reference, head, commit)
         done = gitobjects.run(

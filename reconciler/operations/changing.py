@@ -323,10 +323,7 @@ def _at_clone(
             done = _each(changes, carry)
     except clones.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
-    moved = push.moved_to
-    if moved is None:
-        return done
-    return [msgspec.structs.replace(one, commit=one.commit and moved) for one in done]
+    return [msgspec.structs.replace(one, commit=push.now(one.commit)) for one in done]
 
 
 def _in_clone(

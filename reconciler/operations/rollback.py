@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.changes import pushing
+from reconciler.changes import pushing, turns
 from reconciler.desired import documents, gitobjects
 from reconciler.model import desired
 from reconciler.operations import differences, revisions
@@ -85,20 +85,25 @@ def publish(clone: Path, made: Rollback, branch: str = "") -> bool:
         RollbackError: somebody was faster, or git refuses.
     """
     try:
-        if branch:
-            gitobjects.run(clone, "branch", "--", branch, made.commit)
-            remote, name = "origin", branch
-        else:
-            gitobjects.run(clone, "merge", "--quiet", "--ff-only", made.commit)
-            upstream = gitobjects.run(
-                clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
-            )
-            remote, _, name = upstream.stdout.decode().strip().partition("/")
-        if not remote or not name or not gitobjects.run(clone, "remote").stdout.strip():
-            return False
-        why = pushing.push(clone, remote, made.commit, f"refs/heads/{name}")
+        with turns.taken(gitobjects.git_folder(clone)):
+            return _published(clone, made, branch)
     except gitobjects.GitError as error:
         raise RollbackError(str(error)) from error
+
+
+def _published(clone: Path, made: Rollback, branch: str) -> bool:
+    if branch:
+        gitobjects.run(clone, "branch", "--", branch, made.commit)
+        remote, name = "origin", branch
+    else:
+        turns.git(clone, "merge", "--quiet", "--ff-only", made.commit)
+        upstream = gitobjects.run(
+            clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
+        )
+        remote, _, name = upstream.stdout.decode().strip().partition("/")
+    if not remote or not name or not gitobjects.run(clone, "remote").stdout.strip():
+        return False
+    why = pushing.push(clone, remote, made.commit, f"refs/heads/{name}")
     if why:
         raise RollbackError(
             f"it is committed here and not pushed, since somebody else pushed: {why}; "

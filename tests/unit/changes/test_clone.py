@@ -1,10 +1,15 @@
 """Changes in a person's own clone touch one file and nothing else of what is going on there."""
 
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from reconciler.changes import clone
+from reconciler.changes import clone, turns
+from reconciler.desired.gitobjects import GitError
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 
@@ -113,3 +118,105 @@ def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
     with pytest.raises(clone.CloneError, match=told):
         mine.set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
     assert git(work, "log", "-1", "--format=%s") == "another b"
+
+
+_ADD = """
+import sys
+from pathlib import Path
+from reconciler.changes import clone
+from tests.unit.desired.repositories import job
+done = clone.Clone(Path(sys.argv[1])).add_job(job(sys.argv[2]), sys.argv[2])
+print(done.commit)
+"""
+
+
+@pytest.mark.parametrize("remote", [True, False], ids=["with a remote", "without one"])
+def test_commands_at_once_in_one_clone_keep_each_others_commits(
+    repository: Repository, work: Path, *, remote: bool
+) -> None:
+    if not remote:
+        git(work, "remote", "remove", "origin")
+    names = [f"par{number}" for number in range(8)]
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", _ADD, str(work), name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    }
+    if remote:
+        repository.commit({"jobs/z.yaml": job("z")})
+    told = {name: process.communicate(timeout=240) for name, process in running.items()}
+    assert {name: error for name, (_, error) in told.items() if running[name].returncode} == {}
+    for name, (commit, _) in told.items():
+        assert git(work, "show", "--name-only", "--format=", commit.strip()) == f"jobs/{name}.yaml"
+        git(work, "merge-base", "--is-ancestor", commit.strip(), "main")
+    assert git(work, "status", "--porcelain") == ""
+    if remote:
+        assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
+
+
+def test_a_commit_of_somebody_else_before_a_push_that_loses_stays(
+    repository: Repository, work: Path
+) -> None:
+    hook = work / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        "#!/bin/sh\n[ -e once ] && exit 0\n: > once\n"
+        "git commit --quiet --allow-empty -m theirs && git rev-parse HEAD > .git/theirs\n"
+    )
+    hook.chmod(0o755)
+    repository.commit({"jobs/z.yaml": job("z")})
+    done = clone.Clone(work).add_job(job("c"), "c")
+    theirs = (work / ".git" / "theirs").read_text().strip()
+    for commit in (theirs, done.commit or ""):
+        git(work, "merge-base", "--is-ancestor", commit, "main")
+    assert git(work, "show", "--name-only", "--format=", done.commit or "") == "jobs/c.yaml"
+    git(work, "merge-base", "--is-ancestor", done.commit or "", "origin/main")
+    assert (work / "jobs" / "z.yaml").exists()
+
+
+def _fail_between(mine: clone.Clone, *, theirs: bool) -> None:
+    with mine.together():
+        mine.add_job(job("c"), "c")
+        if theirs:
+            git(mine.root, "commit", "--quiet", "--allow-empty", "-m", "theirs")
+        mine.add_job(job("d"), "d")
+        raise RuntimeError("no")
+
+
+def test_what_is_undone_is_ours_alone(work: Path) -> None:
+    mine = clone.Clone(work)
+    before = git(work, "rev-parse", "main")
+    with pytest.raises(RuntimeError, match="no"):
+        _fail_between(mine, theirs=False)
+    assert git(work, "rev-parse", "main") == before
+    assert git(work, "status", "--porcelain") == ""
+    with pytest.raises(RuntimeError, match="no"):
+        _fail_between(mine, theirs=True)
+    assert git(work, "log", "-2", "--format=%s").splitlines() == ["theirs", "Submit Job/c"]
+    assert git(work, "status", "--porcelain") == ""
+    assert not (work / "jobs" / "d.yaml").exists()
+
+
+def test_a_lock_of_somebody_elses_git_is_waited_for(work: Path) -> None:
+    lock = work / ".git" / "index.lock"
+    lock.touch()
+    opener = threading.Timer(1.0, lock.unlink)
+    opener.start()
+    assert clone.Clone(work).add_job(job("c"), "c").status == "pushed"
+    opener.join()
+
+
+def test_a_turn_is_waited_for_with_a_bound_and_says_for_whom(work: Path) -> None:
+    folder = work / ".git"
+    with (
+        turns.taken(folder),
+        pytest.raises(GitError, match=rf"process {os.getpid()} .*has been changing this clone"),
+        turns.taken(folder, wait_s=0.1),
+    ):
+        pass
+    with turns.taken(folder, wait_s=0):
+        pass
