@@ -237,6 +237,15 @@ def problem_of(defect: Exception) -> desired.Problem:
     )
 
 
+def unread(defect: Exception) -> str:
+    """What people are told while the repository can't be read for a defect."""
+    return (
+        f"{MARK} kept the repository from being read: {type(defect).__name__} in "
+        f"{place_of(defect)}; what is in force stays so, and it is read again later. The "
+        "controller's log has the trace, which a report of it needs"
+    )
+
+
 def refused(
     newer: desired.SyncStatus, kept: desired.Desired, problem: desired.Problem
 ) -> desired.Desired:

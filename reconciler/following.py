@@ -1,13 +1,15 @@
 """Follows the repository: loads each revision, hands it to the loop, and says what became of it.
 
 A thread of the controller. A new revision goes into the audit log, then to the loop, which is what
-jobs wait for; notes in the repository and notices to people come after.
+jobs wait for; notes in the repository and notices to people come after. What the loop could not
+decide by is taken back: the audit log says what it was wrong about, and people are told only that.
 """
 
 import logging
 import threading
 import time
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,10 +31,19 @@ JUDGE_EVERY_S = 1.0
 #: Notes wait so long for the work that the revision brought: writing them takes several git
 #: processes, just when the machine starts what was committed.
 NOTES_AFTER_S = 0.5
-#: The most notes that wait; of more the oldest are left out.
+#: The most notes and notices that wait; of more the oldest are left out.
 NOTES_MAX = 1000
+#: The most entries of the audit log that may have to be taken back.
+RECORDED_MAX = 100
 #: The most refusals of the loop that wait; only one of what was handed over last counts.
 REFUSALS_MAX = 10
+
+
+class _Recorded(NamedTuple):
+    """What the audit log has been told of, and in which entry; None where it had it already."""
+
+    value: desired.Desired
+    number: int | None
 
 
 class RepositoryThread(threading.Thread):
@@ -57,6 +68,7 @@ class RepositoryThread(threading.Thread):
         self._loader = reading
         self._told: tuple[object, ...] = ()
         self._notes: dict[str, str] = {}
+        self._notices: deque[tuple[desired.Desired, messages.Notice]] = deque(maxlen=NOTES_MAX)
         self._notes_at = 0.0
         self._counted: str | None = None
         self._inbox = inbox
@@ -67,6 +79,8 @@ class RepositoryThread(threading.Thread):
         self._loaded_at = -JUDGE_EVERY_S
         self._stopping = False
         self._last: desired.Desired | None = None
+        self._recorded: deque[_Recorded] = deque(maxlen=RECORDED_MAX)
+        self._withdrawn: list[int] = []
         self._refusals: deque[containing.Refusal] = deque(maxlen=REFUSALS_MAX)
 
     def refuse(self, refusal: containing.Refusal) -> None:
@@ -100,13 +114,14 @@ class RepositoryThread(threading.Thread):
                 try:
                     self._load()
                 except Exception as defect:  # one look is lost, not the thread
-                    log.exception("a defect kept the repository from being read")
+                    log.exception("%s kept the repository from being read", containing.MARK)
                     self._fail(defect)
-            elif self._notes and self._notes_left_s() <= 0:
+            elif (self._notes or self._notices) and self._notes_left_s() <= 0:
                 self._write_notes()
             else:
                 left_s = min(self._polling.next_poll_s(), self._judge_again_s())
-                self._look.wait(min(left_s, self._notes_left_s()) if self._notes else left_s)
+                waits = self._notes or self._notices
+                self._look.wait(min(left_s, self._notes_left_s()) if waits else left_s)
         self._write_notes()
         self._loader.close()
 
@@ -135,30 +150,41 @@ class RepositoryThread(threading.Thread):
             self._notify(value)
 
     def _take_back(self) -> None:
-        """Undo in the loader what the loop could not decide by.
+        """Undo what the loop could not decide by.
 
         Where something newer was handed over since, that is what counts: it passes, or is refused.
         """
         while self._refusals:
             refusal = self._refusals.popleft()
-            if self._last is not None and self._last.generation == refusal.generation:
-                before = refusal.incumbents
-                self._loader.go_back(
-                    incumbents.decode(before) if before else incumbents.Incumbents(),
-                    refusal.problem,
-                )
+            if self._last is None or self._last.generation != refusal.generation:
+                continue
+            packed = refusal.incumbents
+            before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+            self._loader.go_back(before, refusal.problem)
+            self._last = None  # a refusal of it that is still to come counts no more
+            while self._recorded and self._recorded[-1].value.generation > before.generation:
+                number = self._recorded.pop().number
+                self._withdrawn += [number] if number is not None else []
+            for waiting in [one for one in self._notices if one[0].generation > before.generation]:
+                self._notices.remove(waiting)
 
     def _notify(self, value: desired.Desired) -> None:
-        """Have those told outside who want to know what became of the revision."""
+        """Have those told outside who want to know what became of the revision.
+
+        They are told with the notes, when the loop may have refused it.
+        """
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:
-            self._notifier.tell([notice], value.structure.settings.notifications)
+            self._later()
+            self._notices.append((value, notice))
 
     def _record(self, value: desired.Desired, took_s: float) -> None:
         """Add what became of a revision to the audit log, once for each outcome."""
         if self._audit is None or value.status.sync == "Unknown":
+            self._recorded.append(_Recorded(value, None))
             return
-        before = self._last if self._last is not None and self._last.generation else None
+        known = [one.value for one in self._recorded if one.value.generation]
+        before, number = known[-1] if known else None, None
         try:
             last = next(iter(self._audit.tail(1)), None)
             entry = auditing.entry_of(
@@ -170,11 +196,16 @@ class RepositoryThread(threading.Thread):
                 at=time.time(),
                 duration_s=took_s,
             )
+            if self._withdrawn:
+                entry = auditing.withdrawing(entry, self._withdrawn)
             if auditing.is_news(entry, last.entry if last else None):
                 self._chained = self._audit.append(entry)
+                number = self._chained.number
+            self._withdrawn = []
         except (OSError, ValueError) as error:
             revision = value.status.attempted_revision
             log.warning("what became of %s is not in the audit log: %s", revision, error)
+        self._recorded.append(_Recorded(value, number))
 
     def _count(self, status: desired.SyncStatus, took_s: float) -> None:
         """Have the look counted; of a revision that is new, with the time of its commit."""
@@ -192,8 +223,11 @@ class RepositoryThread(threading.Thread):
     def _fail(self, defect: Exception) -> None:
         """Go on by what is in force, look again later, and let everybody see it."""
         self._polling.polled(reached=False)
+        self._inbox.put_look(
+            metrics.Look(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
+        )
         last = self._last or desired.Desired()
-        message = f"a defect kept the repository from being read: {defect!r}"
+        message = containing.unread(defect)
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
         self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
@@ -214,8 +248,7 @@ class RepositoryThread(threading.Thread):
         text += "".join(f"; {one}" for one in defects)
         if self._chained is not None:
             text += f"; audit {self._chained.number} {self._chained.hash}"
-        if not self._notes:
-            self._notes_at = time.monotonic() + NOTES_AFTER_S
+        self._later()
         self._notes[status.attempted_revision] = text
         while len(self._notes) > NOTES_MAX:
             left_out = next(iter(self._notes))
@@ -223,12 +256,20 @@ class RepositoryThread(threading.Thread):
             log.warning("the outcome of %s is not noted in git: too many wait", left_out)
         self._told = told
 
+    def _later(self) -> None:
+        """Notes and notices are due a while after the first of them."""
+        if not (self._notes or self._notices):
+            self._notes_at = time.monotonic() + NOTES_AFTER_S
+
     def _notes_left_s(self) -> float:
         """How many seconds from now the notes that wait are due."""
         return self._notes_at - time.monotonic()
 
     def _write_notes(self) -> None:
-        """Write the notes that wait; one that can't be written is given up."""
+        """Tell the notices and write the notes that wait; a note that can't be is given up."""
+        while self._notifier is not None and self._notices:
+            value, notice = self._notices.popleft()
+            self._notifier.tell([notice], value.structure.settings.notifications)
         waiting, self._notes = self._notes, {}
         for revision, text in waiting.items():
             try:

@@ -76,6 +76,7 @@ PHASES = (
 
 #: What of the loop a defect of Muster can be in, in words.
 DEFECT_PARTS = {
+    "repository": "reading the repository",
     "revision": "with what git asks for",
     "input": "with what came in",
     "journal": "writing down what was decided by",
@@ -113,12 +114,14 @@ class Look(msgspec.Struct, frozen=True):
     """One look at the repository. ``result`` is one of ``LOOKS``; ``at`` is when it ended.
 
     ``committed_at`` is when the revision was committed, where this look is the first at it.
+    ``defect``: it ended by one of Muster itself.
     """
 
     result: str
     at: float
     took_s: float
     committed_at: float | None = None
+    defect: bool = False
 
 
 class Counters:
@@ -159,6 +162,7 @@ class Counters:
     def look(self, look: Look) -> None:
         """Count a look at the repository."""
         self.looks[look.result] += 1
+        self.defects["repository"] += look.defect
         self.sync_duration.observe(look.took_s)
         if look.result != UNREADABLE:
             self.read_at = look.at

@@ -147,6 +147,18 @@ def entry_of(
     )
 
 
+def withdrawing(entry: Entry, numbers: Sequence[int]) -> Entry:
+    """An entry that says of earlier ones that nothing of what they tell came into force."""
+    several = len(numbers) > 1
+    told = (
+        f"entr{'ies' if several else 'y'} {', '.join(map(str, sorted(numbers)[-LISTED_MAX:]))} "
+        f"{'were' if several else 'was'} written before that was known, and nothing of it came "
+        "into force"
+    )
+    message = entry.message[: _TEXT_MAX - len(told) - 2]
+    return msgspec.structs.replace(entry, message=f"{message}; {told}" if message else told)
+
+
 def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
     """Objects that are other than before, with what happened to them in front."""
     if before.structure is not after.structure:

@@ -6,6 +6,7 @@ job's name.
 
 import contextlib
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from reconciler import containing, following
 from reconciler.desired import incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.model.states import JobState
+from reconciler.notices import delivery, messages
+from reconciler.operations import auditing
 from reconciler.store import store as stores
 from tests.unit.core.world import World
 from tests.unit.desired import repositories
@@ -35,11 +38,22 @@ spec: {limit: {cpu: LIMIT}}
 """
 
 
+class Told(delivery.Notifier):
+    """What would go to people outside."""
+
+    def __init__(self) -> None:
+        self.notices: list[messages.Notice] = []
+
+    def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
+        self.notices += notices
+
+
 class Site:
     """A repository, the thread that reads it, and a loop driven by hand."""
 
     def __init__(self, folder: Path, repository: repositories.Repository) -> None:
         self.repository = repository
+        self.told = Told()
         state = folder / "state"
         state.mkdir(exist_ok=True)
         with contextlib.closing(stores.Store.open(url(state))) as store:
@@ -52,19 +66,35 @@ class Site:
         polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
         self.loader = loader.Loader(read, before)
         self.reading = following.RepositoryThread(
-            read, self.loader, self.leader.inbox, polling, allow_root=False
+            read,
+            self.loader,
+            self.leader.inbox,
+            polling,
+            allow_root=False,
+            audit=auditing.Log(folder / auditing.FILE),
+            notifier=self.told,
         )
         self.leader.loop._refuse = self.reading.refuse
         self.leader.core.jobs = {POISON}
         self.reading.start()
 
+    @property
+    def sync(self) -> str:
+        """How the repository stands for the loop."""
+        last = self.leader.loop._desired
+        return last.status.sync if last is not None else ""
+
+    def step(self) -> None:
+        """A cycle, where something has come."""
+        self.leader.now += 1
+        if self.leader.loop._take(self.leader.loop._selector.select(0.2)):
+            self.leader.loop.cycle()
+
     def until(self, revision: str, sync: str) -> desired.SyncStatus:
         """Let the loop decide whenever something comes, until it is so by what the thread read."""
         ends_at = time.monotonic() + 60
         while time.monotonic() < ends_at:
-            self.leader.now += 1
-            if self.leader.loop._take(self.leader.loop._selector.select(0.2)):
-                self.leader.loop.cycle()
+            self.step()
             last = self.leader.loop._desired
             read = self.reading._last
             if (
@@ -187,3 +217,91 @@ def test_what_stays_due_is_no_reason_to_look_without_a_pause(
     again_at: float | None, looked_s: float, left_s: float
 ) -> None:
     assert following.wait_s(again_at, 100.0, looked_s) == left_s
+
+
+def test_what_people_are_told_of_a_refused_revision_came_to_pass(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    good = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
+    )
+    site.until(good, "Synced")
+    bad = site.commit({"p.yaml": repositories.job(POISON), "b.yaml": repositories.job("b")})
+    site.until(bad, "OutOfSync")
+    fixed = site.commit({"p.yaml": None})
+    site.until(fixed, "Synced")
+    site.close()
+    lines = auditing.Log(tmp_path / auditing.FILE).tail(10)[::-1]
+    assert [(one.entry.revision, one.entry.result) for one in lines] == [
+        (good, "Synced"),
+        (bad, "Synced"),
+        (bad, "OutOfSync"),
+        (fixed, "Synced"),
+    ]
+    refused = lines[2].entry
+    assert "entry 2 was written before that was known" in refused.message
+    assert (refused.jobs_revision, refused.objects) == (good, ())
+    assert lines[3].entry.objects == ("+ Job/b",), "by what was in force"
+    assert "was written" not in lines[3].entry.message
+    told = {(one.revision, one.reason) for one in site.told.notices}
+    assert (bad, "refused") in told
+    assert (bad, "applied") not in told
+    assert (fixed, "applied") in told
+
+
+def test_a_revision_that_is_refused_twice_is_taken_back_once(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    """Another look may hand the same state over again before the first refusal is read."""
+    site = Site(tmp_path, repository)
+    refuse = site.reading.refuse
+    tries: list[int] = []
+
+    def twice(refusal: containing.Refusal) -> None:
+        tries.append(refusal.generation)
+        site.reading._refusals.append(refusal)
+        refuse(refusal)
+
+    site.leader.loop._refuse = twice
+    good = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
+    )
+    site.until(good, "Synced")
+    bad = site.commit({"p.yaml": repositories.job(POISON)})
+    status = site.until(bad, "OutOfSync")
+    assert [one.rule for one in status.problems] == ["defect"]
+    assert len(tries) == 1
+    site.close()
+
+
+def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
+    tmp_path: Path, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, repository)
+    refuse = site.reading.refuse
+    tries: list[int] = []
+    load = site.loader.load
+
+    def fail(*, fetch: bool = True) -> desired.Desired:
+        if tries:
+            raise LookupError
+        return load(fetch=fetch)
+
+    def refused(refusal: containing.Refusal) -> None:
+        tries.append(refusal.generation)
+        refuse(refusal)
+
+    monkeypatch.setattr(site.loader, "load", fail)
+    site.leader.loop._refuse = refused
+    good = site.commit(
+        {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
+    )
+    site.until(good, "Synced")
+    bad = site.commit({"p.yaml": repositories.job(POISON)})
+    ends_at = time.monotonic() + 60
+    while site.sync != "Unknown" and time.monotonic() < ends_at:
+        site.step()
+    assert site.sync == "Unknown"
+    assert len(tries) == 1, bad
+    site.close()

@@ -5,7 +5,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from reconciler import following, inboxes
+import pytest
+
+from reconciler import containing, following, inboxes, metrics
 from reconciler.desired import loader, source, watch
 from reconciler.model import desired
 
@@ -18,7 +20,7 @@ class _Defective(loader.Loader):
     def load(self, *, fetch: bool = True) -> desired.Desired:
         self.looks += 1
         if self.looks == 1:
-            raise RuntimeError("unforeseen")
+            raise RuntimeError("a secret of somebody's")
         return super().load(fetch=fetch)
 
 
@@ -32,7 +34,9 @@ def _next(inbox: inboxes.Inbox) -> desired.Desired:
     raise AssertionError("nothing came")
 
 
-def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(tmp_path: Path) -> None:
+def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
     read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
@@ -43,9 +47,16 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(tmp_path: Path) -
     try:
         failed = _next(inbox)
         assert failed.status.sync == "Unknown"
-        assert "unforeseen" in failed.status.message
+        assert failed.status.message.startswith(containing.MARK)
+        assert "RuntimeError in " in failed.status.message
+        assert "secret" not in failed.status.message
+        (look,) = inbox.take_looks()
+        counters = metrics.Counters(0.0)
+        counters.look(look)
+        assert counters.defects["repository"] == 1
+        assert any(containing.MARK in one for one in caplog.messages)
         reading.changed()
-        assert "unforeseen" not in _next(inbox).status.message
+        assert containing.MARK not in _next(inbox).status.message
     finally:
         reading.stop()
         reading.join(30)
