@@ -125,20 +125,47 @@ class Clone:
 
     def _files(self) -> Iterator[tuple[Path, bytes]]:
         for path in sorted([*self.state.rglob("*.yaml"), *self.state.rglob("*.yml")]):
-            below = path.relative_to(self.state)
-            if any(part.startswith(".") for part in below.parts) or path.is_symlink():
+            if not self._is_state(path) or path.is_symlink():
                 continue
             with contextlib.suppress(FileNotFoundError):  # somebody takes it away just now
                 yield path, path.read_bytes()
 
     def structural_files(self) -> dict[str, bytes]:
-        """The files that may hold anything but jobs, as things are on disk, by path."""
+        """The files that may hold anything but jobs, as they are committed, by path.
+
+        What lies in the work tree and is not committed says nothing to a controller.
+
+        Raises:
+            CloneError: git can't tell.
+        """
         names = [kind.encode() for kind in kinds.STRUCTURAL_KINDS]
-        return {
-            str(path.relative_to(self.root.resolve())): data
-            for path, data in self._files()
-            if any(name in data for name in names)
-        }
+        root = self.root.resolve()
+        try:
+            if not gitobjects.run(
+                self.root, "rev-parse", "-q", "--verify", "HEAD", good=(0, 1)
+            ).stdout:
+                return {}
+            tracked = set(self._paths("ls-files", "-z"))
+            changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", "HEAD"))
+            on_disk = {str(path.relative_to(root)): data for path, data in self._files()}
+            found = {path: on_disk[path] for path in sorted(tracked & on_disk.keys() - changed)}
+            for path in sorted(one for one in changed if self._is_state(root / one)):
+                shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
+                if not shown.returncode:  # else it is new
+                    found[path] = shown.stdout
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        return {p: data for p, data in found.items() if any(name in data for name in names)}
+
+    def _paths(self, *command: str) -> list[str]:
+        said = gitobjects.run(self.root, *command).stdout
+        return [os.fsdecode(path) for path in said.split(b"\0") if path]
+
+    def _is_state(self, path: Path) -> bool:
+        """Whether desired state is read from a file of this name."""
+        if path.suffix not in {".yaml", ".yml"} or not path.is_relative_to(self.state):
+            return False
+        return not any(part.startswith(".") for part in path.relative_to(self.state).parts)
 
     # --- changing ---------------------------------------------------------------------------
 

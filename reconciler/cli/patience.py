@@ -95,7 +95,7 @@ class Patient:
                     raise
                 raise GoneError(str(error)) from error
             return
-        shown = resuming.Shown()
+        shown = resuming.Shown(headings="attempt" not in query)
         shown.begin(self._begun_with(name, query))
         while True:
             returned, is_cut = self._returned, False

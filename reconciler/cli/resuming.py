@@ -2,7 +2,8 @@
 
 A controller that is asked again begins anew: with the newest try, or with all of them under their
 headings, whose words change as tries end. Output is counted by try, and of what comes again that
-much is left out.
+much is left out. A task may write lines that look like the controller's: a heading is one only
+where it begins a later try, and all but what the controller can say is counted as output.
 """
 
 import re
@@ -10,6 +11,8 @@ import re
 #: How lines begin that the controller says, and what those look like that begin a try.
 _MARK = b"muster: "
 _HEADING = re.compile(rb"muster: (?:.+, )?try (\d+) on [^ ,]+(?:,.*)?\n?")
+#: What else the controller says, of output that it can't have; never so again.
+_NOTICE = re.compile(rb"muster: (?:node \S+ |no attempt at |its \w+ was cut off)[^\n]*\n?")
 #: The longest line that is held back until it is known what it is.
 _LINE_BYTES_MAX = 4096
 
@@ -18,9 +21,13 @@ class Shown:
     """What has been shown of one task's output. Pieces of a stream come in, what is new goes out.
 
     Between two streams ``begin`` is called.
+
+    Args:
+        headings: whether the streams can have any; those of one try that was named have none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, headings: bool = True) -> None:
+        self._headings = headings
         #: Bytes of each try that were shown; None: it is not known of which.
         self._bytes: dict[int | None, int] = {}
         self._try: int | None = None
@@ -81,15 +88,24 @@ class Shown:
         return last if 0 < last < len(data) and _MARK.startswith(data[last:]) else len(data)
 
     def _said(self, line: bytes) -> bytes:
-        heading = _HEADING.fullmatch(line)
-        if heading is None:
+        number = self._number(line)
+        if number is None:
+            if _NOTICE.fullmatch(line) is None:
+                return self._output(line)
             return b"" if self._skipped else line
-        number = int(heading[1])
         self._turn(number)
         if number in self._told:
             return b""
         self._told.add(number)
         return line
+
+    def _number(self, line: bytes) -> int | None:
+        """The try that a heading begins; None: it is none."""
+        found = _HEADING.fullmatch(line) if self._headings else None
+        if found is None:
+            return None
+        number = int(found[1])
+        return number if self._try is None or number > self._try else None
 
     def _output(self, data: bytes) -> bytes:
         left = data[self._skipped :]

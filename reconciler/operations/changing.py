@@ -382,7 +382,8 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
 def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     """A commit for each job of a text that is not there as it is written in it."""
     text = authoring.owned(change.text, change.owner) if change.owner else change.text
-    asked = submission.read(text, "", _structure_of(clone), time.time())
+    structure, unchecked = _structure_of(clone)
+    asked = submission.read(text, "", structure, time.time())
     written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
 
     def put(one: submission.SubmittedDocument) -> list[Done]:
@@ -395,7 +396,7 @@ def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]
         except clones.CloneError as error:
             raise ChangeError(str(error), unreachable=error.unreachable) from error
         said = _said(one.name, outcome, "would be submitted" if dry_run else "submitted")
-        return [msgspec.structs.replace(said, warnings=one.warnings)]
+        return [msgspec.structs.replace(said, warnings=(*one.warnings, *unchecked))]
 
     return _each(asked, put)
 
@@ -408,11 +409,16 @@ def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:
     return document in edit.documents((clone.root / path).read_text(encoding="utf-8"))
 
 
-def _structure_of(clone: clones.Clone) -> desired.Structure | None:
-    """What the files of a clone say beside jobs; None where something is wrong with them."""
+def _structure_of(
+    clone: clones.Clone,
+) -> tuple[desired.Structure | None, tuple[str, ...]]:
+    """What is committed in a clone beside jobs; None where that is wrong, and a warning of it."""
     found = validate.check(clone.structural_files())
-    wrong = any(problem.severity == "error" for problem in found.status.problems)
-    return None if wrong else found.structure
+    wrong = [one for one in found.status.problems if one.severity == "error"]
+    if not wrong:
+        return found.structure, ()
+    told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
+    return None, (told,)
 
 
 def _told(verb: Verb, *, dry_run: bool) -> str:

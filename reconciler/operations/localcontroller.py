@@ -82,7 +82,10 @@ class ControllerProcess:
             self.kill()
 
     def last_words(self) -> str:
-        """How it ended, and what it said last that was no mere information."""
+        """How it ended, and why: what it said last that was no mere information.
+
+        Who is killed says nothing of it: what stands last in its log is told, and not as a cause.
+        """
         try:
             size = self._log.stat().st_size
             with self._log.open("rb") as log:  # one that was cut meanwhile: from its beginning
@@ -92,7 +95,11 @@ class ControllerProcess:
             lines = []
         code = self.exit_code
         how = f"killed by signal {-code}" if code and code < 0 else f"status {code}" if code else ""
-        said = [line for line in lines if line.strip() and not _is_information(line)]
+        written = [line for line in lines if line.strip()]
+        if code and code < 0:
+            last = written[-1][:_WORDS_MAX] if written else ""
+            return f"{how}; its last line was: {last}" if last else how
+        said = [line for line in written if not _is_information(line)]
         last = said[-1][:_WORDS_MAX] if said else ""
         return ": ".join(filter(None, (how, last))) or f"see {self._log}"
 

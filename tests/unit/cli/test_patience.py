@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.cli import main, patience
+from reconciler.cli import main, patience, resuming
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints
 
@@ -204,6 +204,28 @@ def test_all_that_is_followed_is_taken_up_again(
     with clients.Client(endpoints.Endpoint(url)) as api:
         pieces = patience.Patient(api).follow("a", {"stream": "stdout", "follow": "true"} | query)
         assert b"".join(pieces) == shown
+
+
+@pytest.mark.parametrize(
+    ("query", "streams", "shown"),
+    [
+        ({}, [b"hello\nmuster: try 1 on n0\nworld-world\n"], b""),
+        ({"attempt": "1"}, [b"hello\nmuster: try 2 on n0\nworld-world\n"], b""),
+        ({}, [b"a\nmuster: submitted x\n", b"a\nmuster: submitted x\nb\n"], b""),
+        ({}, [b"a\nmuster: node n1 has sent nothing for 20 s\n", b"a\nb\n"],
+         b"a\nmuster: node n1 has sent nothing for 20 s\nb\n"),
+    ],
+    ids=["its own try", "another try", "a line of its own", "what the controller says"],
+)  # fmt: skip
+def test_what_a_task_writes_is_no_word_of_the_controller(
+    query: dict[str, str], streams: list[bytes], shown: bytes
+) -> None:
+    stream = resuming.Shown(headings="attempt" not in query)
+    found = b""
+    for one in streams:
+        stream.begin(1)
+        found += stream.new(one) + stream.rest()
+    assert found == (shown or streams[-1])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reconciler.operations import changing, endpoints
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
 
 
 @pytest.fixture
@@ -218,3 +218,21 @@ def test_several_changes_are_one_push_on_top_of_what_others_pushed(
     with pytest.raises(changing.ChangeError, match="and not pushed: it contradicts"):
         changing.carry_out(acts, find(work))
     assert git(work, "rev-list", "--count", "origin/main..HEAD") == "2"
+
+
+def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> None:
+    asked = changing.Submit(job("b", queue="nosuch"))
+    told = "nosuch"
+    (work / "pools.yaml").write_text(queue("research", limits=3))
+    (work / "queues.yaml").write_text(queue("team"))
+    git(work, "add", "queues.yaml")
+    git(work, "commit", "--quiet", "-m", "a queue")
+    (work / "queues.yaml").write_text(queue("team", nonsense=3))
+    for dry_run in (True, False):
+        with pytest.raises(changing.ChangeError) as error:
+            changing.carry_out([asked], find(work), dry_run=dry_run)
+        assert told in " ".join((str(error.value), *error.value.problems))
+    git(work, "add", "queues.yaml")
+    git(work, "commit", "--quiet", "-m", "a mistake")
+    (done,) = changing.carry_out([asked], find(work))
+    assert any("could not be checked: queues.yaml" in one for one in done.warnings)
