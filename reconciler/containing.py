@@ -75,11 +75,28 @@ class Inflow(msgspec.Struct, frozen=True):
             *[Inflow(reports=tuple(reports)) for reports in nodes.values()],
         ]
 
+    def pieces(self) -> list["Inflow"]:
+        """What one node said of itself and of each of its attempts, as if it had told no more.
+
+        What is not in a piece is not gone: none of them tells of everything that the node has. A
+        piece has none.
+        """
+        found: list[records.NodeReport] = []
+        for report in self.reports:
+            itself = msgspec.structs.replace(report, attempts=(), complete=False)
+            bare = msgspec.structs.replace(itself, inventory=None, usage=None, remedies=())
+            found.append(itself)
+            found += [msgspec.structs.replace(bare, attempts=(one,)) for one in report.attempts]
+        told = [one for one in found if one.attempts or one.inventory or one.usage or one.remedies]
+        return [Inflow(reports=(one,)) for one in told or found[:1] if (one,) != self.reports]
+
     @property
     def name(self) -> str:
-        """Who said it, of one source."""
+        """Who said it, of one source or of a piece of it."""
         if self.reports:
-            return f"node {self.reports[0].node}"
+            report = self.reports[0]
+            of = f"attempt {report.attempts[0].id} on " if len(report.attempts) == 1 else ""
+            return f"{of}node {report.node}"
         if self.asked:
             return f"override {self.asked[0].id}"
         return f"the script of pool {self.provisioned[0].pool}" if self.provisioned else "nobody"
@@ -132,12 +149,14 @@ class Rescue(NamedTuple):
 
     Attributes:
         basis: what it was decided by. result: what came of the last part of it.
-        left_out: what of the input it could not be decided with, each tried by itself.
+        apart: nodes, persons and scripts with whose words it could not be decided.
+        left_out: of these what it could not be decided with by itself either.
         waiting: what of it was not come to, and is for the next cycle.
     """
 
     basis: Basis
     result: outcome.Outcome
+    apart: tuple[Inflow, ...] = ()
     left_out: tuple[Inflow, ...] = ()
     waiting: Inflow = Inflow()
 
@@ -172,23 +191,36 @@ def rescue(attempt: Attempt, bases: Sequence[Basis], came: Inflow) -> Rescue | N
 
 
 def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outcome) -> Rescue:
-    """Decide about what came in by parts that are halved until those that raise are left."""
-    sources = came.sources()
-    parts = _halves(sources)
-    left_out: list[Inflow] = [] if parts else sources
+    """Decide about what came in by parts that are halved until those that raise are left.
+
+    The smallest are what a node said of itself or of one attempt, and what one person or script
+    said.
+    """
+    parts: list[list[Inflow]] = []
+    apart: list[Inflow] = []
+    left_out: list[Inflow] = []
+
+    def split(part: list[Inflow]) -> None:
+        if len(part) > 1:
+            parts.extend(_halves(part))
+        elif pieces := part[0].pieces():
+            apart.extend(part)
+            parts.extend(_halves(pieces))
+        else:
+            left_out.extend(part)
+
+    split(came.sources())
     tries = 0
     while parts and tries < TRIES_MAX:
         part = parts.pop()
         tries += 1
         got = attempt(basis, joined(part))
-        if not isinstance(got, Exception):
-            result = got
-        elif len(part) == 1:
-            left_out += part
+        if isinstance(got, Exception):
+            split(part)
         else:
-            parts += _halves(part)
+            result = got
     waiting = [one for part in reversed(parts) for one in part]
-    return Rescue(basis, result, tuple(left_out), joined(waiting))
+    return Rescue(basis, result, tuple(apart), tuple(left_out), joined(waiting))
 
 
 def put_back(came: Inflow, memory: core_memory.Memory) -> None:
@@ -202,9 +234,9 @@ def put_back(came: Inflow, memory: core_memory.Memory) -> None:
 
 
 def _halves(sources: list[Inflow]) -> list[list[Inflow]]:
-    """Both halves, the first one last; nothing of a single source."""
+    """Both halves, the first one last; of one its only one."""
     middle = len(sources) // 2
-    return [sources[middle:], sources[:middle]] if middle else []
+    return [half for half in (sources[middle:], sources[:middle]) if half]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -326,24 +358,27 @@ class Defects:
             self.note("input", defect)
             log.critical(LAST_WORDS)
             return
-        if found.basis.wanted is not newer:
+        is_newest = found.basis.wanted is newer
+        if not is_newest:
             self.note("revision", defect)
             revision = newer.status.attempted_revision or "what git asks for"
             log.error("%s: %s", revision, problem_of(defect).message)
-        if found.left_out:
+        if is_newest or found.left_out:
             self.note("input", defect)
-            self._leave_out(found.left_out, now)
+        if found.apart or found.left_out:
+            self._leave_out(found, now)
 
-    def _leave_out(self, left_out: Sequence[Inflow], now: float) -> None:
+    def _leave_out(self, found: Rescue, now: float) -> None:
         """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
         log.error(
-            "no cycle passed with what was said by %s: that is left out, and nodes among them "
-            "are not listened to for %.0f s",
-            listed([one.name for one in left_out]),
+            "no cycle passed with what was said by %s: %s; nodes among them are not listened to "
+            "for %.0f s",
+            listed([one.name for one in found.left_out or found.apart]),
+            "that is left out" if found.left_out else "it was taken piece by piece",
             ASIDE_S,
         )
         self._aside = {node: until for node, until in self._aside.items() if until > now}
-        for one in left_out:
+        for one in (*found.apart, *found.left_out):
             self._aside |= {report.node: now + ASIDE_S for report in one.reports}
 
     def is_aside(self, node: str, now: float) -> bool:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reconciler import containing
-from reconciler.model import provisioning, records
+from reconciler.core import reconcile
+from reconciler.model import link, outcome, provisioning, records, wire
+from reconciler.model.states import AttemptState, JobState, NodeState
 from tests.unit.core.world import World, job
-from tests.unit.test_containing import Contained
+from tests.unit.test_containing import POISON, Contained
 
 
 @pytest.fixture
@@ -68,3 +71,112 @@ def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
         provisioned=memory.take_provisioned(),
     )
     assert again == came
+
+
+class Site(Contained):
+    """Nodes that do what they are told, under a core that can't bear a job of one name to run."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder, world)
+        self.loop._decide_by = self.decide
+        self.is_fixed = False
+
+    def decide(self, *args: Any, **options: Any) -> outcome.Outcome:
+        result = reconcile.reconcile(*args, **options)
+        runs = any(a.job == POISON and a.state is AttemptState.RUNNING for a in result.attempts)
+        if runs and not self.is_fixed:
+            raise KeyError(POISON)
+        return result
+
+    def pass_time(self, seconds: float) -> None:
+        """Nodes are told what they are to have, time passes, and they report as agents do."""
+        loop = self.loop
+        structure = self.world.structure
+        for name, node in self.world.nodes.items():
+            update = loop._engine.update(name, structure, loop._memory)
+            assert update.payload is not None
+            alive = loop._memory.attempts_by_node.get(name, {})
+            ended = tuple(one for one in node.attempts if one not in alive)
+            node.take(update.payload, ended, self.now)
+        self.now += seconds
+        for name, node in self.world.nodes.items():
+            told = node.report(self.now)
+            request = wire.SyncRequest(
+                node=name,
+                boot_id=told.boot_id,
+                incarnation=told.incarnation,
+                sequence=told.sequence,
+                attempts=told.attempts,
+                complete=True,
+                inventory=told.inventory,
+            )
+            loop._take_message(link.Answered(name, self.now))
+            loop._take_message(link.Reported(request, self.now))
+        self.cycle()
+
+
+def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path, World(nodes=1))
+    site.revision(job("fine"), job("later"), job(POISON))
+    for _ in range(12):
+        site.pass_time(20)
+    assert site.states() == {
+        "fine": JobState.RUNNING,
+        "later": JobState.RUNNING,
+        POISON: JobState.STARTING,
+    }
+    said = next(one for one in caplog.messages if "left out" in one)
+    (poison,) = [one.id for one in site.loop._memory.attempts.values() if one.job == POISON]
+    assert f"attempt {poison} on node n0: that is left out" in said
+    (fine,) = [one.id for one in site.loop._memory.attempts.values() if one.job == "fine"]
+    site.world.nodes["n0"].end(fine, site.now, exit_code=0)
+    for _ in range(6):
+        site.pass_time(20)
+    assert site.states()["fine"] is JobState.SUCCEEDED
+    assert site.states()["later"] is JobState.RUNNING
+    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    site.is_fixed = True
+    for _ in range(6):
+        site.pass_time(20)
+    assert site.states()[POISON] is JobState.RUNNING
+    site.close()
+
+
+def report(**changes: Any) -> records.NodeReport:
+    return records.NodeReport("n0", "boot", "agent", 1.0, sequence=7, **changes)
+
+
+ONE, TWO = (records.AttemptReport(id=name, state=AttemptState.RUNNING) for name in ("a", "b"))
+INVENTORY = records.Inventory()
+
+
+@pytest.mark.parametrize(
+    ("reports", "pieces"),
+    [
+        ((report(complete=False),), ()),
+        ((report(complete=False, attempts=(ONE,)),), ()),
+        ((report(),), (report(complete=False),)),
+        ((report(attempts=(ONE,)),), (report(complete=False, attempts=(ONE,)),)),
+        (
+            (report(attempts=(ONE, TWO), inventory=INVENTORY),),
+            (
+                report(complete=False, inventory=INVENTORY),
+                report(complete=False, attempts=(ONE,)),
+                report(complete=False, attempts=(TWO,)),
+            ),
+        ),
+        (
+            (report(complete=False, attempts=(ONE,)), report(complete=False, attempts=(TWO,))),
+            (report(complete=False, attempts=(ONE,)), report(complete=False, attempts=(TWO,))),
+        ),
+    ],
+)
+def test_what_a_node_said_comes_apart_and_a_piece_does_not(
+    reports: tuple[records.NodeReport, ...], pieces: tuple[records.NodeReport, ...]
+) -> None:
+    found = containing.Inflow(reports=reports).pieces()
+    assert containing.joined(found).reports == pieces
+    assert all(not one.pieces() for one in found)
+    assert not containing.Inflow(asked=(records.ClearOverride("o", "drain", "n", "a"),)).pieces()
