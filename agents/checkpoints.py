@@ -190,11 +190,11 @@ def _judge(
         size, changed_at = _extent(parent, name, budget)
         if size <= 0:
             return None
-        marker, inside = _marker(parent, name, rule)
+        marker, own_bytes = _marker(parent, name, rule)
     step = _step_of(path)
     if marker is not None:
         expected, said = marker
-        if expected is not None and expected != size and not inside:
+        if expected is not None and expected not in {size, size - own_bytes}:
             return None  # it was cut short, or written to since
         step = step if said is None else said
     elif rule.marker or not (named or changed_at <= now - rule.settle_s):
@@ -235,16 +235,17 @@ def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
 
 def _marker(
     parent: int, name: str, rule: Rule
-) -> tuple[tuple[int | None, float | None] | None, bool]:
-    """What a marker says of bytes and step, None where there is none; whether there is one of the
-    rule's in the checkpoint, whose bytes count with it."""
+) -> tuple[tuple[int | None, float | None] | None, int]:
+    """What a marker says of bytes and step, None where there is none; the bytes of one of the
+    rule's in the checkpoint: who counted before it was there, or without it, told so many less."""
     found = _said(parent, name + COMPLETE)
     if not rule.marker:
-        return found, False
-    within = None
+        return found, 0
+    within, own_bytes = None, 0
     with contextlib.suppress(OSError), _below(parent, name) as handle:
         within = _said(handle, rule.marker)
-    return found or within or _said(parent, name + rule.marker), within is not None
+        own_bytes = os.lstat(rule.marker, dir_fd=handle).st_size
+    return found or within or _said(parent, name + rule.marker), own_bytes
 
 
 def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:

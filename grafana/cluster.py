@@ -10,6 +10,7 @@ NONE_AT_ALL = ((None, GOOD), (1, BAD))
 #: GPUs that a task has, with what they do.
 BUSY = "muster_gpu_utilization_ratio and on (node, gpu) muster_node_gpu_allocated == 1"
 ON = '{pool=~"$pool", node=~"$node"}'
+CPUS_OF_TASKS = f"rate(muster_task_cpu_seconds_total{ON}[$__rate_interval])"
 
 
 def overview() -> models.Dashboard:
@@ -185,6 +186,7 @@ def _fitness() -> list[panels.Panel]:
             {
                 "CPUs": f"sum by (node, pool) (muster_node_capacity_cpus{ON})",
                 "CPUs given": f"sum by (node, pool) (muster_node_allocated_cpus{ON})",
+                "CPUs used by tasks": f"sum by (node, pool) ({CPUS_OF_TASKS})",
                 "GPUs": f"sum by (node, pool) (muster_node_gpus{ON})",
                 "GPUs given": f"sum by (node, pool) (muster_node_gpu_allocated{ON})",
                 "tasks": f"sum by (node, pool) (muster_node_attempts{ON})",
@@ -204,6 +206,16 @@ def _gpus() -> list[panels.Panel]:
             {legend: f"muster_gpu_utilization_ratio{ON}"},
             unit="percentunit",
             most=1,
+        ),
+        panels.lines(
+            "Device memory that tasks have",
+            "By task, as the driver tells of each process: who has what of a GPU that is shared.",
+            {
+                f"{legend} {{{{job_name}}}} {{{{element}}}} {{{{task}}}}": (
+                    f"muster_task_gpu_memory_bytes{ON}"
+                )
+            },
+            unit="bytes",
         ),
         panels.lines(
             "Device memory in use",
@@ -307,6 +319,24 @@ def _hosts() -> list[panels.Panel]:
             "Memory in use",
             "Of each node.",
             {"{{node}}": f"muster_node_memory_used_bytes{ON}"},
+            unit="bytes",
+        ),
+        panels.lines(
+            "CPUs given and used",
+            "CPUs that tasks were given on the nodes that are chosen, and those they use. What "
+            "lies between keeps other work from starting: the dashboard *Jobs* tells whose it is.",
+            {
+                "given": f"sum(muster_task_requested_cpus{ON})",
+                "used": f"sum({CPUS_OF_TASKS})",
+            },
+        ),
+        panels.lines(
+            "Memory given and used",
+            "The same of memory, without what is only cached of files.",
+            {
+                "given": f"sum(muster_task_requested_memory_bytes{ON})",
+                "used": f"sum(muster_task_memory_bytes{ON})",
+            },
             unit="bytes",
         ),
         panels.lines(

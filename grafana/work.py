@@ -238,14 +238,19 @@ def _tasks_of_one_job() -> panels.Panel:
     by_task = "by (element, task, node)"
     return panels.rows(
         "Tasks",
-        "Where each task is, what it was given, and since when it runs.",
+        "Where each task is, since when it runs, what it was given beside what it uses. What is "
+        "given and not used keeps others from starting.",
         {
             "runs for": f"time() - max {by_task} (muster_task_start_timestamp_seconds{JOB})",
             "CPUs": f"max {by_task} (muster_task_requested_cpus{JOB})",
+            "CPUs used": f"max {by_task} "
+            f"(rate(muster_task_cpu_seconds_total{JOB}[$__rate_interval]))",
             "memory": f"max {by_task} (muster_task_requested_memory_bytes{JOB})",
+            "most memory used": f"max {by_task} (muster_task_memory_max_bytes{JOB})",
+            "processes": f"max {by_task} (muster_task_processes{JOB})",
             "GPUs": f"count {by_task} (muster_task_gpu_info{JOB})",
         },
-        units={"runs for": "s", "memory": "bytes"},
+        units={"runs for": "s", "memory": "bytes", "most memory used": "bytes"},
         link=("Its node", "/d/muster-nodes?var-node=${__data.fields.node}"),
     )
 
@@ -279,6 +284,7 @@ def _one_job() -> list[panels.Panel]:
             {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_power_usage_watts")},
             unit="watt",
         ),
+        *_used_by_its_tasks(),
         panels.lines(
             "What its tasks write",
             "Series that tasks write to `MUSTER_METRICS`, such as the loss; `muster plot` has "
@@ -302,6 +308,48 @@ def _one_job() -> list[panels.Panel]:
             {
                 "in": f"sum(muster_gpu_pcie_received_bytes_per_second {ITS_GPUS})",
                 "out": f"sum(muster_gpu_pcie_transmitted_bytes_per_second {ITS_GPUS})",
+            },
+            unit="Bps",
+        ),
+    ]
+
+
+def _used_by_its_tasks() -> list[panels.Panel]:
+    task = "{{element}} {{task}}"
+    return [
+        panels.lines(
+            "CPUs that its tasks use",
+            "Of those that each was given. Little of them: fewer would do. All of them beside idle "
+            "GPUs: loading of data holds them up.",
+            {
+                task: f"rate(muster_task_cpu_seconds_total{JOB}[$__rate_interval]) "
+                f"/ (muster_task_requested_cpus{JOB} > 0)"
+            },
+            unit="percentunit",
+        ),
+        panels.lines(
+            "Memory that its tasks use",
+            "Without what is only cached of files; and the most that one task may use.",
+            {
+                task: f"muster_task_memory_bytes{JOB}",
+                "given to each": f"max(muster_task_requested_memory_bytes{JOB})",
+            },
+            unit="bytes",
+        ),
+        panels.lines(
+            "Memory that its tasks have on GPUs",
+            "As the driver tells of each process. Where GPUs are shared the panel of device memory "
+            "shows what all of them have.",
+            {f"{task} {{{{node}}}}/{{{{gpu}}}}": f"muster_task_gpu_memory_bytes{JOB}"},
+            unit="bytes",
+        ),
+        panels.lines(
+            "Storage that its tasks read and write",
+            "Bytes from and to storage: what a cache answers is not among them.",
+            {
+                f"{kind} by {task}": f"rate(muster_task_storage_{kind}_bytes_total{JOB}"
+                "[$__rate_interval])"
+                for kind in ("read", "written")
             },
             unit="Bps",
         ),

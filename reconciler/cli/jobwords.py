@@ -1,5 +1,10 @@
-"""What the tasks of a job say of their own work, as ``muster job`` shows it below its attempts."""
+"""What the tasks of a job use and say of their work, as ``muster job`` shows it below its attempts.
 
+What they use stands beside what they asked for, since what is asked for and not used keeps others
+from starting.
+"""
+
+import itertools
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,10 +15,14 @@ Json = Any
 #: Tasks and series that are listed; ``-o json`` has all.
 TASKS_MAX = 8
 SERIES_MAX = 16
+UNIT_BYTES = 1024
+#: What a controller of before tells of it.
+NOTHING_ASKED: Json = {"cpu": None, "memory": None, "gpu": None}
 
 
 def show(attempts: list[Json]) -> None:
-    """The newest checkpoint of each task, and its newest values, of whichever try has told some."""
+    """What each task uses, its newest checkpoint and values, of whichever try has told some."""
+    _show_use(_newest(one for one in attempts if one.get("use")))
     _show_checkpoints(_newest(one for one in attempts if one.get("checkpoint")))
     told = _newest(one for one in attempts if one.get("metrics") and one["metrics"]["lines"])
     if not told:
@@ -49,6 +58,58 @@ def _newest(attempts: Iterable[Json]) -> list[Json]:
         if before is None or before["attempt"] < attempt["attempt"]:
             found[task_of(attempt)] = attempt
     return list(found.values())
+
+
+def _show_use(told: list[Json]) -> None:
+    """CPUs in the mean since the start, the most memory so far, and what has been moved."""
+    if not told:
+        return
+    terminal.out.print()
+    headings = ["TASK", "TRY", "CPUS", "ASKED", "MEMORY", "MOST", "ASKED", "READ", "WRITTEN"]
+    rows: list[list[str]] = []
+    below: dict[int, str] = {}
+    for attempt in told[:TASKS_MAX]:
+        use, asked = attempt["use"], attempt.get("asked") or NOTHING_ASKED
+        cpus = [_cpus(attempt), f"{asked['cpu']:g}" if asked["cpu"] else "-"]
+        memory = [use["memory"], use["memoryMax"], asked["memory"] or None]
+        moved = [use["read"], use["written"]]
+        of = [task_of(attempt), str(attempt["attempt"])]
+        if use["gpus"]:
+            below[len(rows)] = "; ".join(_on_gpu(one) for one in use["gpus"])
+        rows.append([*of, *cpus, *(_size(one) for one in memory + moved)])
+    there = [n < 2 or any(row[n] != "-" for row in rows) for n in range(len(headings))]
+    headings, *rows = [list(itertools.compress(row, there)) for row in (headings, *rows)]
+    terminal.table(headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10})
+    if len(told) > TASKS_MAX:
+        terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
+
+
+def _cpus(attempt: Json) -> str:
+    """How many CPUs were busy for it in the mean, from its start to the sample or its end."""
+    began = terminal.seconds(attempt.get("started"))
+    until = terminal.seconds(attempt["use"]["at"] or attempt.get("ended"))
+    if began is None or until is None or until - began < 1:
+        return "-"  # of less than a second a mean tells nothing
+    return f"{attempt['use']['cpu_s'] / (until - began):.2f}"
+
+
+def _on_gpu(one: Json) -> str:
+    """``GPU 3: 12.4Gi in 1 process``."""
+    processes = f"{one['processes']} process{'' if one['processes'] == 1 else 'es'}"
+    memory = "memory not told" if one["memory"] is None else _size(one["memory"])
+    return f"GPU {one['gpu']}: {memory} in {processes}"
+
+
+def _size(amount: int | None) -> str:
+    """An amount of bytes in few digits: ``0``, ``712Ki``, ``1.5Gi``; a dash for none."""
+    if amount is None:
+        return "-"
+    left = float(amount)
+    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
+        if left < UNIT_BYTES - 0.5:
+            return f"{left:.0f}{unit}" if left >= 10 or not unit else f"{left:.2g}{unit}"
+        left /= UNIT_BYTES
+    return f"{left:.3g}Pi"
 
 
 def _show_checkpoints(told: list[Json]) -> None:

@@ -86,6 +86,9 @@ def attempt_view(
             saved.path, times.format_time(saved.at), saved.step, saved.bytes
         ),
         metrics=None if metrics is None else metrics_view(metrics),
+        asked=viewtypes.AmountsView(
+            of.resources.cpu_milli / 1000, of.resources.memory_bytes, of.resources.gpu_milli / 1000
+        ),
         use=use_view(of, use),
         kill_at=viewforms.time_or_none(of.stop.at + of.stop.grace_s)
         if of.stop is not None and leaves

@@ -76,7 +76,8 @@ class AttemptView(viewforms.View, frozen=True):
     ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
     and waiting for the rest of its gang; else null. ``killAt`` is when one that was asked to leave,
     and is still there, is ended by force. ``metrics`` is null where nothing was written, or nothing
-    is known of it any more; ``use`` until something was sampled.
+    is known of it any more; ``use`` until something was sampled. ``asked`` is what the task was
+    given, to be held against ``use``.
     """
 
     id: str
@@ -96,6 +97,7 @@ class AttemptView(viewforms.View, frozen=True):
     message: str
     checkpoint: CheckpointView | None
     metrics: MetricsView | None
+    asked: AmountsView
     use: UseView | None
     kill_at: str | None = None
 

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client import parser
 
 from agents import virtual
+from tests import sleeping
 from tests.integration import beds
 
 Json = Any
@@ -144,10 +145,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that is no task's."""
-    process = subprocess.Popen(["sleep", "600"])
-    yield process
-    process.kill()
-    process.wait()
+    with sleeping.sleeper() as process:
+        yield process
 
 
 def test_a_declared_node_that_never_reports(site: Site) -> None:

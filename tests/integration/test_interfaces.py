@@ -205,9 +205,11 @@ def test_events_that_are_followed_are_one_object_a_line(bed: beds.Bed) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as following:
-        assert following.stdout is not None
-        first = json.loads(following.stdout.readline())
-        following.terminate()
+        try:
+            assert following.stdout is not None
+            first = json.loads(following.stdout.readline())
+        finally:
+            following.terminate()
     assert first["job"] == "ran"
 
 

@@ -155,9 +155,12 @@ def up(bed: beds.Bed, name: str, script: str) -> Iterator[subprocess.Popen[str]]
     with subprocess.Popen(
         words, cwd=bed.folder, env=environment, stdout=pipe, stderr=pipe, text=True
     ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "up\n"
-        yield running
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "up\n"
+            yield running
+        finally:
+            running.kill()
 
 
 def test_what_a_command_prints_in_its_grace_is_shown(bed: beds.Bed) -> None:

@@ -1,6 +1,5 @@
 """A real agent over the stand-in: what it registers, gives to tasks, and notices."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from reconciler.model import desired, devices, taskuse
 from reconciler.model.records import Inventory
 from reconciler.model.states import AttemptState, EndReason
+from tests import sleeping
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.conftest import controller as controller  # noqa: PLC0414
 from tests.integration.agents.conftest import node as node  # noqa: PLC0414
@@ -90,7 +90,7 @@ def test_processes_are_told_apart_by_whose_they_are(scene: Machine) -> None:
     work = scene.node.root / "attempts" / "a" / "work"
     controller.wait((work / "ready").exists, "the task's daemon")
     daemon = int((work / "pid").read_text())
-    with subprocess.Popen(["sleep", "600"]) as stranger:
+    with sleeping.sleeper() as stranger:
         pids = (daemon, stranger.pid)
         scene.say([*(f"process 0 {pid} 1048576" for pid in pids), *machine(2)])
         inventory = scene.until(lambda found: bool(found.foreign_gpu_processes), "a stranger")
@@ -106,7 +106,6 @@ def test_processes_are_told_apart_by_whose_they_are(scene: Machine) -> None:
             ),
             "what the task has on its GPU",
         )
-        stranger.kill()
     scene.say([f"process 0 {daemon} 1048576", *machine(2)])
     scene.until(lambda found: not found.foreign_gpu_processes, "nobody")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import parser
 
+from tests import sleeping
 from tests.integration import beds
 from tests.integration.nvml import sites
 from tests.nvml import standin
@@ -73,14 +74,13 @@ def test_prometheus_finds_what_they_do(site: sites.Site) -> None:
 
 
 def test_a_stranger_is_drift_until_it_goes(site: sites.Site) -> None:
-    with subprocess.Popen(["sleep", "600"]) as stranger:
+    with sleeping.sleeper() as stranger:
         standin.write(site.situation, [f"process 1 {stranger.pid} 2097152", *machine(2)])
         (found,) = site.bed.until(lambda: site.drift("gpu-process-foreign"))
         assert found["subject"] == f"gpu1/gpu1/{stranger.pid}"
         assert f"sleep ({stranger.pid})" in found["message"]
         assert f"holds GPU 1 ({uuid(1)}) with 2 MiB" in found["message"]
         assert site.node()["state"] == "Ready"
-        stranger.kill()
     standin.write(site.situation, machine(2))
     site.bed.until(lambda: not site.drift("gpu-process-foreign"))
 

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import msgspec
 from agents import link, virtual
 from reconciler.model import records, wire
 from reconciler.model.resources import Resources
+from tests import sleeping
 from tests.integration import beds
 from tests.integration.nvml import sites
 from tests.integration.watching import peers
@@ -275,11 +275,10 @@ def swallowing(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def stranger(scene: Scene) -> Iterator[None]:
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with sleeping.sleeper() as process:
         line = f"process 1 {process.pid} 2097152"
         standin.write(scene.site.situation, [line, *standin.machine(2)])
         yield
-        process.kill()
     standin.write(scene.site.situation, standin.machine(2))
 
 

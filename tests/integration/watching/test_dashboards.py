@@ -46,6 +46,7 @@ TRAIN = (
     "  count: 2\n  resources: {cpu: 0.25, gpu: 0.5}\n"  # two tasks on one GPU
     "  checkpoint: {path: saved, every: 10m, settle: 0s}\n"
     "  script: |\n"
+    "    echo pid $$\n"
     '    echo \'{"step": 1, "loss": 0.5}\' >> "$MUSTER_METRICS"\n'
     '    touch "$MUSTER_CHECKPOINT_DIR/step-1"\n'
     '    echo \'{"checkpoint": "step-1"}\' >> "$MUSTER_METRICS"\n'
@@ -103,7 +104,9 @@ def make_busy(site: sites.Site, prometheus: peers.Prometheus) -> None:
     peers.until(lambda: prometheus.query(told), "what a task writes")
     saved = 'muster_task_unsaved_since_timestamp_seconds{job_name="train"}'
     peers.until(lambda: prometheus.query(saved), "work at risk")
-    standin.write(site.situation, ["xid 0 1 79 4294967295", *standin.machine(2)])
+    mine = bed.until(lambda: re.findall(r"pid (\d+)", bed.output("train")))
+    on_gpus = [f"process {gpu} {mine[0]} 1048576" for gpu in range(2)]
+    standin.write(site.situation, ["xid 0 1 79 4294967295", *on_gpus, *standin.machine(2)])
     peers.until(lambda: prometheus.query("muster_gpu_xid_errors_total"), "an XID event")
     bed.commit({"jobs/again.yaml": beds.job("again", QUICK)})
     bed.until_state("again", "Succeeded")

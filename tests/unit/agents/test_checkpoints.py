@@ -98,6 +98,22 @@ def test_a_marker_that_names_bytes_is_held_to_them(
     assert found(tmp_path, Rule("c-*")) == expected
 
 
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [({"bytes": 7}, "c-1"), ({"bytes": 600}, None), ({"bytes": 6}, None), ({}, "c-1"), ([], "c-1")],
+)
+def test_so_is_one_in_the_folder_that_it_marks(
+    tmp_path: Path, lay: Lay, marker: object, expected: str | None
+) -> None:
+    """Its own bytes are not among those that it names; who counted them as well is right, too."""
+    lay("c-1/weights", 1)
+    lay("c-1/DONE", 1, text=json.dumps(marker))
+    assert found(tmp_path, Rule("c-*", marker="DONE")) == expected
+    lay("d-1/weights", 1)
+    lay("d-1/DONE", 1, text='{"bytes": 20}')
+    assert found(tmp_path, Rule("d-*", marker="DONE")) == "d-1"
+
+
 def test_elements_of_an_array_have_their_own(tmp_path: Path, lay: Lay) -> None:
     lay("3/step-1", 900)
     lay("4/step-2", 800)

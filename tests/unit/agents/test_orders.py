@@ -17,6 +17,7 @@ import pytest
 from agents import orders, processes
 from reconciler.model import devices
 from reconciler.model.drift import Remedy
+from tests import sleeping
 
 _DECODE_ORDER = msgspec.msgpack.Decoder(Remedy).decode
 
@@ -63,10 +64,8 @@ def order(pid: int = 0, name: str = "a", **more: Any) -> Remedy:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    made = subprocess.Popen(["sleep", "600"])
-    yield made
-    made.kill()
-    made.wait()
+    with sleeping.sleeper() as made:
+        yield made
 
 
 def test_a_process_on_a_device_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
@@ -84,10 +83,13 @@ def test_one_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     script = "import signal,time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     command = [sys.executable, "-c", f"{script}; time.sleep(600)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as stubborn:
-        assert stubborn.stdout is not None
-        stubborn.stdout.readline()
-        said = orders.end_process(order(stubborn.pid), on_device(stubborn.pid))
-        assert said == f"process {stubborn.pid} ended by SIGKILL"
+        try:
+            assert stubborn.stdout is not None
+            stubborn.stdout.readline()
+            said = orders.end_process(order(stubborn.pid), on_device(stubborn.pid))
+            assert said == f"process {stubborn.pid} ended by SIGKILL"
+        finally:
+            stubborn.kill()
 
 
 def test_a_process_that_left_the_device_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
