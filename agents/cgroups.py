@@ -15,7 +15,7 @@ is killed. What could not be set up is left out, and what is left is told in ``f
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH102, PTH106, PTH110, PTH112, PTH120, PTH208, SIM105
+# ruff: noqa: PTH102, PTH106, PTH110, PTH112, PTH119, PTH120, PTH208, SIM105
 
 import errno
 import os
@@ -33,6 +33,8 @@ CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
 #: What a tree of version 2 has to offer to be used for limits.
 NEEDED = ("memory", "cpu", "pids")
 REMOVE_S = 10.0
+#: What a group says of the folder it is for: the first that the kernel lets us write.
+MARKS = ("trusted.muster_root", "user.muster_root")
 #: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
@@ -125,6 +127,7 @@ class Tree:
 
     def __init__(self, root: str, own: dict[str, str]) -> None:
         self.token = token_of(root)
+        self._root = root
         self.kind, self.controllers = offers(own)
         self.bases: dict[str, str] = {}
         self.problems: list[str] = []
@@ -144,6 +147,7 @@ class Tree:
                 _make(folder)
                 if name == "cpuset":
                     inherit_cpuset(folder)
+            mark(base, self._root)
             self._home[name] = os.open(f"{base}/keeper/{entry(name)}", _FLAGS, 0o644)
             os.write(self._home[name], b"0")
         except OSError as problem:
@@ -254,6 +258,14 @@ class Tree:
                 clean = empty(folder, how, REMOVE_S) and clean
         return clean
 
+    def sweep(self) -> None:
+        """Remove what supervisors of folders that are gone have left beside these groups."""
+        for base in self.bases.values():
+            above = os.path.dirname(base)
+            for name in _children(above):
+                if name.startswith("muster-") and name != self.token:
+                    remove_deserted(f"{above}/{name}")
+
     def leave(self) -> None:
         """Go back to the group that this process came from, and remove all that was made."""
         for name in list(self.bases):
@@ -266,6 +278,57 @@ def _make(folder: str) -> None:
         os.mkdir(folder, 0o755)
     except FileExistsError:
         pass
+
+
+def mark(base: str, root: str) -> None:
+    """Note at a node's group which folder it is for; where the kernel can't, it is not noted."""
+    for name in MARKS:
+        try:
+            os.setxattr(base, name, os.fsencode(root))
+        except OSError:
+            continue
+        return
+
+
+def marked(base: str) -> str:
+    """The folder that a node's group is for; nothing where that is not noted."""
+    for name in MARKS:
+        try:
+            root = os.fsdecode(os.getxattr(base, name))
+        except OSError:
+            continue
+        if os.path.basename(base) == token_of(root):
+            return root
+    return ""
+
+
+def remove_deserted(base: str) -> bool:
+    """Remove a node's group where its folder is gone and nothing is in it; nothing is ever killed.
+
+    That is what is left when supervisor and guardian were killed at once and nobody starts in the
+    folder again. The folder may still be there where another mount namespace has it: a supervisor
+    that lives is in ``keeper``, which therefore goes first, or among its tasks.
+    """
+    root = marked(base)
+    if not root:
+        return False
+    try:
+        os.lstat(root)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False  # nobody can tell
+    else:
+        return False
+    if members(base):
+        return False
+    try:
+        os.rmdir(f"{base}/keeper")
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return remove(base)
 
 
 def inherit_cpuset(folder: str) -> None:

@@ -71,6 +71,7 @@ class Confinement:
             keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
             for pid in cgroups.members(keeper) - {os.getpid()}:
                 processes.kill(pid)  # its guardian: this does the work now
+        self.tree.sweep()
         return self.tree.recover() and clean
 
     def for_guardian(self) -> tuple[str, str, list[str]]:

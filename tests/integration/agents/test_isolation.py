@@ -476,6 +476,30 @@ def test_a_dead_supervisor_that_nobody_follows_leaves_no_groups(bed: Bed) -> Non
 
 
 @groups
+def test_what_a_node_left_that_never_comes_back_goes_when_another_starts(tmp_path: Path) -> None:
+    """Supervisor and guardian are killed at once, and then the folder goes."""
+    gone = Bed(tmp_path / "gone", "auto")
+    bases = gone.bases()
+    assert bases
+    (supervisor,) = processes.supervisors_of(str(gone.root))
+    os.kill(supervisor, signal.SIGSTOP)  # lest it start another guardian
+    for pid in set().union(*(cgroups.members(base) for base in bases)) - {supervisor}:
+        os.kill(pid, signal.SIGKILL)
+    gone.kill_supervisor()
+    other = Bed(tmp_path / "other", "auto")
+    try:
+        assert [base for base in bases if Path(base).exists()], "its folder is there"
+        shutil.rmtree(gone.root)
+        other.kill_supervisor()
+        other.meet()
+        assert not [base for base in bases if Path(base).exists()]
+    finally:
+        other.close()
+        for base in bases:
+            confinement.abandon(base)
+
+
+@groups
 def test_in_order_it_leaves_nothing(bed: Bed) -> None:
     bed.run("true")
     bases = bed.bases()

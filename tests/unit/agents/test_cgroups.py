@@ -363,3 +363,49 @@ def test_a_limit_that_could_not_be_set_once_is_not_missing_for_ever(
     assert bool(swap.read_text()) is not kept
     pool.give_back(first, 10.0)
     assert (pool.take("a.2", PLAIN, keep=True) is first) is kept
+
+
+def deserted(top: Path, root: Path) -> Path:
+    """What a supervisor of a folder leaves that is killed with its guardian; the kernel's files of
+    such groups are not among what has to be removed."""
+    base = top / cgroups.token_of(str(root))
+    for name in ("keeper", "run/a.1"):
+        (base / name).mkdir(parents=True)
+    cgroups.mark(str(base), str(root))
+    if cgroups.marked(str(base)) != str(root):
+        pytest.skip("this file system keeps no marks")
+    return base
+
+
+def test_the_group_of_a_folder_that_is_gone_goes(tmp_path: Path) -> None:
+    base = deserted(tmp_path / "groups", tmp_path / "gone")
+    assert cgroups.remove_deserted(str(base))
+    assert not base.exists()
+
+
+def test_the_group_of_a_folder_that_is_there_stays(tmp_path: Path) -> None:
+    root = tmp_path / "there"
+    base = deserted(tmp_path / "groups", root)
+    root.mkdir()
+    assert not cgroups.remove_deserted(str(base))
+    root.rmdir()
+    root.symlink_to("nowhere")
+    assert not cgroups.remove_deserted(str(base))
+    assert (base / "run/a.1").exists()
+
+
+def test_a_group_of_which_nobody_knows_whose_it_is_stays(tmp_path: Path) -> None:
+    base = deserted(tmp_path / "groups", tmp_path / "gone")
+    other = base.rename(base.parent / "muster-00000000")  # what it says is not what it is called
+    assert not cgroups.remove_deserted(str(other))
+    plain = base.parent / cgroups.token_of("/nowhere")
+    plain.mkdir()
+    assert not cgroups.remove_deserted(str(plain))
+
+
+@pytest.mark.parametrize("where", ["keeper", "run/a.1"])
+def test_a_group_with_a_process_stays_as_it_is(tmp_path: Path, where: str) -> None:
+    base = deserted(tmp_path / "groups", tmp_path / "gone")
+    (base / where / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    assert not cgroups.remove_deserted(str(base))
+    assert (base / "keeper").exists()
