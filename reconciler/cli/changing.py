@@ -149,7 +149,6 @@ def submit(
             name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
             queue=queue,
-            owner=context.identity(),
             gpus=gpus,
             cpus=cpus,
             memory=memory,
@@ -162,7 +161,7 @@ def submit(
             priority_class=priority,
             framework=framework,
         )
-        asked = [operations.Submit(authoring.job_text(options), options.owner)]
+        asked = [operations.Submit(authoring.job_text(options), context.identity())]
     _submit(asked, target(clone, server, token_file), dry_run=dry_run)
 
 

@@ -8,6 +8,9 @@ import typer
 from reconciler.cli import changing, context, terminal
 from reconciler.operations import pruning
 
+#: The status of a job that the caller may not change.
+NOT_ALLOWED = 403
+
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
@@ -27,7 +30,8 @@ def prune(
 
     The controller makes the commit in your name, one for every 500 jobs. History, reports and
     logs keep the jobs for as long as retention says. A job that another one depends on stays, and
-    so does one whose name two documents have that say different things.
+    so does one whose name two documents have that say different things, and one that you may not
+    change: which, and why, is told. Where for that reason none is left to remove, it exits with 3.
 
     Example: muster prune --older-than 14d --dry-run
     """
@@ -39,7 +43,7 @@ def prune(
         if not chosen.names:
             terminal.note(f"no file of a job that ended more than {older_than} ago")
             return
-        left = 0
+        left = refused = 0
         for begin in range(0, len(chosen.names), pruning.COMMIT_MAX):
             body = {
                 "verb": "prune",
@@ -48,10 +52,13 @@ def prune(
                 "dry_run": dry_run,
             }
             for item in api.post("/v1/changes", body)["items"]:
-                if item["message"]:
+                refused += item["status"] == NOT_ALLOWED
+                if item["message"] and item["commit"] is None:
                     terminal.note(f"{item['name']}: {item['message']}")
                 else:
                     left += 1
                     terminal.out.print(item["name"], markup=False)
     files = f"{left} file{'' if left == 1 else 's'}"
     terminal.note(f"{files} would be removed" if dry_run else f"{files} removed")
+    if refused and not left:
+        raise typer.Exit(terminal.REFUSED)

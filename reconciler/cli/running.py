@@ -96,7 +96,6 @@ def run(
         name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
         command=tuple(command),
         queue=queue,
-        owner=context.identity(),
         gpus=gpus,
         cpus=cpus,
         memory=memory,
@@ -121,7 +120,8 @@ def _carry_through(
         )
         submitwords.tell_of_input()
         leaving.about_to_submit()
-        made = operations.carry_out([operations.Submit(text=authoring.job_text(options))], to)
+        asked = operations.Submit(authoring.job_text(options), context.identity())
+        made = operations.carry_out([asked], to)
         leaving.submitted()
         terminal.note(f"submitted {options.name}")
         changing.tell_withheld(made)

@@ -19,7 +19,6 @@ class JobOptions(msgspec.Struct, frozen=True):
     name: str
     command: tuple[str, ...]
     queue: str | None = None
-    owner: str | None = None
     gpus: float | None = None
     cpus: str | None = None
     memory: str | None = None
@@ -49,7 +48,6 @@ def job_document(options: JobOptions) -> dict[str, object]:
     spec: dict[str, object] = {}
     written = {
         "queue": options.queue,
-        "owner": options.owner,
         "priorityClass": options.priority_class,
         "timeLimit": options.time_limit,
         "count": options.count,

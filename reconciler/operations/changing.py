@@ -242,9 +242,9 @@ def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: b
 
     def sent(change: Submit, path: str, told: str) -> list[Done]:
         try:
-            return _post(_owned(change), path, told, api)
+            return _post(change.text, change.owner, path, told, api)
         except ChangeError as error:
-            error.problems = _placed(change, error.problems)
+            error.problems = _placed(change, change.text, error.problems)
             raise
 
     def tried(change: Submit) -> list[Done]:
@@ -257,25 +257,24 @@ def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: b
             return found
     if len(asked) == 1:
         return sent(asked[0], "/v1/jobs", "submitted")
-    whole = "---\n".join(f"{_owned(one).rstrip()}\n" for one in asked)
-    return _post(whole, "/v1/jobs", "submitted", api)
+    whole = "---\n".join(f"{one.text.rstrip()}\n" for one in asked)
+    return _post(whole, asked[0].owner, "/v1/jobs", "submitted", api)
 
 
-def _owned(change: Submit) -> str:
-    """The text that is sent: with an owner, where one is known."""
-    return authoring.owned(change.text, change.owner) if change.owner else change.text
+def _placed(change: Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
+    """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
+    return tuple(authoring.placed(one, change.text, read, change.place) for one in problems)
 
 
-def _placed(change: Submit, problems: Sequence[str]) -> tuple[str, ...]:
-    """What is wrong with a text, each at the line of the file that somebody wrote."""
-    owned = _owned(change)
-    return tuple(authoring.placed(one, change.text, owned, change.place) for one in problems)
+def _post(text: str, owner: str | None, path: str, told: str, api: clients.Client) -> list[Done]:
+    """What the controller answers to a text of jobs.
 
-
-def _post(text: str, path: str, told: str, api: clients.Client) -> list[Done]:
-    """What the controller answers to a text of jobs."""
+    Jobs that name no owner get it there: whom the token stands for, and ``owner`` where that is
+    no person.
+    """
+    query = {"owner": owner} if owner else {}
     try:
-        answer = api.post(path, content=text.encode(), kind="application/yaml")
+        answer = api.post(path, content=text.encode(), kind="application/yaml", query=query)
     except clients.ApiError as error:
         raise _of_api(error) from error
     return [_done(item, told) for item in answer["items"]]
@@ -341,7 +340,7 @@ def _in_clone(
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         if isinstance(change, Submit):
-            problems = _placed(change, problems)
+            problems = _placed(change, _owned(change), problems)
         raise ChangeError(str(error), problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
@@ -381,9 +380,8 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
 
 def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     """A commit for each job of a text that is not there as it is written in it."""
-    text = authoring.owned(change.text, change.owner) if change.owner else change.text
     structure, unchecked = _structure_of(clone)
-    asked = submission.read(text, "", structure, time.time())
+    asked = submission.read(_owned(change), "", structure, time.time())
     written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
 
     def put(one: submission.SubmittedDocument) -> list[Done]:
@@ -399,6 +397,11 @@ def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]
         return [msgspec.structs.replace(said, warnings=(*one.warnings, *unchecked))]
 
     return _each(asked, put)
+
+
+def _owned(change: Submit) -> str:
+    """The text that is committed: with an owner, where one is known."""
+    return authoring.owned(change.text, change.owner) if change.owner else change.text
 
 
 def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:

@@ -119,7 +119,13 @@ class Client:
         return self._send("GET", _target(path, query))
 
     def post(
-        self, path: str, body: Json = None, *, content: bytes | None = None, kind: str = ""
+        self,
+        path: str,
+        body: Json = None,
+        *,
+        content: bytes | None = None,
+        kind: str = "",
+        query: Mapping[str, str] | None = None,
     ) -> Json:
         """The JSON of a POST of JSON, or of ``content`` of the media type ``kind``.
 
@@ -130,7 +136,7 @@ class Client:
             content = b"" if body is None else msgspec.json.encode(body)
             kind = "" if body is None else "application/json"
         headers = {"Content-Type": kind} if kind else {}
-        return self._json(path, self._send("POST", _target(path, {}), content, headers))
+        return self._json(path, self._send("POST", _target(path, query or {}), content, headers))
 
     def delete(self, path: str) -> Json:
         """The JSON of a DELETE.

@@ -18,6 +18,7 @@ import msgspec
 
 from reconciler.desired import documents, submitted
 from reconciler.model import desired
+from reconciler.operations import authoring
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,7 +137,11 @@ class InvalidError(ValueError):
 
 
 def read(
-    text: str, identity: str, structure: desired.Structure | None = None, now: float = 0.0
+    text: str,
+    identity: str,
+    structure: desired.Structure | None = None,
+    now: float = 0.0,
+    owner: str = "",
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
 
@@ -145,6 +150,7 @@ def read(
         identity: who asks.
         structure: what is in force, to check them against; None: not known here.
         now: seconds since the epoch, for waivers of policies.
+        owner: of those that name none; empty: they stay without.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.
@@ -169,6 +175,8 @@ def read(
                     f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
                     "to the repository"
                 )
+            if owner:
+                piece = authoring.owned(piece, owner)
             told = tuple(problem.message for problem in problems if problem.object == one.label)
             found.append(SubmittedDocument("submit", identity, one.name, piece, warnings=told))
     if not found:

@@ -24,6 +24,8 @@ HELD = (
     "committed, and not in force before the newest revision may apply (`muster status` says what "
     "it waits for)"
 )
+#: Before why a file of a job that is over does not leave.
+STAYS = "its file stays: "
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 
@@ -57,13 +59,15 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-def _results(service: services.Services, found: list[submission.Result]) -> Results:
-    """The answer, where every one was pushed.
+def _results(
+    service: services.Services, found: list[submission.Result], *, together: bool = True
+) -> Results:
+    """The answer, where every one was pushed; where each is by itself, those not allowed stay.
 
     Raises:
         Failure: any was not; it says why of each, and what became of the others.
     """
-    failed = [one for one in found if one.status >= 400]
+    failed = [one for one in found if one.status >= 400 and (together or one.status != 403)]
     bad = [one for one in failed if one.status != submission.WITHDRAWN]
     if bad:
         pushed = len(found) - len(failed)
@@ -139,21 +143,22 @@ async def _push(
     return _results(
         service,
         [
-            submission.Result(one.name, 403, refused[position])
+            submission.Result(one.name, 403, ("" if together else STAYS) + refused[position])
             if position in refused
             else msgspec.structs.replace(next(made), warnings=one.warnings)
             for position, one in enumerate(changes)
         ],
+        together=together,
     )
 
 
 def _read(
-    service: services.Services, text: str, identity: str
+    service: services.Services, text: str, identity: str, owner: str
 ) -> list[submission.SubmittedDocument]:
     structure = views.stored_structure(service.reader.view(views.STRUCTURE))
     if structure is not None and not structure.queues:
         structure = None  # nothing is in force yet
-    return submission.read(text, identity, structure, time.time())
+    return submission.read(text, identity, structure, time.time(), owner=owner)
 
 
 @post(
@@ -192,14 +197,17 @@ async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run
 async def _documents(
     request: Request[Any, Any, State], state: State, caller: access.Identity
 ) -> list[submission.SubmittedDocument]:
-    """The jobs of a body.
+    """The jobs of a body; one that names no owner belongs to whom the token stands for.
+
+    A token that stands for no person (it has no address) takes the word of who sends it.
 
     Raises:
         Failure: anything is wrong with any of them.
     """
+    owner = caller.name if "@" in caller.name else request.query_params.get("owner", "")
     try:
         text = (await request.body()).decode()
-        return await asyncio.to_thread(_read, state.services, text, caller.name)
+        return await asyncio.to_thread(_read, state.services, text, caller.name, owner)
     except UnicodeDecodeError as error:
         raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
     except submission.InvalidError as error:
@@ -233,7 +241,10 @@ async def change(
     service: services.Services = state.services
     told = "" if data.dry_run else await asyncio.to_thread(_pending, service, data.verb)
     if told:
-        pending = [msgspec.structs.replace(one, message=told) for one in results.items]
+        pending = [
+            msgspec.structs.replace(one, message=told) if one.commit else one
+            for one in results.items
+        ]
         return Results(items=pending, **lists.head(service))
     return results
 

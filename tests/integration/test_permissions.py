@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.operations import changing, endpoints, snapshots
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, snapshots
 from tests.integration import beds
 from tests.unit.desired import signing
 
@@ -68,7 +68,8 @@ class Signed:
         mine = folder / "bobs-token"
         mine.write_text("bobs-token\n")
         mine.chmod(0o600)
-        self.bob = clients.Client(endpoints.Endpoint(self.bed.cluster.url, str(mine)))
+        self.mine = endpoints.Endpoint(self.bed.cluster.url, str(mine))
+        self.bob = clients.Client(self.mine)
 
     def access(self, more: str = "") -> str:
         listed = {name: key.listed() for name, key in self.keys.items() if name != "old"}
@@ -192,6 +193,31 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
         )
     with pytest.raises(clients.ApiError, match="allows approve"):
         signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
+
+
+def test_a_job_through_the_api_is_of_whom_the_token_stands_for(signed: Signed) -> None:
+    """Whatever git on the machine of who sends it says: carol's address is no right of bob's."""
+    texts = [beds.job(name, TRUE.format(queue="research")) for name in ("of-token", "of-curl")]
+    target = changing.Target(endpoint=signed.mine)
+    (made,) = changing.carry_out([changing.Submit(texts[0], "carol@x.org")], target)
+    assert made.message == "submitted"
+    signed.bob.post("/v1/jobs", content=texts[1].encode(), kind="application/yaml")
+    for name in ("of-token", "of-curl"):
+        signed.bed.until_state(name, "Succeeded")
+        assert signed.bob.get(f"/v1/jobs/{name}")["job"]["owner"] == "bob@x.org"
+
+
+def test_of_files_to_prune_those_of_others_stay_and_say_so(signed: Signed) -> None:
+    own, others = job("bobs"), job("adas", "ops")
+    signed.commit("bob", own)
+    signed.commit("ada", others)
+    for name in ("bobs", "adas"):
+        signed.bed.until_state(name, "Succeeded")
+    body = {"verb": "prune", "names": ["adas", "bobs"], "reason": "it ended long ago"}
+    stays, goes = signed.bob.post("/v1/changes", body)["items"]
+    assert (stays["status"], stays["commit"], goes["status"]) == (403, None, 200)
+    assert stays["message"].startswith("its file stays: no role of bob@x.org allows submit on")
+    assert (goes["message"], len(goes["commit"])) == ("", 40)
 
 
 def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancelled(
