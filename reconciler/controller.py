@@ -442,17 +442,18 @@ class Loop:
         if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
             log.warning(journal.TOO_LARGE, len(snapshot), journal.SNAPSHOT_BYTES_MAX)
             snapshot = None
-        self._use(result)
-        self._store.commit(
-            self._epoch,
-            self._cycle + 1,
-            msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
-            journal=written.inputs,
-            snapshot=snapshot,
-            views=views,
-            incumbents=self._incumbents,
-            rollup=self._meter.take(),
-        )
+        with self._meter.trying():
+            self._use(result)
+            self._store.commit(
+                self._epoch,
+                self._cycle + 1,
+                msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
+                journal=written.inputs,
+                snapshot=snapshot,
+                views=views,
+                incumbents=self._incumbents,
+                rollup=self._meter.take(),
+            )
         self._cycle += 1
         self._unsaved_nodes = {}
         self._committed_at = result.now

@@ -6,7 +6,8 @@ nothing changes without one. How busy the GPUs of an attempt were is summed up f
 tells; a controller that starts anew knows nothing of before, and says for how long it has measured.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 from reconciler.metrics.counting import ClusterState
 from reconciler.model import desired, outcome, records, rollups
@@ -68,6 +69,20 @@ class Meter:
                 self._wait(job, job.started_at)
         for name in decided.left_nodes:
             self._heard_at.pop(name, None)
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Where the block raises nothing was metered or taken in it: it is tried again."""
+        sums = self._usage.copy(), self._waits.copy(), self._shares.copy()
+        queues, shared_at = self._queues, self._shared_at
+        heard_at, busy = self._heard_at.copy(), self._busy.copy()
+        try:
+            yield
+        except BaseException:
+            self._usage, self._waits, self._shares = sums
+            self._queues, self._shared_at = queues, shared_at
+            self._heard_at, self._busy = heard_at, busy
+            raise
 
     def take(self) -> rollups.Rollup:
         """What has come together since the last time."""

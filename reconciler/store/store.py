@@ -126,7 +126,7 @@ class Store(Reader):
                 yield connection
         except BaseException:
             # what the writer remembers may not be what was written
-            self._writer = writer.Writer()
+            self._writer = writer.Writer(unsure=True)
             raise
 
     def _require_lead(self, connection: sa.Connection, epoch: int, cycle: int, now: float) -> None:

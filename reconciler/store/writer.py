@@ -60,6 +60,7 @@ def _add(table: sa.Table) -> str:
 ADD = {t.name: _add(t) for t in (schema.USAGE_HOURS, schema.WAIT_DAYS, schema.SHARE_HOURS)}
 UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
 DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
+DELETE_NOTES = _delete(schema.NOTES.c.job_key)
 DELETE_REASON = _delete(schema.REASONS.c.key)
 LEFT_JOB = "UPDATE jobs SET newest = 0 WHERE name = ? AND newest = 1"
 DELETE_PROVISION = _delete(schema.PROVISIONS.c.pool)
@@ -92,9 +93,14 @@ def _changed(known: Notes, notes: Notes) -> Iterable[tuple[int, records.ElementN
 
 
 class Writer:
-    """Writes parts of an outcome. Its memory is only an economy: after an error, make a new one."""
+    """Writes parts of an outcome. Its memory is only an economy: after an error, make a new one.
 
-    def __init__(self) -> None:
+    Args:
+        unsure: jobs may have notes in the store of which it does not know.
+    """
+
+    def __init__(self, *, unsure: bool = False) -> None:
+        self._unsure = unsure
         self._newest: dict[str, str] = {}
         self._notes: dict[str, Notes] = {}
         self._drift: tuple[drift.Drift, ...] | None = None
@@ -115,11 +121,14 @@ class Writer:
         notes: list[Row] = []
         gone: list[Row] = []
         renewed: list[Row] = []
+        unknown: list[Row] = []
         for job in jobs:
             key = job.key
             if self._newest.get(job.name) != key:
                 renewed.append((job.name, key))
                 self._newest[job.name] = key
+            if self._unsure and key not in self._notes:
+                unknown.append((key,))
             known = self._notes.get(key, {})
             if known is not job.notes:
                 changed = _changed(known, job.notes)
@@ -130,6 +139,7 @@ class Writer:
             else:
                 self._notes[key] = job.notes
         many(connection, OLD_RUNS, renewed)
+        many(connection, DELETE_NOTES, unknown)
         many(connection, UPSERT["notes"], notes)
         many(connection, DELETE_NOTE, gone)
 

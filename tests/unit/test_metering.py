@@ -18,7 +18,15 @@ from tests.unit.store import samples
 HOUR = 3600.0
 TRAIN = samples.job("train", state=JobState.RUNNING, owner="ada@example.org")
 GPUS = Resources(2000, 0, 2000)
-
+QUEUE = outcome.QueueUsage(
+    "research",
+    None,
+    (0, 0, 4000),
+    (None, None, 8000),
+    (None, None, None),
+    fair_share=(None, None, 6000),
+    demand=(0, 0, 10_000),
+)
 
 #: What a picture of each kind of report says of its axis and bars.
 SAID = {
@@ -63,6 +71,33 @@ def test_an_attempt_is_charged_to_the_hours_in_which_it_ran() -> None:
     assert who == ("default", "ada@example.org", "cpu", "NVIDIA H200")
 
 
+def fail(meter: metering.Meter, decided: outcome.Outcome, known: records.Observed) -> None:
+    with meter.trying():
+        meter.cycle(decided, known)
+        meter.take()
+        raise TypeError("it can't be written")
+
+
+def test_what_was_metered_for_a_commit_that_failed_is_metered_again() -> None:
+    meters = []
+    for fails in (False, True):
+        meter = metering.Meter()
+        running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
+        meter.cycle(samples.cycle(now=1.5 * HOUR, attempts=(running,), queues=(QUEUE,)), observed())
+        for at in (2.0 * HOUR, 2.0 * HOUR + 60):
+            meter.reported("n1", {0: 1.0, 1: 0.5}, at, [running])
+        decided = samples.cycle(now=4 * HOUR, attempts=(attempt(),), queues=())
+        if fails:
+            with pytest.raises(TypeError):
+                fail(meter, decided, observed(running))
+        with meter.trying():
+            meter.cycle(decided, observed(running))
+            meters.append(meter.take())
+    assert meters[0].shares
+    assert any(one.busy_gpu_s for one in meters[0].usage.values())
+    assert meters[1] == meters[0]
+
+
 def test_it_is_charged_once_when_it_is_concluded() -> None:
     meter = metering.Meter()
     ended = attempt(concluded=False)
@@ -94,11 +129,7 @@ def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
 
 def test_shares_are_integrated_between_cycles_and_hours() -> None:
     meter = metering.Meter()
-    queue = outcome.QueueUsage(
-        "research", None, (0, 0, 4000), (None, None, 8000), (None, None, None),
-        fair_share=(None, None, 6000), demand=(0, 0, 10_000),
-    )  # fmt: skip
-    meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(queue,)), observed())
+    meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(QUEUE,)), observed())
     meter.cycle(samples.cycle(now=1.25 * HOUR), observed())
     shares = meter.take().shares
     assert {key.hour: share.allocated_gpu_s for key, share in shares.items()} == {

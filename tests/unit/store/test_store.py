@@ -143,6 +143,25 @@ def test_notes_that_change_are_rewritten_and_those_that_go_are_deleted(
     assert reopened(opened).jobs["train"].notes == notes
 
 
+@pytest.mark.parametrize("known", ["committed", "loaded"])
+def test_notes_that_go_are_deleted_though_a_commit_has_failed(
+    opened: store.Store, known: str
+) -> None:
+    epoch = opened.lead("one", 50.0)
+    note = records.ElementNote(tries=1)
+    train = samples.job(elements=3, notes={0: note, 1: note})
+    commit(opened, epoch, 1, samples.cycle(jobs=(train,)))
+    if known == "loaded":
+        epoch = opened.lead("one", 60.0)
+        opened.load()
+    train = msgspec.structs.replace(train, notes={1: note})
+    unwritable: Any = {"a view": object()}
+    with pytest.raises(store.StoreError, match="object"):
+        commit(opened, epoch, 2, samples.cycle(jobs=(train,)), views=unwritable)
+    commit(opened, epoch, 2, samples.cycle(jobs=(train,)))
+    assert reopened(opened).jobs["train"].notes == {1: note}
+
+
 def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     old = samples.job(run=1, state=JobState.SUCCEEDED)
