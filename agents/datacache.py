@@ -231,10 +231,11 @@ class Cache:
             victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
             del self._entries[victim]
             return victim, ""
+        where = "on the node's disk" if size_bytes > left + freed else "for copies on the node"
         return None, (
-            f"no room on the node's disk: {_mib(size_bytes)} are to be copied, {_mib(used - freed)}"
-            f" of at most {_mib(self.limit_bytes)} are held by tasks, and {_mib(left + freed)} are "
-            "free or could be"
+            f"no room {where}: {_mib(size_bytes)} are to be copied, {_mib(used - freed + promised)}"
+            f" of at most {_mib(self.limit_bytes)} of copies are held by tasks, and "
+            f"{_mib(left + freed)} of the disk are free or could be"
         )
 
     def _path(self, key: Key) -> str:
@@ -307,7 +308,8 @@ def _gone(path: str) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{max(0, size) / 2**20:.4g} MiB"
+    mib = max(0, size) / 2**20
+    return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:.4g} MiB"
 
 
 def _fill(path: Path, text: bytes) -> bool:

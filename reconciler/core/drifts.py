@@ -8,7 +8,7 @@ does, in the cycle after, so that whatever is made right was listed before.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reconciler.core import health, limits, mismatches, overrides, provisioning
+from reconciler.core import health, limits, mismatches, overrides, provisioning, remedies
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, devices, outcome, quantities, records, resources, times
@@ -97,7 +97,7 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
     key = f"{one.kind}:{one.subject}"
     before = known.get(key)
     action = limits.action_of(work.desired.structure, one.kind, one.pool)
-    stand = limits.Stand()
+    stand, waits = limits.Stand(), ""
     if one.kind == "node-check-failed" and limits.healing_of(work, one.pool, one.subject) is None:
         action = "report" if action == "remediate" else action
     if action == "remediate":
@@ -109,6 +109,8 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
                 work.wake(work.now + limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
             work.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
+        if one.kind == "node-check-failed" and _is_due(stand, work.now):
+            waits = remedies.waits_for(work, one.node, one.pool, one.subject)
     return Drift(
         kind=one.kind,
         subject=one.subject,
@@ -122,10 +124,14 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
         node=one.node,
         job=one.job,
         attempt=one.attempt,
-        remedy=stand.text,
+        remedy=waits or stand.text,
         tries=stand.tries,
         given_up=stand.given_up,
     )
+
+
+def _is_due(stand: limits.Stand, now: float) -> bool:
+    return stand.next_at is not None and stand.next_at <= now
 
 
 def _of_provisioners(work: desk.Work) -> Iterator[Found]:

@@ -29,6 +29,8 @@ LOST_AFTER_S = 300.0
 TURN_S = 60.0
 #: States of a machine on its way out.
 _LEAVING = (InstanceState.DRAINING, InstanceState.DESTROYING)
+#: The most nodes that are named whose turn comes first.
+NAMED_MAX = 3
 #: The most elements that leave an overfull queue at once.
 EVICT_MAX = 200
 
@@ -180,18 +182,11 @@ def _heal(work: desk.Work, row: Drift) -> None:
     waited for, as it takes nothing new.
     """
     node, healing = work.node(row.node), limits.healing_of(work, row.pool, row.subject)
-    pool = work.desired.structure.pools.get(row.pool)
-    if node is None or healing is None or pool is None or node.drain is not None:
+    if node is None or healing is None or node.state is not NodeState.UNHEALTHY:
         return
-    if node.state is not NodeState.UNHEALTHY:
-        return
-    if healing.verb in IDLE_VERBS and work.attempts_of_node(node.name):
-        return
-    busy = _busy(work, row.pool)
-    if row.node in busy:
-        return
-    if len(busy) >= pool.remedies_at_once:
-        work.wake(work.now + TURN_S)
+    if waits_for(work, row.node, row.pool, row.subject):
+        if len(_busy(work, row.pool)) >= work.desired.structure.pools[row.pool].remedies_at_once:
+            work.wake(work.now + TURN_S)
         return
     name = row.subject.rpartition("/")[2]
     found = next((one for one in node.inventory.checks if one.name == name), None)
@@ -211,6 +206,26 @@ def _heal(work: desk.Work, row: Drift) -> None:
         timeout_s=healing.timeout_s,
     )
     _order(work, row, remedy)
+
+
+def waits_for(work: desk.Work, name: str, pool: str, subject: str) -> str:
+    """What a remedy of a failed check waits for that limits would let begin; empty: for nothing."""
+    node, healing = work.node(name), limits.healing_of(work, pool, subject)
+    declared = work.desired.structure.pools.get(pool)
+    if node is None or healing is None or declared is None:
+        return ""
+    if node.drain is not None:
+        return f"nothing is done while {name} is drained"
+    if healing.verb in IDLE_VERBS and work.attempts_of_node(name):
+        return f"waits until nothing runs on {name}"
+    busy = _busy(work, pool)
+    if name in busy:
+        return f"waits for another remedy of {name}"
+    if len(busy) >= declared.remedies_at_once:
+        return (
+            f"waits for {', '.join(sorted(busy)[:NAMED_MAX])}: {declared.remedies_at_once} at once"
+        )
+    return ""
 
 
 def _busy(work: desk.Work, pool: str) -> set[str]:

@@ -85,7 +85,9 @@ def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path)
     cache = Cache(tmp_path, 24 * KIB)
     assert add(cache, "a.1", "k0", 16) == ""
     problem = add(cache, "a.2", "k1", 16)
-    assert "no room on the node's disk" in problem
+    assert problem.startswith("no room for copies on the node: 0.01562 MiB are to be copied")
+    assert "0.01562 MiB of at most 0.02344 MiB of copies are held by tasks" in problem
+    assert "e+" not in problem, "a figure of a large disk is written out"
     assert entries(tmp_path) == {"k0"}
     # what a copy under way was promised counts as well
     cache.forget("a.1")
@@ -102,9 +104,9 @@ def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
     for number in range(3):
         cache.forget(f"a.{number}")
     problem = cache.claim("b.1", (UID, "big"), 36 * KIB, there=False)
-    assert "no room on the node's disk" in problem
+    assert "no room for copies on the node" in problem
     assert "8 MiB" not in problem
-    assert "0.007812 MiB of at most 0.03906 MiB are held by tasks" in problem
+    assert "0.007812 MiB of at most 0.03906 MiB of copies are held by tasks" in problem
     # what a copy under way was promised is never freed either
     assert cache.claim("b.2", (UID, "some"), 8 * KIB, there=False) == ""
     assert "no room" in cache.claim("b.3", (UID, "more"), 28 * KIB, there=False)

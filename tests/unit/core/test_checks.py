@@ -82,6 +82,9 @@ def test_only_an_agent_may_be_restarted_under_work(verb: str) -> None:
     for _ in range(5):
         site.round()
     assert len(site.memory.remedies) == (1 if verb == "restart-agent" else 0)
+    if verb != "restart-agent":
+        said = f"waits until nothing runs on {attempt.node}"
+        assert site.one("node-check-failed").remedy == said
     site.commit(remove=("j0", "j1", "j2", "j3"))
     for _ in range(5):
         site.round()
@@ -96,6 +99,8 @@ def test_at_most_so_many_nodes_at_once() -> None:
     for _ in range(200):
         site.round()
     assert sum(one.open for one in site.memory.remedies) == 2
+    said = [row.remedy for row in site.memory.drift]
+    assert said.count("waits for n0, n1: 2 at once") == len(site.pool.nodes) - 2
     for name in site.pool.nodes:
         site.node(name).deaf = False
     for _ in range(700):
@@ -110,6 +115,7 @@ def test_a_node_that_a_person_drained_is_left_to_that_person() -> None:
     for _ in range(100):
         site.round()
     assert site.memory.remedies == ()
+    assert site.one("node-check-failed").remedy == "nothing is done while n0 is drained"
     site.finds("n0")
     site.round()
     assert site.state("n0") is NodeState.DRAINED
