@@ -1,8 +1,9 @@
-"""What is still being answered when the server has to go is told so, and to come again.
+"""What is still being answered when the server has to go is told so, and whether to come again.
 
 uvicorn gives the requests under way a few seconds when the process is told to stop, and cancels
 those that are not done by then, which it answers with a bare 500. To a client that is a defect
-of ours, and clients don't come again after one. Here it becomes the 503 that it is.
+of ours, and clients don't come again after one. Here it becomes the 503 that it is. What was
+begun in a thread goes on: who has asked for a change is told so, and not to come again blindly.
 """
 
 import asyncio
@@ -14,6 +15,14 @@ from reconciler.server import failures, services
 
 #: When a client may come again: a controller that starts anew needs about as long.
 RETRY_AFTER_S = 2.0
+#: What changes nothing, or may be said twice: agents say what they have until they are answered.
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE_PREFIX = "/v1/nodes/"
+AGAIN = "the controller is stopping; ask again when it is back"
+BEGUN = (
+    "the controller is stopping, and what was asked for may be done nevertheless: look whether it "
+    "was, when the controller is back, before it is asked for again"
+)
 
 
 def told(app: ASGIApp) -> ASGIApp:
@@ -33,18 +42,24 @@ def told(app: ASGIApp) -> ASGIApp:
             service: services.Services = scope["litestar_app"].state.services
             if begun or scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
                 raise
-            await _refuse(sent)
+            await _refuse(sent, is_safe=is_safe(scope["method"], scope["path"]))
 
     return answer
 
 
-async def _refuse(send: Send) -> None:
-    body = failures.body(503, "the controller is stopping; ask again when it is back")
+def is_safe(method: str, path: str) -> bool:
+    """Whether a request may be made again though nobody knows what became of it."""
+    return method in _SAFE_METHODS or (path.startswith(_SAFE_PREFIX) and path.endswith("/sync"))
+
+
+async def _refuse(send: Send, *, is_safe: bool) -> None:
+    body = failures.body(503, AGAIN if is_safe else BEGUN)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"retry-after", str(round(RETRY_AFTER_S)).encode()),
         (b"connection", b"close"),
     ]
+    if is_safe:
+        headers.append((b"retry-after", str(round(RETRY_AFTER_S)).encode()))
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
