@@ -225,9 +225,12 @@ def change_all(
 
 
 def _tell(made: list[operations.Done]) -> None:
+    """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
     tell_withheld(made)
+    if any(one.refused for one in made):
+        raise typer.Exit(terminal.REFUSED)
 
 
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]

@@ -162,10 +162,16 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
 
 
 def _elements(item: Json) -> str:
+    """How many elements have succeeded, of how many, and how many have ended otherwise."""
     counts = item["elements"] if item["array"] else {}
     total = sum(counts.values())
-    done = sum(count for name, count in counts.items() if name in FINISHED)
-    return f"{done}/{total}" if total else "-"
+    if not total:
+        return "-"
+    words = [f"{counts.get('Succeeded', 0)}/{total}"]
+    for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
+        count = sum(counts.get(state, 0) for state in ends)
+        words += [f"{count} {told}"] if count else []
+    return ", ".join(words)
 
 
 def _waited(item: Json, now: float) -> str:

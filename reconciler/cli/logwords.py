@@ -3,7 +3,9 @@
 In the other stream, or at another task or element than the one that is shown.
 """
 
+import re
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from reconciler.cli import terminal
@@ -15,8 +17,12 @@ if TYPE_CHECKING:
 _OPTIONS = {"task": "--task", "element": "--element", "attempt": "--try", "run": "--run"}
 #: Of how many attempts tasks are counted.
 _ATTEMPTS_MAX = 1000
+#: At how many tries before the newest it is looked for output.
+_TRIES_MAX = 5
 #: Ends that are the task's own doing: one that was held, or made room, has not failed.
 _FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "TimedOut"})
+#: How it says of a node that it has none of a try.
+NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
 #: How the controller says that there is no such output: a node has none, or nothing was started.
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
@@ -60,8 +66,37 @@ def tell_others(api: "clients.Client", name: str, query: dict[str, str]) -> None
         words.append(f"element {element} of {elements} (--element N shows another)")
     if tasks > 1 and "task" not in query:
         words.append(f"one of {tasks} tasks (--task NAME shows another, --all-tasks all)")
+    tries = _tries(job["attempts"], query)
+    if len(tries) > 1 and "attempt" not in query:
+        words.append(f"try {tries[0]} (--try N shows an earlier one, --all all tries)")
     if words:
         terminal.note(f"{name}: this is {', '.join(words)}")
+
+
+def _tries(attempts: Any, query: dict[str, str]) -> list[int]:
+    """The numbers of the tries of the task that is shown, the newest first."""
+    task = query.get("task") or (attempts[0]["task"] if attempts else "")
+    mine = {a["attempt"] for a in attempts if task in (a["task"], a["task"].rpartition("-")[0])}
+    return sorted(mine, reverse=True)
+
+
+def earlier(api: "clients.Client", name: str, query: dict[str, str]) -> Iterator[bytes]:
+    """The output of the newest try that has any, where that is not the newest; says so.
+
+    A try that never started has none, and what people look for is mostly what the one before said.
+    """
+    asked = {key: query[key] for key in ("run",) if key in query}
+    element = query.get("element", "0")
+    told: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **asked)
+    newest, *others = _tries(told["job"]["attempts"], query) or [0]
+    for number in others[:_TRIES_MAX]:
+        pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "attempt": str(number)})
+        first = next(pieces, b"")
+        if first and not first.startswith(NOT_KEPT):
+            terminal.note(f"{name}: try {newest} has no {query['stream']}; this is try {number}")
+            yield first
+            yield from pieces
+            return
 
 
 def _failed(api: "clients.Client", name: str, query: dict[str, str]) -> bool:

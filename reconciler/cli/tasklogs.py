@@ -155,10 +155,22 @@ def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
     ):
         if silent and piece.startswith(UNSTARTED):
             _leave_unstarted(api, name, query)
+        newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
+        is_none = newest and logwords.NONE_OF_TRY.fullmatch(piece)
+        if is_none and _write(logwords.earlier(api, name, query)):
+            return False
+        silent = not _write([piece]) and silent
+    return silent
+
+
+def _write(pieces: Iterable[bytes]) -> bool:
+    """Print pieces as they come; whether there were any."""
+    wrote = False
+    for piece in pieces:
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-        silent = False
-    return silent
+        wrote = True
+    return wrote
 
 
 def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:

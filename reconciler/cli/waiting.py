@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from reconciler.cli import completing, context, lazily, patience, terminal
+from reconciler.model import quantities
 from reconciler.operations import withheld
 
 if TYPE_CHECKING:
@@ -149,21 +150,23 @@ def wait(
 
     Example: muster wait train evaluate --timeout 2h
     """
-    ends_at = time.monotonic() + context.seconds(timeout) if timeout else None
+    timeout_s = context.seconds(timeout) if timeout else None
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:
         try:
-            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, timeout)
+            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, span)
         except (patience.GoneError, clients.ApiError) as error:
             if isinstance(error, clients.ApiError) and not error.unreachable:
                 raise
             if ends_at is not None and time.monotonic() > ends_at:
-                terminal.fail(f"not all have ended after {timeout}, and {error}", TIMED_OUT)
+                terminal.fail(f"not all have ended after {span}, and {error}", TIMED_OUT)
             terminal.fail(f"{error}; {goes_on(names)}", patience.FAILED)
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
 
 
 def _ended_badly(
-    api: patience.Patient, names: list[str], ends_at: float | None, timeout: str | None
+    api: patience.Patient, names: list[str], ends_at: float | None, span: str
 ) -> list[str]:
     """Wait for jobs and tell each one's end; those that did not succeed."""
     _require_known(api, names)
@@ -171,7 +174,7 @@ def _ended_badly(
     for name in names:
         job = until(api, name, lambda item: item["state"] in FINISHED, ends_at)
         if job is None:
-            terminal.fail(f"{name} has not ended after {timeout}", TIMED_OUT)
+            terminal.fail(f"{name} has not ended after {span}", TIMED_OUT)
         terminal.out.print(f"{name}: {job['state']}", markup=False)
         if job["state"] != "Succeeded":
             failed.append(name)

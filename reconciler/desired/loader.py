@@ -253,8 +253,9 @@ class Loader:
             self._take_alone(head)
             raise _HeldError(
                 "not-a-fast-forward",
-                f"{head} does not follow {self._head}, which is in force: the branch was rewritten "
-                f"or reset. Push a commit that follows it, or {self._how_to_accept(head)}",
+                f"{head[:12]} does not follow {self._head[:12]}, which is in force: the branch was "
+                "rewritten or reset. Push a commit that follows it, or "
+                f"{self._how_to_accept(head)}",
             )
         walk = self._walk(head)
         self.approved = walk.approvals

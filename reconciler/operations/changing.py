@@ -108,6 +108,7 @@ class Done(msgspec.Struct, frozen=True):
     """What was done; ``pushed``: the commit was made in a clone, and pushed.
 
     ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
+    ``refused``: it is so by a refusal, and not since the controller can't read git for now.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Done(msgspec.Struct, frozen=True):
     pushed: bool = False
     warnings: tuple[str, ...] = ()
     withheld: str = ""
+    refused: bool = False
 
 
 #: Where changes are made.
@@ -182,7 +184,8 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         message = one.message
         for verb in verbs & DONE.keys():
             message = message.replace(DONE[verb], f"{verb} not applied yet", 1)
-        return msgspec.structs.replace(one, message=message, withheld=why)
+        refused = told is not None and told.get("sync") != "Unknown"
+        return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
     return [judged(one) for one in done]
 

@@ -28,7 +28,9 @@ def revision(sync: Json, commit: str | None = None) -> str:
         if problem["rule"] in WHOLE:
             told = str(problem["message"])
             newest = sync.get("attemptedRevision")
-            return told.replace(newest, commit) if newest and commit else told
+            if newest and commit:
+                told = told.replace(newest, commit).replace(newest[:12], commit[:12])
+            return told
     return ""
 
 

@@ -59,8 +59,13 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     if found is None:
         if run is not None and service.reader.job(name) is not None:
             raise failures.Failure(404, f"run {run} of job {name} is not known")
-        alike = service.reader.jobs(name_prefix=name[:2], limit=ALIKE_MAX)
-        hint = nearest.hint(name, [job.name for job in alike])
+        # those that begin alike come first; a slip may be in the second letter too
+        alike = {
+            job.name: None
+            for length in (2, 1)
+            for job in service.reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
+        }
+        hint = nearest.hint(name, alike)
         raise failures.Failure(404, f"job {name} is not known{hint}")
     return found
 

@@ -4,6 +4,7 @@ uvicorn gives the requests under way a few seconds when the process is told to s
 those that are not done by then, which it answers with a bare 500. To a client that is a defect
 of ours, and clients don't come again after one. Here it becomes the 503 that it is. What was
 begun in a thread goes on: who has asked for a change is told so, and not to come again blindly.
+What is sent along as it is written, such as output that is followed, just ends.
 """
 
 import asyncio
@@ -26,23 +27,30 @@ BEGUN = (
 
 
 def told(app: ASGIApp) -> ASGIApp:
-    """Answer what is cancelled by the end of the server, where no answer has begun."""
+    """Answer what is cancelled by the end of the server, and end what was begun without an end."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        begun = endless = False
 
         async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
+            nonlocal begun, endless
+            if message["type"] == "http.response.start":
+                begun = True
+                endless = all(name.lower() != b"content-length" for name, _ in message["headers"])
             await send(message)
 
         try:
             await app(scope, receive, sent)
         except asyncio.CancelledError:
             service: services.Services = scope["litestar_app"].state.services
-            if begun or scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
+            if scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
                 raise
-            await _refuse(sent, is_safe=is_safe(scope["method"], scope["path"]))
+            if not begun:
+                await _refuse(sent, is_safe=is_safe(scope["method"], scope["path"]))
+            elif endless:
+                await sent({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                raise
 
     return answer
 

@@ -253,11 +253,14 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert " : error" not in shown
     # What is committed on top waits as well, and whoever commits hears it.
     drained = muster(bed, "drain", "virtual-0", "-m", "fan", "--clone", ".")
-    assert (drained.returncode, drained.stdout) == (0, "virtual-0: drain not applied yet\n")
+    assert (drained.returncode, drained.stdout) == (3, "virtual-0: drain not applied yet\n")
     assert drained.stderr.startswith("not applied yet: ")
     head = bed.git("rev-parse", "HEAD", folder=bed.clone)
     assert f"--accept-revision {head}" in drained.stderr
+    held_back = muster(bed, "suspend", "cluster", "--clone", ".")
+    assert (held_back.returncode, held_back.stdout) == (3, "cluster: suspend not applied yet\n")
     undrained = muster(bed, "undrain", "virtual-0")  # made by the controller
+    assert undrained.returncode == 3
     assert "virtual-0: committed, and not in force before the newest" in undrained.stdout
     assert undrained.stderr.startswith("not applied yet: ")
     bed.git("pull", "--quiet", "--ff-only", "origin", "main", folder=bed.clone)

@@ -75,6 +75,15 @@ def test_time_that_a_job_ran_ends_where_it_waits_again(state: str, expected: str
     assert joblist._ran(item(state="Held"), AT) == "-"
 
 
+def test_elements_that_failed_are_not_done() -> None:
+    def told(**counts: int) -> str:
+        return joblist._elements({"array": True, "elements": counts})
+
+    assert told(Succeeded=5, Failed=1) == "5/6, 1 failed"
+    assert told(Succeeded=1, Running=2, TimedOut=1, Cancelled=2) == "1/6, 1 failed, 2 cancelled"
+    assert told(Pending=4) == "0/4"
+
+
 def test_times_below_a_row_are_those_of_the_reader() -> None:
     told = f"task main-0 failed; it is tried again at {KILL_AT}"
     reasons = [{"code": "BackingOff", "message": told}]
@@ -106,6 +115,8 @@ def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
         ({}, {}, ""),
         ({"attempts": tasks("a-0", "a-1")}, {}, "one of 2 tasks (--task NAME shows another, "),
         ({"attempts": tasks("a-0", "a-1")}, {"task": "a-1"}, ""),
+        ({"attempts": [*tasks("a-0"), tasks("a-0")[0] | {"attempt": 2}]}, {}, "try 2 (--try N "),
+        ({"attempts": [*tasks("a-0"), tasks("a-0")[0] | {"attempt": 2}]}, {"attempt": "1"}, ""),
         ({"array": True, "elements": {"Failed": 1, "Pending": 15}}, {}, "element 0 of 16 "),
         ({"array": True, "elements": {"Failed": 16}}, {"element": "3"}, ""),
     ],

@@ -106,6 +106,15 @@ def test_a_wait_outlives_a_restart(
     assert "the controller is back" in err
 
 
+def test_a_wait_that_was_too_short_says_how_long_it_was(
+    controller: tuple[Script, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, url = controller
+    script |= {"/v1/jobs/a": [told(job("Running"))], "/v1/events": [told(EVENTS)]}
+    assert run("wait", "a", "--timeout", "1", "--server", url) == 124
+    assert "a has not ended after 1s" in capsys.readouterr().err
+
+
 def test_a_controller_that_stays_away_is_no_failed_job(
     controller: tuple[Script, str],
     capsys: pytest.CaptureFixture[str],

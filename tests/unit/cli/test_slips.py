@@ -36,6 +36,11 @@ def test_a_slip_is_told(words: list[str], told: str, capsys: pytest.CaptureFixtu
     assert told in " ".join(capsys.readouterr().err.split())
 
 
+def test_what_init_writes_can_be_suspended() -> None:
+    assert _run("suspend", "cluster", "--clone", ".") == terminal.DONE
+    assert "suspend: true" in Path("cluster.yaml").read_text()
+
+
 def _plan(*words: str) -> None:
     _run("plan", "--base", "HEAD", "--no-forecast", *words)
 

@@ -111,3 +111,27 @@ class Waiting(Api):
 )
 def test_lines_are_put_together(pieces: list[bytes], expected: list[bytes]) -> None:
     assert list(tasklogs.lines(pieces)) == expected
+
+
+class Retried(Api):
+    """A job whose second try never started."""
+
+    def get(self, path: str, **query: Any) -> Any:
+        attempts = [{"task": "main-0", "attempt": number} for number in (1, 2, 3)]
+        return {"job": {"attempts": attempts, "state": "Pending"}}
+
+    def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        yield from self.written[query.get("attempt", "3")]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_newest_try_that_has_output_is_shown(
+    capfdbinary: pytest.CaptureFixture[bytes], *, kept: bool
+) -> None:
+    none = b"muster: node n0 keeps no stdout of this try\n"
+    api = Retried({"3": [none], "2": [none], "1": [b"a\n", b"b\n"] if kept else [none]})
+    query = {"follow": "false", "stream": "stdout"}
+    tasklogs._show(cast("clients.Client", api), "train", query)
+    out, err = capfdbinary.readouterr()
+    assert out == (b"a\nb\n" if kept else none)
+    assert (b"try 3 has no stdout; this is try 1" in err) == kept
