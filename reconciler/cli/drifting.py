@@ -93,7 +93,8 @@ def export(
         return
     sys.stdout.write(adopting.text(found, observe=not manage))
     count = sum(len(pool.nodes) for pool in found)
-    terminal.note(f"{count} nodes in {len(found)} pools; check with `muster validate`, then commit")
+    many = f"{terminal.counted(count, 'node')} in {terminal.counted(len(found), 'pool')}"
+    terminal.note(f"{many}; check with `muster validate`, then commit")
 
 
 def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:

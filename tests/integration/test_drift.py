@@ -401,6 +401,7 @@ def test_nodes_that_are_there_are_exported_and_adopted(site: Site) -> None:
     written = site.muster("export")
     assert written.returncode == 0, written.stderr
     assert "hosts: old-[1-2]" in written.stdout
+    assert "2 nodes in 1 pool;" in written.stderr
     site.commit({"found.yaml": written.stdout})
     site.clean()
     spec = "  queue: work\n  pools: [simulated-1]\n  command: ['true']"
