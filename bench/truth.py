@@ -10,7 +10,7 @@ room is false when not even the possible ones do.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -113,15 +113,40 @@ class Checker(moment.Moment):
 
     def _fit_now(self, record: records.JobRecord) -> str | None:
         """What a reason that denies room is false for."""
-        fits = self.holds(record.spec, "now", sure=True)
-        if fits is None:
-            raise _OpenError("whether it fits was not found out")
-        if not fits:
+        fits = [self.holds(spec, "now", sure=True) for spec in self._specs(record.spec)]
+        if True not in fits:
+            if None in fits:
+                raise _OpenError("whether it fits was not found out")
             return None
         others = sorted(set(self.seen.promised) - {record.name})
         if others:
             raise _OpenError(f"what fits may be kept for {', '.join(others[:3])}")
         return "it fits as things stand"
+
+    def _specs(self, spec: desired.Job) -> list[desired.Job]:
+        """A job as it is tried: where a pool that it may go to has amounts of its own, in one such
+        pool after the other and in the rest together, if there it stays within what is allowed."""
+        named = {bound[0] for bound in self._bounds([*self.structure.queues.values()])}
+        pools = spec.pools or tuple(self.structure.pools)
+        if named.isdisjoint(pools):
+            return [spec]
+        asked = moment.asked(spec)
+        tried: list[tuple[str, ...]] = [
+            (pool,)
+            for pool in pools
+            if pool in named and not self._over_in_pool(spec, asked, f"pool {pool}")
+        ]
+        rest = tuple(pool for pool in pools if pool not in named)
+        tried += [rest] if rest else []
+        return [msgspec.structs.replace(spec, pools=one) for one in tried]
+
+    def _bounds(self, queues: Iterable[desired.Queue]) -> list[tuple[str, desired.Amounts, str]]:
+        """Limits in pools, and caps on pools: pool, amounts, and whose queue's (a cap: '')."""
+        bounds = [
+            (flavor.pool, flavor.limit, queue.name) for queue in queues for flavor in queue.flavors
+        ]
+        quotas = self.structure.quotas.values()
+        return bounds + [(quota.pool, quota.resources, "") for quota in quotas if quota.pool]
 
     # -- what a job waits for before it asks for room
 
@@ -195,14 +220,7 @@ class Checker(moment.Moment):
     def _over_in_pool(self, spec: desired.Job, asked: Sequence[int], message: str) -> bool:
         """Whether a job would pass a limit, or a cap, of a pool that its reason names."""
         pool_of = self.structure.pool_of_node()
-        bounds = [
-            (flavor.pool, flavor.limit, queue.name)
-            for queue in self.path(spec.queue)
-            for flavor in queue.flavors
-        ]
-        quotas = self.structure.quotas.values()
-        bounds += [(quota.pool, quota.resources, "") for quota in quotas if quota.pool]
-        for pool, most, whose in bounds:
+        for pool, most, whose in self._bounds(self.path(spec.queue)):
             if f"pool {pool}" not in message:
                 continue
             there = [a for a in self.live if pool_of.get(a.node) == pool]

@@ -135,11 +135,12 @@ class _Split:
         return self._in(holding.shape, pools.pop()) if len(pools) == 1 else -1
 
     def _there(self, shape: int) -> set[int]:
-        """Pools in which a shape has nodes that it may use, now or once volumes are there."""
+        """Pools in which a shape has nodes that it may use now, once volumes are there, or once
+        reservations are over."""
         asked = self.shapes[shape]
         nodes = asked.eligible if asked.mountable is None else asked.eligible | asked.mountable
         found: set[int] = set(np.unique(self._pools.of_node[nodes]).tolist())
-        return found
+        return found if asked.unreserved is None else found | self._there(asked.unreserved)
 
     def _wanted(self, shape: int, order: tuple[int, ...]) -> Iterable[int]:
         """All pools in the order in which work is tried in them."""

@@ -5,6 +5,7 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -99,7 +100,7 @@ class Explainer:
             if not found:
                 return []
             told.append(found)
-        return told[0]
+        return list(_hopeful(told)[0])
 
     def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons in each pool that a claim may go to; in one that never fits only if none."""
@@ -109,9 +110,7 @@ class Explainer:
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
-        never = reasons.ReasonCode.NEVER_FITS
-        hopeful = [each for each in told if all(reason.code is not never for reason in each)]
-        found = dict.fromkeys(reason for each in hopeful or told for reason in each)
+        found = dict.fromkeys(reason for each in _hopeful(told) for reason in each)
         return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
@@ -520,3 +519,10 @@ def _is_plain(shape: snapshots.Shape) -> bool:
         and not (group.slice_size and group.slice_level >= 0)
         and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
     )
+
+
+def _hopeful(told: Sequence[Sequence[reasons.Reason]]) -> list[Sequence[reasons.Reason]]:
+    """What is told of pools in which something may start one day; of all where none is such."""
+    never = reasons.ReasonCode.NEVER_FITS
+    hopeful = [each for each in told if all(one.code is not never for one in each)]
+    return hopeful or list(told)

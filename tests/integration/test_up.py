@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -145,6 +146,9 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     assert submitted.returncode == 0, submitted.stderr
     assert "warning: gone: no pool could ever hold" in submitted.stderr
     assert "warning: gone: 9 gpu asked for what starts together" in submitted.stderr
+    known_by = time.monotonic() + LONG_S
+    while muster(up.folder, "job", "gone").returncode:
+        assert time.monotonic() < known_by
     assert muster(up.folder, "cancel", "gone").returncode == 0
     assert muster(up.folder, "wait", "gone").stdout == "gone: Cancelled\n"
     again = muster(up.folder, "cancel", "gone")

@@ -20,7 +20,7 @@ from reconciler import store
 from reconciler.model import link, wire
 from tests.unit.store import samples
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 _DECODE_NEWS = msgspec.msgpack.Decoder(link.ToLoop).decode
 _DECODE_ANSWER = msgspec.msgpack.Decoder(wire.SyncResponse).decode
 
