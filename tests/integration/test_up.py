@@ -133,14 +133,6 @@ def test_a_word_that_is_no_program_ends_as_in_a_shell(up: Up) -> None:
     assert "was not found in PATH" in last
 
 
-def test_it_ends_with_all_that_it_started(up: Up) -> None:
-    assert up.end() == 0
-    assert up.said[-1] == "stopping"
-    after = muster(up.folder, "status")
-    assert after.returncode == 1
-    assert "muster up" in after.stderr
-
-
 def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> None:
     submitted = muster(up.folder, "submit", "--name", "gone", "--gpus", "9", "--", "true")
     assert submitted.returncode == 0, submitted.stderr
@@ -161,3 +153,11 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     assert "spec.run: 2" in rerun.stderr
     shown = muster(up.folder, "history").stdout.splitlines()
     assert shown[0].split() == ["AT", "REVISION", "RESULT", "OBJECTS", "TOOK"]
+
+
+def test_it_ends_with_all_that_it_started(up: Up) -> None:
+    assert up.end() == 0
+    assert up.said[-1] == "stopping"
+    after = muster(up.folder, "status")
+    assert after.returncode == 1
+    assert "muster up" in after.stderr
