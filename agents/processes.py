@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 #: How long a supervisor that starts keeps looking for processes of its predecessor.
@@ -79,6 +80,11 @@ def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, facts in table.items():
         children.setdefault(facts[0], []).append(pid)
+    return below(roots, children)
+
+
+def below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
+    """The roots and everything below them, by the children of each process."""
     found: set[int] = set()
     pending = list(roots)
     while pending:

@@ -65,7 +65,7 @@ class Uses:
             groups = self._groups(main, mounts)
             tracked = groups.get(cgroups.UNIFIED) or groups.get("freezer")
             members = {*sessions.get(main, ()), *(cgroups.members(tracked) if tracked else ())}
-            members = {pid for pid in _below({main, *members}, children) if pid in table}
+            members = {pid for pid in processes.below({main, *members}, children) if pid in table}
             found[name] = self._use(name, members, table, groups, on_gpus.get(name, ()))
         self._found, self._untold = found, tuple(found.values())[: taskuse.TASKS_MAX]
 
@@ -173,17 +173,6 @@ def hierarchies(top: str = "") -> dict[str, tuple[str, str]]:
             continue
         for name in [cgroups.UNIFIED] if kind[0] == "cgroup2" else kind[2].split(","):
             found.setdefault(name, (f"{top}{fields[4]}", fields[3]))
-    return found
-
-
-def _below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
-    found: set[int] = set()
-    pending = list(roots)
-    while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending.extend(children.get(pid, ()))
     return found
 
 

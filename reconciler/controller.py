@@ -120,6 +120,7 @@ class Loop:
         self._decide_by = decide
         self._refuse = refuse
         self._passed: containing.Passed | None = None
+        self._kept: desired.Desired | None = None  # instead of what no cycle passed with
         self._passed_incumbents = accepted
         self._adoption = adopt.Adoption(pending=adopting)
         self._desired: desired.Desired | None = None
@@ -353,8 +354,10 @@ class Loop:
         self._counters.phases("act")
 
     def _is_new(self) -> bool:
-        """Whether no cycle has passed yet with what is desired."""
+        """Whether no cycle has passed with what is desired, and there is something before it."""
         known = self._passed
+        if self._desired is self._kept:
+            return False
         if known is None or known.adopting != self._adoption.pending:
             return True
         return known.taken is not self._desired
@@ -386,8 +389,8 @@ class Loop:
         bases = [containing.Basis(newer, self._incumbents)]
         problem = containing.problem_of(defect)
         if self._is_new():
-            kept = containing.refused(newer.status, self._as_before(), problem)
-            bases.append(containing.Basis(kept, None))
+            self._kept = containing.refused(newer.status, self._as_before(), problem)
+            bases.append(containing.Basis(self._kept, None))
 
         def attempt(
             basis: containing.Basis, part: containing.Inflow
@@ -433,6 +436,9 @@ class Loop:
 
     def _commit(self, result: outcome.Outcome) -> None:
         views = self._adoption.view
+        status = self._adoption.in_force(self._desired or desired.Desired()).status
+        if status != self._shown:
+            views[shown.SYNC] = self._encoder.encode(status)
         with self._spare("views"):
             views |= self._views(result)
         written = journal.NOTHING
@@ -458,7 +464,7 @@ class Loop:
         self._unsaved_nodes = {}
         self._committed_at = result.now
         self._incumbents = None
-        self._shown = self._adoption.in_force(self._desired).status if self._desired else None
+        self._shown = status if self._desired else None
 
     def _use(self, result: outcome.Outcome) -> None:
         with self._defects.spare("usage"):
@@ -469,8 +475,6 @@ class Loop:
         views = shown.cycle_views(result)
         if result.desired_generation != self._memory.desired_generation:
             views |= shown.desired_views(wanted)
-        elif wanted.status != self._shown:
-            views[shown.SYNC] = self._encoder.encode(wanted.status)
         return views
 
     def _publish(self, *, anew: bool = False) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from reconciler import containing
 from reconciler.core import journal
-from reconciler.model import desired, link
+from reconciler.model import desired, link, outcome
 from reconciler.operations import replaying
 from reconciler.operations import views as shown
 from reconciler.store import Reader
@@ -53,6 +53,40 @@ def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         found = list(replaying.replay_all(reader))
     assert {queue.demand[0] for one in found for queue in one.call.told.queues} == {1000}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    """It is no fault of what is in force: to refuse that as well would be the end of the loop."""
+    leader = Contained(tmp_path, World(nodes=4))
+    leader.revision(job("fine"))
+    leader.hear(*leader.world.nodes)
+    leader.cycle()
+    before = desired.Desired(structure=leader.world.structure, status=leader.sync())
+
+    def none_of(_: outcome.Outcome) -> dict[str, bytes]:
+        raise LookupError("no news")
+
+    monkeypatch.setattr(shown, "cycle_views", none_of)
+    if restarted:
+        leader.close()
+        leader = Contained(tmp_path, leader.world, before=before, accepted=b"then")
+        leader.generation = 1
+    leader.core.jobs = {POISON}
+    leader.now += 1
+    leader.revision(job("fine"), *([] if restarted else [job(POISON)]))
+    leader.hear(*leader.world.nodes)
+    leader.cycle()
+    assert leader.states().keys() == {"fine"}
+    status = shown.stored_sync(leader.store.view(shown.SYNC))
+    assert status is not None
+    assert [one.rule for one in status.problems] == [containing.RULE]
+    leader.now += 1
+    leader.hear(*leader.world.nodes)
+    leader.cycle()
+    leader.close()
 
 
 def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
