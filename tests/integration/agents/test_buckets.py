@@ -45,10 +45,11 @@ def serving(folder: Path, *options: str) -> Iterator[int]:
     """A server of the folder that takes nothing that is not signed; its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
+    # A cache of 0 s would set its own timers for at once: it spins, and answers nothing for minutes.
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or "rclone"
     command = [
         program, "serve", "s3", str(folder), f"--addr=127.0.0.1:{port}",
-        f"--auth-key={ACCESS},{SECRET}", "--config=", "--dir-cache-time=0s", *options,
+        f"--auth-key={ACCESS},{SECRET}", "--config=", "--dir-cache-time=10ms", *options,
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
