@@ -45,7 +45,7 @@ def serving(folder: Path, *options: str) -> Iterator[int]:
     """A server of the folder that takes nothing that is not signed; its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    # A cache of 0 s would set its own timers for at once: it spins, and answers nothing for minutes.
+    # a cache of 0 s would set its own timers for at once: it spins, and answers nothing
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or "rclone"
     command = [
         program, "serve", "s3", str(folder), f"--addr=127.0.0.1:{port}",
