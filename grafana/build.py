@@ -10,14 +10,14 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog import encoder
 
-from grafana import cluster, control, work
+from grafana import cluster, control, queues, work
 
 FOLDER = Path(__file__).parent / "dashboards"
 BOARDS = (
     cluster.overview,
     control.gitops,
-    work.queues,
-    work.waiting,
+    queues.fairness,
+    queues.waiting,
     work.jobs,
     cluster.nodes,
     control.control_plane,

@@ -134,7 +134,7 @@ class Loop:
         self._counters = metrics.Counters(clock())
         self._defects = containing.Defects(self._counters.defects, contained=contained)
         self._teller = telling.Teller(self._link, self._engine, provision, self._defects)
-        self._meter = metering.Meter()
+        self._meter = metering.Meter(self._counters)
         self._publisher = publishing.Publisher(
             server=self._link,
             inbox=inbox,

@@ -13,7 +13,7 @@ from typing import Protocol, get_args
 
 import msgspec
 
-from reconciler.metrics import sums
+from reconciler.metrics import starving, sums
 from reconciler.model import drift, outcome, provisioning, recollection, records
 from reconciler.model.reasons import Reason
 from reconciler.model.states import FINISHED_JOB_STATES, AttemptState, EndReason
@@ -157,6 +157,7 @@ class Counters:
         self._remedied: set[str] = set()
         self._accrued_at: float | None = None
         self._sums: sums.Sums | None = None
+        self._starved: Mapping[str, tuple[int, int, int]] | None = None
         self._ended_open: set[str] = set()
 
     def look(self, look: Look) -> None:
@@ -193,7 +194,9 @@ class Counters:
         for name in decided.left_nodes:
             self.failures.pop(name, None)
         self._count_remedies(decided.remedies)
-        if self._sums is not None:  # else all are counted when a page is first rendered
+        if decided.queues is not None or decided.reasons or decided.jobs or decided.left_jobs:
+            self._starved = None
+        if self._sums is not None:  # else all are counted when they are first asked for
             self._follow(self._sums, decided)
 
     def _count_remedies(self, known: Sequence[drift.Remedy]) -> None:
@@ -263,6 +266,13 @@ class Counters:
             self._sums = sums.Sums(memory.jobs, memory.attempts)
             self._accrued_at = now
         return self._sums
+
+    def starved(self, memory: "ClusterState", now: float) -> Mapping[str, tuple[int, int, int]]:
+        """What each queue is guaranteed, could use and does not have, as of the last cycle."""
+        if self._starved is None:
+            asked = self.sums(memory, now).asked_by_reason
+            self._starved = starving.amounts(self.queues, asked, memory.reasons)
+        return self._starved
 
 
 def _is_quick_failure(attempt: records.AttemptRecord) -> bool:

@@ -9,7 +9,7 @@ tells; a controller that starts anew knows nothing of before, and says for how l
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from reconciler.metrics.counting import ClusterState
+from reconciler.metrics.counting import ClusterState, Counters
 from reconciler.model import desired, outcome, records, rollups
 from reconciler.model.states import AttemptState, EndReason
 
@@ -20,9 +20,13 @@ SPAN_S_MAX = 400 * rollups.DAY_S
 
 
 class Meter:
-    """What is metered and not yet taken."""
+    """What is metered and not yet taken.
 
-    def __init__(self) -> None:
+    ``counters`` has followed all cycles but the one that is metered: who starved until then.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._usage: dict[rollups.UsageKey, rollups.Usage] = {}
         self._waits: dict[rollups.WaitKey, rollups.Wait] = {}
         self._shares: dict[rollups.ShareKey, rollups.Share] = {}
@@ -57,7 +61,7 @@ class Meter:
 
     def cycle(self, decided: outcome.Outcome, memory: ClusterState) -> None:
         """Meter an outcome; ``memory`` is as before it."""
-        self._share(decided)
+        self._share(decided, memory)
         for attempt in decided.attempts:
             if attempt.concluded:
                 self._charge(attempt, memory, decided.now)
@@ -90,16 +94,24 @@ class Meter:
         self._usage, self._waits, self._shares = {}, {}, {}
         return taken
 
-    def _share(self, decided: outcome.Outcome) -> None:
+    def _share(self, decided: outcome.Outcome, memory: ClusterState) -> None:
         since = self._shared_at if self._shared_at is not None else decided.now
-        for hour, span_s in rollups.by_hour(max(since, decided.now - rollups.DAY_S), decided.now):
+        spans = rollups.by_hour(max(since, decided.now - rollups.DAY_S), decided.now)
+        lacks = self._lacks(memory, decided.now) if spans else {}
+        for hour, span_s in spans:
             for queue in self._queues:
-                self._share_of(queue, hour, span_s)
+                self._share_of(queue, hour, span_s, lacks.get(queue.name, 0))
         self._shared_at = max(since, decided.now)
         if decided.queues is not None:
             self._queues = decided.queues
 
-    def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float) -> None:
+    def _lacks(self, memory: ClusterState, now: float) -> dict[str, int]:
+        """Milli-GPUs that queues lack of their guarantee and could use; 0 where it isn't named."""
+        if not any(_may_lack(queue) for queue in self._queues):
+            return {}
+        return {name: lack[2] for name, lack in self._counters.starved(memory, now).items()}
+
+    def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float, lacks: int) -> None:
         key = rollups.ShareKey(hour, queue.name)
         before = self._shares.get(key, rollups.Share())
         has, wants = queue.allocated[2], queue.demand[2]
@@ -110,7 +122,7 @@ class Meter:
             before.fair_gpu_s + fair * span_s / 1000,
             before.allocated_gpu_s + has * span_s / 1000,
             before.demand_gpu_s + wants * span_s / 1000,
-            before.starved_gpu_s + max(0, min(due, wants) - has) * span_s / 1000,
+            before.starved_gpu_s + lacks * span_s / 1000,
         )
 
     def _wait(self, job: records.JobRecord, started_at: float) -> None:
@@ -130,6 +142,11 @@ class Meter:
         spec = job.spec if job is not None and job.key == attempt.job_key else None
         for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
             self._usage[key] = self._usage.get(key, rollups.Usage()) + usage
+
+
+def _may_lack(queue: outcome.QueueUsage) -> bool:
+    """Whether it asks for more than it has while it has less than its guarantee."""
+    return queue.allocated[2] < min(queue.guaranteed[2] or 0, queue.demand[2])
 
 
 def usage_of(

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from reconciler import __version__
-from reconciler.metrics import gpupages, openmetrics, starving, taskpages
+from reconciler.metrics import gpupages, openmetrics, taskpages
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
 from reconciler.metrics.table import TABLE, Page
@@ -136,7 +136,7 @@ def render_cluster(
     sums = counters.sums(memory, now)
     _put_jobs(page, sums, memory, wanted)
     _put_pools(page, sums, memory, wanted)
-    _put_queues(page, counters, sums, memory)
+    _put_queues(page, counters.queues, sums, counters.starved(memory, now))
     _put_suspended(page, sums, wanted)
     page.put("muster_approvals_waiting", sum(bool(one.digest) for one in wanted.status.held))
     for (channel, result), count in sorted(told.items()):
@@ -283,9 +283,13 @@ def _put_pools(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Des
         page.put("muster_pool_gpus", away / 1000, pool, "unavailable")
 
 
-def _put_queues(page: Text, counters: Counters, sums: Sums, memory: ClusterState) -> None:
-    starved = starving.amounts(counters.queues, sums.asked_by_reason, memory.reasons)
-    for usage in counters.queues:
+def _put_queues(
+    page: Text,
+    queues: Iterable[outcome.QueueUsage],
+    sums: Sums,
+    starved: Mapping[str, tuple[int, int, int]],
+) -> None:
+    for usage in queues:
         wants = sums.wanted.get(usage.name, (0, 0, 0))
         page.put("muster_queue_weight_ratio", usage.weight, usage.name)
         for position, (unit, scale) in enumerate(QUEUE_UNITS):

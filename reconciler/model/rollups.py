@@ -78,7 +78,7 @@ class ShareKey(msgspec.Struct, frozen=True):
 class Share(msgspec.Struct, frozen=True):
     """A queue's GPUs times time, children included: promised, fair, given, wanted.
 
-    ``starved_gpu_s``: guaranteed and wanted, and not given.
+    ``starved_gpu_s``: guaranteed, not given, and waited for by work that needs only room.
     """
 
     guaranteed_gpu_s: float = 0.0

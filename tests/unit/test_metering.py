@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler import store
+from reconciler import metrics, store
 from reconciler.metrics import metering
 from reconciler.model import outcome, records, rollups
+from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from reconciler.operations import reports, reportviews
@@ -54,7 +55,7 @@ def observed(*attempts: records.AttemptRecord) -> records.Observed:
 
 
 def metered(*attempts: records.AttemptRecord) -> rollups.Rollup:
-    meter = metering.Meter()
+    meter = metering.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=attempts), observed())
     return meter.take()
 
@@ -81,7 +82,7 @@ def fail(meter: metering.Meter, decided: outcome.Outcome, known: records.Observe
 def test_what_was_metered_for_a_commit_that_failed_is_metered_again() -> None:
     meters = []
     for fails in (False, True):
-        meter = metering.Meter()
+        meter = metering.Meter(metrics.Counters())
         running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
         meter.cycle(samples.cycle(now=1.5 * HOUR, attempts=(running,), queues=(QUEUE,)), observed())
         for at in (2.0 * HOUR, 2.0 * HOUR + 60):
@@ -99,7 +100,7 @@ def test_what_was_metered_for_a_commit_that_failed_is_metered_again() -> None:
 
 
 def test_it_is_charged_once_when_it_is_concluded() -> None:
-    meter = metering.Meter()
+    meter = metering.Meter(metrics.Counters())
     ended = attempt(concluded=False)
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=(ended,)), observed())
     assert meter.take().usage == {}
@@ -116,7 +117,7 @@ def test_what_did_not_end_well_is_told_apart() -> None:
 
 
 def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
-    meter = metering.Meter()
+    meter = metering.Meter(metrics.Counters())
     running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
     for at, ratio in ((0.0, 0.0), (60.0, 1.0), (120.0, 0.5), (9000.0, 1.0)):
         meter.reported("n1", {0: ratio, 1: 0.0}, at, [running])
@@ -128,7 +129,7 @@ def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
 
 
 def test_shares_are_integrated_between_cycles_and_hours() -> None:
-    meter = metering.Meter()
+    meter = metering.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(QUEUE,)), observed())
     meter.cycle(samples.cycle(now=1.25 * HOUR), observed())
     shares = meter.take().shares
@@ -137,11 +138,47 @@ def test_shares_are_integrated_between_cycles_and_hours() -> None:
     }  # fmt: skip
     first = shares[rollups.ShareKey(0, "research")]
     assert (first.guaranteed_gpu_s, first.fair_gpu_s) == (4 * HOUR, 3 * HOUR)
-    assert first.starved_gpu_s == 2 * HOUR
+    assert first.starved_gpu_s == 0  # nothing waits
+
+
+WAITS = samples.job("wait", elements=3, queue="research", reason_key="r")
+ASKS = msgspec.structs.replace(samples.GROUP, resources=Resources(0, 0, 2000))
+WAITS = msgspec.structs.replace(WAITS, spec=msgspec.structs.replace(WAITS.spec, groups=(ASKS,)))
+
+
+@pytest.mark.parametrize(
+    ("code", "hours"),
+    [
+        (ReasonCode.INSUFFICIENT_RESOURCES, 2.0),  # of 6 that it asks for 4 are due, for half one
+        (ReasonCode.BEHIND, 2.0),
+        (ReasonCode.OVER_LIMIT, 0.0),
+        (ReasonCode.OVER_BUDGET, 0.0),
+        (ReasonCode.NEVER_FITS, 0.0),
+        (ReasonCode.DEPENDENCY, 0.0),
+    ],
+)
+def test_who_waits_for_room_below_a_guarantee_starves_and_nobody_else(
+    code: ReasonCode, hours: float
+) -> None:
+    counters = metrics.Counters()
+    meter = metering.Meter(counters)
+    memory = records.Observed(jobs={"wait": WAITS}, reasons={"r": (Reason(code, "x"),)})
+    for now in (0.5, 0.75):
+        decided = samples.cycle(now=now * HOUR, queues=(QUEUE,))
+        meter.cycle(decided, memory)
+        counters.cycle(decided, decide_s=0, commit_s=0)
+    ended = msgspec.structs.replace(WAITS, state=JobState.CANCELLED)
+    decided = samples.cycle(now=HOUR, jobs=(ended,))
+    meter.cycle(decided, memory)
+    counters.cycle(decided, decide_s=0, commit_s=0)
+    meter.cycle(samples.cycle(now=2 * HOUR), records.Observed(jobs={"wait": ended}))
+    shares = meter.take().shares
+    assert shares[rollups.ShareKey(0, "research")].starved_gpu_s == hours * HOUR
+    assert shares[rollups.ShareKey(1, "research")].starved_gpu_s == 0
 
 
 def test_a_job_waits_once_until_its_first_start() -> None:
-    meter = metering.Meter()
+    meter = metering.Meter(metrics.Counters())
     started = msgspec.structs.replace(TRAIN, started_at=400.0)
     meter.cycle(samples.cycle(jobs=(started,)), observed())
     before = records.Observed(jobs={"train": started})

@@ -29,7 +29,7 @@ spec: {guaranteed: {gpu: 1, cpu: 2}, limit: {gpu: 2}}
 apiVersion: muster/v1
 kind: Queue
 metadata: {name: product}
-spec: {guaranteed: {gpu: 1}, weight: 2}
+spec: {guaranteed: {gpu: 1}, weight: 2, flavors: [{pool: h200, guaranteed: {gpu: 1}}]}
 ---
 apiVersion: muster/v1
 kind: Quota
