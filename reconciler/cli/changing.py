@@ -188,13 +188,20 @@ def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: b
             terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
-    tell_withheld(made)
+    _leave_withheld(made)
 
 
 def tell_withheld(made: list[operations.Done]) -> None:
     """Say once why what was committed does not apply by itself, where that is so."""
     for why in dict.fromkeys(one.withheld for one in made if one.withheld):
         terminal.note(f"not applied yet: {terminal.clocks(why)}")
+
+
+def _leave_withheld(made: list[operations.Done]) -> None:
+    """Say it, and leave the command where it is safety that keeps it from being in force."""
+    tell_withheld(made)
+    if any(one.refused for one in made):
+        raise typer.Exit(terminal.REFUSED)
 
 
 def _read(argument: str) -> str:
@@ -228,9 +235,7 @@ def _tell(made: list[operations.Done]) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
-    tell_withheld(made)
-    if any(one.refused for one in made):
-        raise typer.Exit(terminal.REFUSED)
+    _leave_withheld(made)
 
 
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]

@@ -45,6 +45,8 @@ DONE = {
     "suspend": "suspended",
     "resume": "resumed",
 }
+#: The word with which what was done is told, by what was asked for.
+WORDS = {**DONE, "submit": "submitted"}
 
 
 class ChangeError(Exception):
@@ -182,8 +184,8 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         if not why or not one.commit:
             return one
         message = one.message
-        for verb in verbs & DONE.keys():
-            message = message.replace(DONE[verb], f"{verb} not applied yet", 1)
+        for verb in verbs & WORDS.keys():
+            message = message.replace(WORDS[verb], f"{verb} not applied yet", 1)
         refused = told is not None and told.get("sync") != "Unknown"
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 

@@ -189,9 +189,10 @@ async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run
     _submitter(state)
     caller = access.identity_of(request)
     documents = await _documents(request, state, caller)
-    return await _push(
+    results = await _push(
         state, caller, [msgspec.structs.replace(one, dry_run=dry_run) for one in documents]
     )
+    return results if dry_run else await _judged(state, results, "submit")
 
 
 async def _documents(
@@ -238,8 +239,13 @@ async def change(
         for name in data.names
     ]
     results = await _push(state, caller, changes)
+    return results if data.dry_run else await _judged(state, results, data.verb)
+
+
+async def _judged(state: State, results: Results, verb: submission.Verb) -> Results:
+    """The same results; of what was committed and does not apply by itself they say so."""
     service: services.Services = state.services
-    told = "" if data.dry_run else await asyncio.to_thread(_pending, service, data.verb)
+    told = await asyncio.to_thread(_pending, service, verb)
     if told:
         pending = [
             msgspec.structs.replace(one, message=told) if one.commit else one
@@ -249,7 +255,7 @@ async def change(
     return results
 
 
-def _pending(service: services.Services, verb: str) -> str:
+def _pending(service: services.Services, verb: submission.Verb) -> str:
     """What is said of what was just committed where it does not apply by itself; else empty."""
     if withheld.revision(msgspec.to_builtins(api.show_sync(service))):
         return HELD

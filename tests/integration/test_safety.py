@@ -259,10 +259,19 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert f"--accept-revision {head}" in drained.stderr
     held_back = muster(bed, "suspend", "cluster", "--clone", ".")
     assert (held_back.returncode, held_back.stdout) == (3, "cluster: suspend not applied yet\n")
+    submitted = muster(bed, "submit", "--clone", ".", "--name", "kept", "--", "true")
+    assert (submitted.returncode, submitted.stdout) == (3, "kept\n")
+    assert submitted.stderr.startswith("submit not applied yet (")
+    head = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    assert f"--accept-revision {head}" in submitted.stderr
     undrained = muster(bed, "undrain", "virtual-0")  # made by the controller
     assert undrained.returncode == 3
     assert "virtual-0: committed, and not in force before the newest" in undrained.stdout
     assert undrained.stderr.startswith("not applied yet: ")
+    asked = muster(bed, "submit", "--name", "kept-too", "--", "true")  # likewise
+    assert (asked.returncode, asked.stdout) == (3, "kept-too\n")
+    assert asked.stderr.startswith("committed, and not in force before the newest")
+    assert "--accept-revision " in asked.stderr
     bed.git("pull", "--quiet", "--ff-only", "origin", "main", folder=bed.clone)
     ran = muster(bed, "run", "--clone", ".", "--name", "early", "--", "true")
     assert ran.returncode == 125
