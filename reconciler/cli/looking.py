@@ -34,6 +34,8 @@ STANDINGS_MAX = 20
 #: Ends of attempts that somebody else was the cause of, and how many evictions `job` tells of.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
+#: Behind the name of a pool in which nothing is started.
+OBSERVED = " (observe)"
 #: How long one look for new events waits.
 FOLLOW_S = 30.0
 
@@ -144,17 +146,21 @@ def nodes(
 ) -> None:
     """List nodes and what of them is taken.
 
+    Of pools on `observe`, on whose nodes nothing is started, that is told.
+
     Example: muster nodes -o wide
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/nodes")
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
+        observed = set() if is_data else _observed(api)
+    if is_data:
         terminal.document(page, output)
         return
     rows = [
         [
             item["name"],
-            item.get("pool") or "-",
+            (item.get("pool") or "-") + (OBSERVED if item.get("pool") in observed else ""),
             item["state"],
             _of(item, "cpu"),
             _gib(item),
@@ -167,6 +173,11 @@ def nodes(
     headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"]
     below = terminal.moved_down(headings, rows) if cut else {}
     terminal.table(headings, rows, cut=cut, below=below)
+
+
+def _observed(api: "clients.Client") -> set[str]:
+    """The pools on whose nodes nothing is started."""
+    return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
 
 
 def node(
@@ -182,6 +193,7 @@ def node(
     """
     with context.controller(server, token_file) as api:
         items = api.get("/v1/nodes")["items"]
+        observed = _observed(api)
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
         hint = nearest.hint(name, [one["name"] for one in items])
@@ -189,7 +201,7 @@ def node(
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
-    nodeview.show(item)
+    nodeview.show(item, is_observed=item.get("pool") in observed)
 
 
 def _gpus(item: Json) -> str:

@@ -6,6 +6,9 @@ from reconciler.cli import terminal
 
 Json = Any
 
+#: What is said of a pool whose nodes are watched alone.
+OBSERVED = ", which is on `observe`: nothing is started there"
+
 
 def busy(item: Json) -> str:
     """How busy a node's GPUs are on average, ``63% busy``; nothing where nobody tells."""
@@ -17,12 +20,12 @@ def busy(item: Json) -> str:
     return f"{100 * sum(told) / len(told):.0f}% busy" if told else ""
 
 
-def show(item: Json) -> None:
-    """Print a node."""
+def show(item: Json, *, is_observed: bool = False) -> None:
+    """Print a node; ``is_observed``: nothing is started on those of its pool."""
     driver = item.get("gpuDriver")
     facts = [
         ("Node", item["name"]),
-        ("Pool", item.get("pool") or "-"),
+        ("Pool", (item.get("pool") or "-") + (OBSERVED if is_observed else "")),
         ("State", item["state"]),
         ("Why", terminal.clocks(item.get("message") or "")),
         ("Address", item["address"]),

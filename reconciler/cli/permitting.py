@@ -45,6 +45,8 @@ def can(
     try:
         structure = revisions.read_folder(folder).structure
         decision = permissions.can(structure, email, verb, subject)
+    except permissions.WordsError as error:
+        terminal.fail(str(error), terminal.USAGE)
     except (revisions.RevisionError, permissions.QuestionError) as error:
         terminal.fail(str(error))
     if output in (terminal.Output.JSON, terminal.Output.YAML):

@@ -100,7 +100,7 @@ def _axis(curve: jobplots.Curve, over: str) -> Literal["step", "time"]:
 
 
 def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> None:
-    width = min(terminal.out.width, 120) if terminal.out.is_terminal else terminal.PIPE_WIDTH
+    width = min(terminal.width(), 120)
     shown = curves if all_named else curves[:CURVES_MAX]
     for position, curve in enumerate(shown):
         if position:

@@ -147,4 +147,4 @@ def verify(
         lines, last, wrong = told["lines"], told["last"], told["wrong"]
     if wrong:
         terminal.fail(f"the chain is good for {lines} lines, and then broken: {wrong}")
-    terminal.out.print(f"{lines} lines, the chain is whole; the last hash is {last}", markup=False)
+    terminal.line(f"{lines} lines, the chain is whole; the last hash is {last}", 0)

@@ -32,7 +32,8 @@ err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 #: Errors of writing where there is no room, and where a terminal or a disk has gone.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
-#: Width of tables that go into a pipe or a file, and the least width of a column that gives way.
+#: Width of tables that go into a pipe or a file where COLUMNS says none, and the least width of a
+#: column that gives way.
 PIPE_WIDTH = 80
 NARROWEST = 8
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -97,6 +98,14 @@ def _aside(text: str, hang: int) -> None:
         err.print(one, markup=False)
 
 
+def width() -> int:
+    """How many columns there are: the terminal's; in a pipe those of COLUMNS, and else 80."""
+    if out.is_terminal:
+        return out.width
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else PIPE_WIDTH
+
+
 def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
     """Print a text within the width of the terminal, or of a pipe.
 
@@ -106,9 +115,8 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
         indent: spaces before the first line. hang: before the others; None: as many.
         style: of all of it.
     """
-    width = out.width if out.is_terminal else PIPE_WIDTH
     hanging = indent if hang is None else hang
-    wrapped = paragraphs.wrapped(text, max(width, 40), " " * indent, " " * hanging)
+    wrapped = paragraphs.wrapped(text, max(width(), 40), " " * indent, " " * hanging)
     for line in wrapped or [""]:
         out.print(line, style=style or None, markup=False, soft_wrap=True)
 
@@ -156,12 +164,11 @@ def table(
         middle: headings of columns whose cells lose their middle, since their ends tell them apart.
         below: by number of the row, from 0, a text that stands wrapped on lines of its own below.
     """
-    width = out.width if out.is_terminal else PIPE_WIDTH
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     floors = [least.get(heading, NARROWEST) for heading in headings]
-    widths = fit(widths, width, floors) if cut else widths
+    widths = fit(widths, width(), floors) if cut else widths
     for number, cells in enumerate((headings, *rows)):
         line = rich.text.Text()
         for heading, cell, size in zip(headings, cells, widths, strict=True):
@@ -186,8 +193,7 @@ def shortened(cell: str, size: int, *, middle: bool = False) -> str:
 
 def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How many characters a table of these columns leaves in a line for one more."""
-    width = out.width if out.is_terminal else PIPE_WIDTH
-    return width - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
+    return width() - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
 
 
 def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -> dict[int, str]:
@@ -234,13 +240,16 @@ def seconds(text: str | None) -> float | None:
 
 
 def clock(text: str | None) -> str:
-    """A time of today as a clock, else with its date; in the reader's own zone."""
+    """A time of today as a clock, else with its date, and its year where that is another one; in
+    the reader's own zone."""
     at = seconds(text)
     if at is None:
         return "-"
     moment = datetime.fromtimestamp(at).astimezone()
     now = datetime.now().astimezone()
-    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%m-%d %H:%M")
+    if moment.date() == now.date():
+        return moment.strftime("%H:%M:%S")
+    return moment.strftime("%m-%d %H:%M" if moment.year == now.year else "%Y-%m-%d %H:%M")
 
 
 def clocks(text: str) -> str:

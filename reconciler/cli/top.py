@@ -79,7 +79,7 @@ def _news(
 
 def _size(*, live: bool) -> tuple[int, int]:
     if not live:
-        return WIDTH_MIN, 40
+        return min(WIDTH_MAX, max(WIDTH_MIN, terminal.width())), 40
     size = terminal.out.size
     return min(WIDTH_MAX, max(WIDTH_MIN, size.width)), max(16, size.height - 1)
 

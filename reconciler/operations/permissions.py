@@ -10,6 +10,10 @@ class QuestionError(ValueError):
     """There is no such verb or object; says which there are."""
 
 
+class WordsError(QuestionError):
+    """It is no question at all, whatever objects there are."""
+
+
 def can(structure: desired.Structure, who: str, verb: str, subject: str) -> access.Decision:
     """Whether somebody may do something.
 
@@ -20,12 +24,13 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         subject: ``Queue/name`` for jobs, ``Kind/name`` for structural objects.
 
     Raises:
-        QuestionError: the verb is none, or is of no use for the subject.
+        WordsError: the verb is none, or is of no use for the subject.
+        QuestionError: there is no such queue.
     """
     verbs: dict[str, access.Verb] = {one: one for one in get_args(access.Verb)}
     known = verbs.get(verb)
     if known is None:
-        raise QuestionError(
+        raise WordsError(
             f"there is no verb {verb}{nearest.hint(verb, verbs)}; there are {', '.join(verbs)}"
         )
     if known == "approve":
@@ -34,10 +39,10 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         return access.of_snapshot(structure.access, who)
     kind, slash, name = subject.partition("/")
     if not slash or not name:
-        raise QuestionError(f"{verb} what? give Kind/name, such as Queue/default")
+        raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")
     if known in {"submit", "manage"}:
         if kind != "Queue":
-            raise QuestionError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
+            raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
             raise QuestionError(f"there is no queue {name}{nearest.hint(name, structure.queues)}")
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
@@ -46,9 +51,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     if kind not in kinds.STRUCTURAL_KINDS:
         hint = nearest.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
         there = ", ".join(sorted(kinds.STRUCTURAL_KINDS))
-        raise QuestionError(
-            f"there is no kind {kind} that rules are about{hint}; there are {there}"
-        )
+        raise WordsError(f"there is no kind {kind} that rules are about{hint}; there are {there}")
     if known == "drain" and kind != "NodePool":
-        raise QuestionError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
+        raise WordsError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
     return access.of_object(structure.access, who, known, subject)

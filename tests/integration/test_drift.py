@@ -351,6 +351,8 @@ def test_an_observed_pool_shows_what_would_be_done_and_does_nothing(
     listed = site.muster("drift", "-o", "json")
     assert json.loads(listed.stdout)["items"][0]["action"] == "remediate"
     assert stranger.poll() is None
+    assert " (observe)  Ready " in site.muster("nodes").stdout
+    assert "nothing is started there" in site.muster("node", "virtual-0").stdout
     site.scene("virtual-0")
     site.clean()
     site.declare()

@@ -48,3 +48,10 @@ def test_times_in_sentences_are_as_in_tables() -> None:
     at = times.format_time(time.time())
     assert terminal.clocks(f"from {at} on") == f"from {terminal.clock(at)} on"
     assert "T" not in terminal.clocks(at)
+
+
+def test_a_time_of_another_year_tells_it() -> None:
+    this = time.localtime().tm_year
+    assert terminal.clock(f"{this - 1}-06-11T12:00:00Z").startswith(f"{this - 1}-06-11 ")
+    other = "06-11" if time.localtime().tm_mon != 6 else "05-11"
+    assert terminal.clock(f"{this}-{other}T12:00:00Z").startswith(f"{other} ")

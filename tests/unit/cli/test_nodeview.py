@@ -61,3 +61,13 @@ def test_a_driver_without_a_version_of_cuda_says_none() -> None:
     driver = {"state": "ok", "version": "simulated", "cudaVersion": ""}
     assert nodeview._driver(driver) == "simulated"
     assert nodeview._driver(driver | {"cudaVersion": "12.4"}) == "simulated, CUDA 12.4"
+
+
+def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    item = msgspec.to_builtins(views.node_view(gpusamples.node(), ()))
+    nodeview.show(item)
+    assert "observe" not in capsys.readouterr().out
+    nodeview.show(item, is_observed=True)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "observe" in line]
+    assert line.startswith("Pool ")
+    assert line.endswith("which is on `observe`: nothing is started there")

@@ -23,16 +23,21 @@ WHO = "ada@example.org"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "code", "told"),
     [
-        (["access", "can", WHO, "fly", "X"], "there is no verb fly; there are submit, manage, "),
-        (["access", "can", WHO, "change", "Foo/bar"], "there is no kind Foo that rules are about"),
-        (["access", "can", WHO, "change", "Queu/a"], "; did you mean Queue?; there are Access, "),
-        (["approve", "sha256:" + "0" * 16], "is the digest of a plan as a whole"),
+        (["access", "can", WHO, "fly", "X"], 64, "there is no verb fly; there are submit, manage"),
+        (["access", "can", WHO, "submit"], 64, "submit what? give Kind/name, such as "),
+        (["access", "can", WHO, "drain", "Queue/a"], 64, "drain NodePool/NAME, not Queue/a"),
+        (["access", "can", WHO, "change", "Foo/bar"], 64, "there is no kind Foo that rules are "),
+        (["access", "can", WHO, "change", "Queu/a"], 64, "; did you mean Queue?; there are Acc"),
+        (["access", "can", WHO, "submit", "Queue/defalt"], 1, "did you mean default?"),
+        (["approve", "sha256:" + "0" * 16], 1, "is the digest of a plan as a whole"),
     ],
 )
-def test_a_slip_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(*words) == terminal.ERROR
+def test_a_slip_is_told(
+    words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(*words) == code
     assert told in " ".join(capsys.readouterr().err.split())
 
 

@@ -95,7 +95,7 @@ Queue vision:
 Over what is guaranteed to them: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
-Estimated start: 01-01 02:00 (in 1h00m).
+Estimated start: 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "backs off": (
@@ -139,7 +139,7 @@ j is Failed.
 
 no such file
 
-  01-01 00:02  main-0, try 1 on n1: StageFailed
+  1970-01-01 00:02  main-0, try 1 on n1: StageFailed
 """,
     ),
     "waits without an estimate": (
@@ -164,7 +164,7 @@ no such file
         """\
 j is Running on n0, n1, n2, n3 and 2 more.
 
-It was placed at 01-01 00:00:
+It was placed at 1970-01-01 00:00:
   try 1: 6 tasks
 """,
     ),
@@ -185,8 +185,8 @@ j is Failed.
 
 task main-1 ended with status 3 on n1
 
-  01-01 00:01  main-1, try 1 on n1, after 30s: status 3
-  01-01 00:02  main-0, try 1 on n1 (GPU 0,3), after 1m00s: status 0
+  1970-01-01 00:01  main-1, try 1 on n1, after 30s: status 3
+  1970-01-01 00:02  main-0, try 1 on n1 (GPU 0,3), after 1m00s: status 0
 
 What it wrote: muster logs j --task main-1 --stderr
 """,
@@ -203,8 +203,8 @@ What it wrote: muster logs j --task main-1 --stderr
         """\
 j is Failed.
 
-  01-01 00:02  [0] main-0, try 1 on n1, after 1m00s: status 0
-  01-01 00:02  [7] main-0, try 1 on n1, after 1m00s: status 3
+  1970-01-01 00:02  [0] main-0, try 1 on n1, after 1m00s: status 0
+  1970-01-01 00:02  [7] main-0, try 1 on n1, after 1m00s: status 3
 
 What it wrote: muster logs j --task main-0 --element 7 --stderr
 """,
@@ -235,15 +235,15 @@ What it wrote: muster logs j --task main-0 --element 7 --stderr
             "queue": QUEUE,
         },
         """\
-j is Succeeded: it waited 50s, ran 8m00s and ended at 01-01 00:09.
+j is Succeeded: it waited 50s, ran 8m00s and ended at 1970-01-01 00:09.
 
-  01-01 00:00  submitted: run 1
-  01-01 00:01  placed: try 1: 1 task on n1; until now it waited: Behind: others
-  01-01 00:02  evicted: for urgent
-  01-01 00:03  placed: try 2: n1
+  1970-01-01 00:00  submitted: run 1
+  1970-01-01 00:01  placed: try 1: 1 task on n1; until now it waited: Behind: others
+  1970-01-01 00:02  evicted: for urgent
+  1970-01-01 00:03  placed: try 2: n1
 
-  01-01 00:02  main-0, try 1 on n1, after 1m00s: Preempted, signal 15
-  01-01 00:09  main-0, try 2 on n1, after 8m00s: status 0
+  1970-01-01 00:02  main-0, try 1 on n1, after 1m00s: Preempted, signal 15
+  1970-01-01 00:09  main-0, try 2 on n1, after 8m00s: status 0
 """,
     ),
 }
@@ -460,3 +460,22 @@ def test_what_a_difference_is_about_stays_whole_in_80_columns(
     assert " ".join(" ".join(lines).split()).count(message) == 2
     for kind in kinds:
         assert any(line.startswith(f"{kind:<25}  virtual-0/gpu0  critical") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [("132", 132), ("40", 40), ("", 80), ("0", 80), ("-5", 80), ("wide", 80), (None, 80)],
+)
+def test_a_pipe_is_as_wide_as_columns_says(
+    columns: str | None,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    terminal.table(["NAME", "WHY"], [["j", "word " * 40]])
+    assert max(map(len, capsys.readouterr().out.splitlines())) == expected
+    terminal.paragraph("word " * 40)
+    assert max(map(len, capsys.readouterr().out.splitlines())) in range(expected - 4, expected + 1)

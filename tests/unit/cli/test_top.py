@@ -66,8 +66,8 @@ gpu004              Ready           0/64      0/8  [..........]
 ... and 35 more nodes
 
 WHAT CHANGES
-11-14 22:13  JobRunning       train on gpu001  all its tasks run
-11-14 22:13  NodeUnknown      gpu002  not heard of for long for long for long f…"""
+2023-11-14 22:13  JobRunning       train on gpu001  all its tasks run
+2023-11-14 22:13  NodeUnknown      gpu002  not heard of for long for long for l…"""
 
 
 @pytest.mark.usefixtures("in_utc")
