@@ -8,7 +8,15 @@ does, in the cycle after, so that whatever is made right was listed before.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reconciler.core import health, limits, mismatches, overrides, provisioning, remedies
+from reconciler.core import (
+    flapping,
+    health,
+    limits,
+    mismatches,
+    overrides,
+    provisioning,
+    remedies,
+)
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, devices, outcome, quantities, records, resources, times
@@ -204,6 +212,12 @@ def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
         message = health.black_hole_message(node)
         yield Found(
             "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
+            pool=pool.name, node=node.name,
+        )  # fmt: skip
+    if flapping.keeps_out(node, pool):
+        message = flapping.message(node, pool)
+        yield Found(
+            "node-flapping", node.name, message, "checks that stay well", "checks that come and go",
             pool=pool.name, node=node.name,
         )  # fmt: skip
 

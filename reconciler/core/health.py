@@ -9,7 +9,7 @@ pool is ``Gone`` only when nothing of its work can be running there any more.
 
 from collections.abc import Mapping
 
-from reconciler.core import ingest, mismatches
+from reconciler.core import flapping, ingest, mismatches
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
@@ -158,7 +158,10 @@ def _renew_state(
     node = _look_into_hole(work, node, pool)
     drain = pool.drains.get(node.name) if pool else None
     drain = drain or work.override_drains.get(node.name)
+    node = flapping.look(work, node, pool, drained=drain is not None)
     state, message = _state_of(work, node, pool, drain)
+    if drain is not None and state is NodeState.UNHEALTHY:
+        message = f"{message}; drained: {drain_message(drain)}"
     leave = node.leave if pool is None else pool.leaving
     # Whatever else is wrong with it: who drains a node often does so since it is not well, and a
     # check that flaps or a silence must not start its time anew.
@@ -200,7 +203,11 @@ def _state_of(
         return NodeState.UNHEALTHY, missing
     for one in node.inventory.checks if pool.checks is not None else ():
         if one.verdict == "failed":
-            return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}"
+            later = flapping.outlook(node, pool)
+            return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
+    if flapping.keeps_out(node, pool):
+        work.wake(node.flapping.until)
+        return NodeState.UNHEALTHY, flapping.message(node, pool)
     if node.out_until > work.now and pool.black_hole is not None:
         work.wake(node.out_until)
         return NodeState.UNHEALTHY, black_hole_message(node)

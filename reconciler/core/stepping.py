@@ -32,9 +32,15 @@ def forget_the_future(work: desk.Work) -> None:
             _bound_job(work, record)
     for node in work.observed.nodes.values():
         failed = [min(one.at, work.now) for one in node.failures]
-        if node.drain_since > work.now or failed != [one.at for one in node.failures]:
+        turned = tuple(min(at, work.now) for at in node.flapping.at)
+        if (
+            node.drain_since > work.now
+            or failed != [one.at for one in node.failures]
+            or turned != node.flapping.at
+        ):
             work.renew_node(
                 node,
+                flapping=msgspec.structs.replace(node.flapping, at=turned),
                 drain_since=min(node.drain_since, work.now),
                 failures=tuple(
                     msgspec.structs.replace(one, at=at)

@@ -104,7 +104,7 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
             faults.add(
                 "duplicate-check", message, *place, "commands", index, "name", found=one.name
             )
-    hole = said.black_hole
+    hole, flaps = said.black_hole, said.flapping
     return {
         "checks": _plan(spec, said, faults),
         "remedies": _remedies(spec, said, {*checks.BUILT_IN, *names} - set(said.off), faults),
@@ -116,6 +116,12 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
             faults.duration(hole.quick, *place, "blackHole", "quick"),
             faults.duration(hole.window, *place, "blackHole", "window"),
             faults.duration(hole.out, *place, "blackHole", "out"),
+        ),
+        "flapping": desired.Flapping(
+            flaps.failures,
+            faults.duration(flaps.window, *place, "flapping", "window"),
+            faults.duration(flaps.out, *place, "flapping", "out"),
+            faults.duration(flaps.out_max, *place, "flapping", "outMax"),
         ),
     }
 

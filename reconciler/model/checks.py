@@ -76,3 +76,19 @@ def worst(results: "tuple[Result, ...]") -> Verdict:
     if "failed" in verdicts:
         return "failed"
     return "degraded" if "degraded" in verdicts else "healthy"
+
+
+class Flapping(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How often the checks of a node came and went of late.
+
+    ``failing``: one fails now. ``at`` are the last times at which the node turned from well to
+    failing. ``held``: that was too often, the ``holds``-th time in a row; once well it stays out
+    ``until`` then, which is kept afterwards as when it was let in. ``check`` failed last.
+    """
+
+    failing: bool = False
+    at: tuple[float, ...] = ()
+    held: bool = False
+    holds: int = 0
+    until: float = 0.0
+    check: str = ""

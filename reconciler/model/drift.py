@@ -62,6 +62,9 @@ KINDS: dict[str, Kind] = {
     "node-black-hole": Kind(
         "critical", "report", _TOLD, "tasks of different owners fail quickly on a node: it is out"
     ),
+    "node-flapping": Kind(
+        "warning", "report", _TOLD, "checks of a node come and go: it is out until they stay well"
+    ),
     "gpu-failed": Kind("critical", "report", _TOLD, "a GPU is lost, missing, failed or silent"),
     "gpu-process-foreign": Kind(
         "warning", "report", _ANY, "a process holds a GPU and belongs to no task",

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model import desired, devices, hosts, provisioning, runs
 from reconciler.model import recollection as recollections
-from reconciler.model.checks import Result
+from reconciler.model.checks import Flapping, Result
 from reconciler.model.drift import Drift, Remedy
 from reconciler.model.reasons import Reason
 from reconciler.model.resources import Resources
@@ -323,6 +323,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     unwanted: tuple[str, ...] = ()
     failures: tuple[QuickFailure, ...] = ()
     out_until: float = 0.0
+    flapping: Flapping = Flapping()
     leave: desired.Leaving | None = None
     drain_since: float = 0.0
 

@@ -98,6 +98,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Healing, "verb"): ("action", None),
     (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
     (desired.Pool, "black_hole"): ("health.blackHole", None),
+    (desired.Pool, "flapping"): ("health.flapping", None),
     (checks.Plan, "gpus"): ("gpus", None),
     (checks.Plan, "mounts"): ("mounts", None),
     (checks.Plan, "before"): ("beforeJob", None),

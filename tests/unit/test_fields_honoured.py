@@ -280,6 +280,7 @@ HEALED = (
         }
     ),
 )
+FLAPS = (pool(count=1, health={"flapping": {"failures": 3}}),)
 HOLE = (
     pool(count=1, health={"blackHole": {"owners": 2}}),
     document(
@@ -537,6 +538,27 @@ def hole(ran_s: float, later_s: float = 0) -> Callable[[Run, Path], Json]:
         run.advance(later_s)
         run.hear()
         run.cycle()
+        return run.memory.nodes["p-0"].state.value
+
+    return look
+
+
+def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Path], Json]:
+    """What a node is whose check failed so often, and has been well for so long since."""
+
+    def look(run: Run, _: Path) -> Json:
+        def finds(*found: checks.Result) -> None:
+            told = run.nodes["p-0"].report(run.now)
+            inventory = msgspec.structs.replace(told.inventory or records.Inventory(), checks=found)
+            run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
+            run.cycle()
+
+        for _turn in range(turns):
+            run.now += apart_s
+            finds(checks.Result("clock", "failed", "x"))
+            finds()
+        run.now += well_s
+        finds()
         return run.memory.nodes["p-0"].state.value
 
     return look
@@ -830,6 +852,18 @@ TABLE: dict[str, Case] = {
     ),
     "NodePool.spec.health.blackHole.out": Case(
         ("10s", "1h"), hole(1, 60), ("Ready", "Unhealthy"), HOLE
+    ),
+    "NodePool.spec.health.flapping.failures": Case(
+        (2, 3), flapping(2, 60), ("Unhealthy", "Ready"), FLAPS
+    ),
+    "NodePool.spec.health.flapping.window": Case(
+        ("1m", "10m"), flapping(3, 61), ("Ready", "Unhealthy"), FLAPS
+    ),
+    "NodePool.spec.health.flapping.out": Case(
+        ("1m", "10m"), flapping(3, 1, 120), ("Ready", "Unhealthy"), FLAPS
+    ),
+    "NodePool.spec.health.flapping.outMax": Case(
+        ("1m", "10m"), flapping(3, 1, 120), ("Ready", "Unhealthy"), FLAPS
     ),
     "NodePool.spec.nodes.driver": Case(
         ("550", "535"), driver_is("550.54.15"), ("Ready", "Unhealthy"), POOL

@@ -28,6 +28,7 @@ from reconciler.model.desired.jobs import (
 from reconciler.model.desired.pools import (
     BlackHole,
     Drain,
+    Flapping,
     Healing,
     Leaving,
     MigLayout,
@@ -80,6 +81,7 @@ __all__ = [
     "Desired",
     "Drain",
     "FileRetention",
+    "Flapping",
     "Flavor",
     "Framework",
     "Healing",

@@ -67,6 +67,20 @@ class BlackHole(msgspec.Struct, frozen=True):
     out_s: int = 3600
 
 
+class Flapping(msgspec.Struct, frozen=True):
+    """When a node whose checks come and go is kept out though they are well.
+
+    From the time on at which it turned from well to failing ``failures`` times within
+    ``window_s`` it has to be well for ``out_s`` before it is let in, twice as long each further
+    time, but no longer than ``out_max_s``. ``out_s`` 0: it is let in at once.
+    """
+
+    failures: int = 3
+    window_s: int = 3600
+    out_s: int = 600
+    out_max_s: int = 8 * 3600
+
+
 class Provisioning(msgspec.Struct, frozen=True):
     """How the nodes of a pool come and go; the pool's ``nodes`` are then the slots for them.
 
@@ -151,6 +165,7 @@ class Pool(msgspec.Struct, frozen=True):
     remedies: dict[str, Healing] = {}
     remedies_at_once: int = 1
     black_hole: BlackHole | None = None
+    flapping: Flapping = Flapping()
     provisioning: Provisioning | None = None
     leaving: Leaving | None = None
 

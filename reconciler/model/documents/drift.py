@@ -19,6 +19,7 @@ DriftKind = Literal[
     "node-check-failed",
     "node-check-degraded",
     "node-black-hole",
+    "node-flapping",
     "gpu-failed",
     "gpu-process-foreign",
     "task-unwanted",

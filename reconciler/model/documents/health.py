@@ -90,6 +90,30 @@ class BlackHoleSpec(Part, frozen=True):
     ] = "1h"
 
 
+class FlappingSpec(Part, frozen=True):
+    """When a node whose checks come and go is kept out though they are well."""
+
+    failures: Annotated[
+        Annotated[int, msgspec.Meta(ge=2, le=16)],
+        doc("How often the node has to turn from well to failing.", example=3),
+    ] = 3
+    window: Annotated[
+        Duration, doc("Within which time it does so.", example="1h", unit="duration")
+    ] = "1h"
+    out: Annotated[
+        Duration,
+        doc(
+            "How long it has to be well before it is let in, twice as long each further time; "
+            "`0s` lets it in at once, however often.",
+            example="10m",
+            unit="duration",
+        ),
+    ] = "10m"
+    out_max: Annotated[
+        Duration, doc("How long that becomes at the most.", example="8h", unit="duration")
+    ] = "8h"
+
+
 class HealthSpec(Part, frozen=True):
     """Checks of the nodes of a pool."""
 
@@ -156,3 +180,7 @@ class HealthSpec(Part, frozen=True):
         BlackHoleSpec | None,
         doc("Take nodes out on which tasks fail quickly; left out: do not.", example={"owners": 3}),
     ] = None
+    flapping: Annotated[
+        FlappingSpec,
+        doc("Keep nodes out whose checks come and go.", example={"failures": 3, "out": "10m"}),
+    ] = FlappingSpec()

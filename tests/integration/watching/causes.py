@@ -41,6 +41,7 @@ HEALTH = """\
     interval: 1s
     off: [disk-space, inodes, clock, stuck-processes]
     blackHole: {{owners: 2, quick: 60s, window: 10m, out: 5s}}
+    flapping: {{failures: 16, window: 1h, out: 1s, outMax: 1s}}
     commands: [{{name: site, command: [{python}, -c, "{check}", "{mark}"], timeout: 30s}}]
 """
 #: Each verb does what files say: ``list`` prints one or fails, ``create`` and ``destroy`` may fail.
@@ -126,6 +127,10 @@ class Scene:
         assert self.bed.api is not None
         self.bed.api.post("/v1/hooks/git")
         return str(self.bed.get("/v1/sync")["sync"]["sync"])
+
+    def kinds(self) -> set[str]:
+        """What kinds of drift are listed."""
+        return {one["kind"] for one in self.bed.get("/v1/drift")["items"]}
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -262,6 +267,17 @@ def check(scene: Scene, status: int) -> Iterator[None]:
     scene.mark.write_text(str(status))
     yield
     scene.mark.unlink()
+
+
+@contextmanager
+def flapping(scene: Scene) -> Iterator[None]:
+    with scene.changed("failures: 16, window: 1h, out: 1s, outMax: 1s",
+                       "failures: 2, window: 1h, out: 10m, outMax: 10m"):  # fmt: skip
+        for _ in range(2):
+            with check(scene, 2):
+                scene.bed.until(lambda: "node-check-failed" in scene.kinds())
+            scene.bed.until(lambda: "node-check-failed" not in scene.kinds())
+        yield
 
 
 @contextmanager
@@ -442,6 +458,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
     "node-check-failed": ("MusterHealthCheckFailed", lambda scene: check(scene, 2)),
     "node-check-degraded": ("MusterHealthCheckDegraded", lambda scene: check(scene, 1)),
     "node-black-hole": ("MusterNodeTakenOut", swallowing),
+    "node-flapping": ("MusterNodeFlapping", flapping),
     "gpu-failed": ("MusterGpuUnusable", gpu_gone),
     "gpu-process-foreign": ("MusterForeignGpuProcess", stranger),
     "task-unwanted": ("MusterTaskUnwanted", unwanted),

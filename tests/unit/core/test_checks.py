@@ -18,7 +18,10 @@ class Site(test_drift.Site):
 
     def __init__(self, healing: desired.Healing = REBOOT, **changes: object) -> None:
         super().__init__()
-        said = {"remedies": {"gpu-ecc": healing}, "black_hole": None, **changes}
+        said = {"remedies": {"gpu-ecc": healing}, "black_hole": None} | {
+            "flapping": desired.Flapping(),
+            **changes,
+        }
         self.change_pool(**said)
 
     def finds(self, name: str, *results: checks.Result) -> None:
@@ -176,3 +179,123 @@ def test_what_is_no_black_hole(why: str) -> None:
     site.round()
     assert site.state("n0") is NodeState.READY
     assert site.found() == []
+
+
+MINUTE, HOUR = 60, 3600
+
+
+def _flaps(site: Site, times: int, *, apart_s: int = 5 * MINUTE) -> None:
+    """A check of n0 fails and is well again, so often."""
+    for _ in range(times):
+        site.finds("n0", ECC)
+        site.round()
+        assert site.state("n0") is NodeState.UNHEALTHY
+        site.finds("n0")
+        site.round()
+        site.now += apart_s
+
+
+def _out_s(site: Site) -> float:
+    """How long n0 is out from now on though its checks are well."""
+    began = site.now
+    while site.state("n0") is NodeState.UNHEALTHY:
+        wake_at = site.outcomes[-1].wake_at
+        assert wake_at is not None
+        site.now = max(site.now + 1, wake_at)
+        site.round()
+        assert site.now - began < 100 * HOUR
+    return site.now - began
+
+
+def test_a_check_that_fails_now_and_then_lets_its_node_in_at_once() -> None:
+    site = Site(remedies={})
+    _flaps(site, 2)
+    site.now += HOUR
+    _flaps(site, 2)
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    assert site.events("NodeFlapping") == []
+
+
+def test_checks_that_come_and_go_keep_their_node_out_twice_as_long_each_time() -> None:
+    site = Site(remedies={})
+    _flaps(site, 3, apart_s=0)
+    assert site.state("n0") is NodeState.UNHEALTHY
+    said = site.memory.nodes["n0"].message
+    assert said.startswith(
+        "its checks failed 3 times within 1h, last gpu-ecc: Muster keeps it out until "
+    )
+    assert site.one("node-flapping").subject == "n0"
+    assert site.events("NodeFlapping") == ["n0"]
+    assert 10 * MINUTE <= _out_s(site) < 11 * MINUTE
+    assert site.found() == []
+    outs = []
+    for _ in range(8):
+        _flaps(site, 3, apart_s=0)
+        outs.append(round(_out_s(site) / MINUTE))
+    assert outs == [20, 40, 80, 160, 320, 480, 480, 480]
+
+
+def test_one_that_fails_while_it_is_kept_out_begins_anew_and_says_what_is_to_come() -> None:
+    site = Site(remedies={})
+    _flaps(site, 3, apart_s=9 * MINUTE)
+    site.finds("n0", ECC)
+    site.round()
+    said = site.memory.nodes["n0"].message
+    assert said == (
+        f"check gpu-ecc failed: {ECC.message}; it comes and goes: once well it stays out for 20m"
+    )
+    site.now += 3 * HOUR  # failing is not being well
+    site.round()
+    site.finds("n0")
+    site.round()
+    assert 20 * MINUTE <= _out_s(site) < 21 * MINUTE
+    assert site.events("NodeFlapping") == ["n0"]
+
+
+def test_an_hour_in_service_is_a_new_beginning() -> None:
+    site = Site(remedies={})
+    for _ in range(3):
+        _flaps(site, 3, apart_s=0)
+        assert 10 * MINUTE <= _out_s(site) < 11 * MINUTE
+        site.now += HOUR + MINUTE
+        site.round()
+
+
+def test_after_a_persons_drain_a_flapping_node_starts_clean() -> None:
+    site = Site(remedies={})
+    _flaps(site, 3, apart_s=0)
+    site.change_pool(drains={"n0": desired.Drain("a new cable")})
+    site.round()
+    assert site.state("n0") is NodeState.DRAINED
+    site.change_pool(drains={})
+    site.round()
+    assert site.state("n0") is NodeState.READY
+    _flaps(site, 2)
+    assert site.state("n0") is NodeState.READY
+
+
+@pytest.mark.parametrize("what", [{"flapping": desired.Flapping(out_s=0)}, {"checks": None}])
+def test_a_pool_may_let_its_nodes_in_at_once(what: dict[str, object]) -> None:
+    site = Site(remedies={})
+    _flaps(site, 3, apart_s=0)
+    site.change_pool(**what)
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
+def test_a_pool_that_says_less_lets_its_nodes_in_sooner() -> None:
+    site = Site(remedies={})
+    _flaps(site, 3, apart_s=0)
+    site.change_pool(flapping=desired.Flapping(out_max_s=30))
+    site.round()
+    assert 20 <= _out_s(site) <= 40
+
+
+def test_an_unhealthy_node_says_that_it_is_drained_too() -> None:
+    site = Site(remedies={}, drains={"n0": desired.Drain("fan 3", "ops@example.org")})
+    site.finds("n0", ECC)
+    site.round()
+    assert site.memory.nodes["n0"].message == (
+        f"check gpu-ecc failed: {ECC.message}; drained: fan 3 (ops@example.org)"
+    )

@@ -70,6 +70,10 @@ class Node(world.VirtualNode):
         )
 
 
+#: Checks may come and go as often as they like.
+AT_ONCE = desired.Flapping(out_s=0)
+
+
 class Site(World):
     """Four nodes with two GPUs each, of a pool that says much, and one queue with a limit."""
 
@@ -85,6 +89,7 @@ class Site(World):
             labels={"room": "b2"},
             checks=checks.Plan(),
             black_hole=desired.BlackHole(owners=3),
+            flapping=AT_ONCE,
         )
         self.nodes = {name: Node(name, self.pool) for name in names}
         self.queue = desired.Queue(name="default", limit=desired.Amounts(cpu_milli=20_000))
@@ -218,6 +223,17 @@ def check_degraded(site: Site, chance: random.Random) -> tuple[str, str, Healing
     name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
     result = checks.Result(check, "degraded", "it is not well")
     return "node-check-degraded", f"{name}/{check}", _inventory(site, name, checks=(result,))
+
+
+def flapping(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
+    site.change_pool(flapping=desired.Flapping(failures=2))
+    for _ in range(2):
+        well = _inventory(site, name, checks=(checks.Result(check, "failed", "it is broken"),))
+        site.round()
+        well()
+        site.round()
+    return "node-flapping", name, lambda: site.change_pool(flapping=AT_ONCE)
 
 
 def black_hole(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
@@ -369,6 +385,7 @@ CAUSES: dict[str, Cause] = {
     "node-check-failed": check_failed,
     "node-check-degraded": check_degraded,
     "node-black-hole": black_hole,
+    "node-flapping": flapping,
     "gpu-failed": failed,
     "gpu-process-foreign": foreign,
     "task-unwanted": unwanted,

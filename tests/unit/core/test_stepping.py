@@ -83,6 +83,20 @@ def test_a_node_is_out_no_longer_than_it_was_to_be() -> None:
     assert site.state("n0") is NodeState.READY
 
 
+def test_a_node_whose_checks_came_and_went_is_out_no_longer_than_it_was_to_be() -> None:
+    site = test_checks.Site(remedies={})
+    test_checks._flaps(site, 3, apart_s=0)
+    assert site.state("n0") is NodeState.UNHEALTHY
+    set_back(site)
+    known = site.memory.nodes["n0"].flapping
+    assert max(known.at) <= site.now
+    assert known.until <= site.now + 600
+    site.now += 601
+    site.round()
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
 def test_tries_at_a_remedy_go_on() -> None:
     site = World(nodes=1)
     site.settle()
