@@ -18,16 +18,13 @@ from typing import Any, Literal
 import git
 import msgspec
 
-from reconciler.changes import commits, edit, pushing, requests, restacking, turns
+from reconciler.changes import commits, edit, requests, turns, uptake
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 from reconciler.model import nearest
 from reconciler.model.documents import kinds
 
 _LOG = logging.getLogger(__name__)
-
-#: How often a push is tried again after taking up what others pushed.
-ATTEMPTS_MAX = 5
 
 
 class CloneError(RuntimeError):
@@ -267,7 +264,11 @@ class Clone:
             finally:
                 self._together = None
             if opened.made and self._upstream is not None:
-                self._push(opened)
+                try:
+                    uptake.Push(self.root, self.branch, self._upstream, opened).carry_out()
+                except uptake.PushError as error:
+                    told = f"committed in {self.root}, and not pushed: {error}"
+                    raise CloneError(told, unreachable=error.unreachable) from error
 
     def _git_folder(self) -> Path:
         said = gitobjects.run(self.root, "rev-parse", "--absolute-git-dir").stdout
@@ -359,9 +360,6 @@ class Clone:
             raise CloneError(f"nothing was changed: {error}") from error
         return self._noted(commits.Made(commit))
 
-    def _head(self) -> str:
-        return gitobjects.run(self.root, "rev-parse", self._reference()).stdout.decode().strip()
-
     def _commit(self, path: str, before: str | None, after: str | None, message: str) -> str:
         """Write, stage and commit one file; as it was where git refuses."""
         file = self.root / path
@@ -373,104 +371,6 @@ class Clone:
             _write(file, before)
             self._unstage(path)
             raise
-
-    # --- pushing ----------------------------------------------------------------------------
-
-    def _push(self, opened: commits.Together) -> None:
-        """Push, on top of what others pushed.
-
-        Raises:
-            CloneError: the commit is in the clone and could not be pushed.
-        """
-        remote, _, branch = (self._upstream or "").partition("/")
-        tip, why = opened.made[-1].commit, ""
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                why = pushing.push(self.root, remote, tip, f"refs/heads/{branch}")
-            except GitError as error:
-                raise CloneError(
-                    f"committed in {self.root}, and not pushed: {error}", unreachable=True
-                ) from error
-            if not why:
-                return
-            tip = self._on_top(opened, remote, branch)
-            for path in {made.path for made in opened.made if made.path}:
-                self._check_merged(path)
-        raise CloneError(f"committed in {self.root}, and not pushed: {why}")
-
-    def _check_merged(self, path: str) -> None:
-        """Git merges lines; whether the file still says something is another matter."""
-        file = self.root / path
-        problems = documents.validate(path, file.read_bytes()) if file.is_file() else ()
-        if problems:
-            raise CloneError(
-                f"committed in {self.root}, and not pushed: together with what others pushed it is "
-                "wrong. Correct it by hand, commit and push:\n"
-                + "\n".join(problem.text() for problem in problems)
-            )
-
-    def _on_top(self, opened: commits.Together, remote: str, branch: str) -> str:
-        """Put our commits on top of the remote branch; what is to be pushed then.
-
-        Where others' commits stand among them, which the remote one has not, the two are merged.
-        """
-        changed = gitobjects.run(
-            self.root, "status", "--porcelain", "--untracked-files=no"
-        ).stdout.decode()
-        if changed:
-            raise CloneError(
-                f"committed in {self.root}, and not pushed: others pushed meanwhile, and files "
-                "there are changed and not committed. Commit them, then `git pull --rebase` and "
-                "`git push`"
-            )
-        try:
-            turns.git(
-                self.root,
-                *("fetch", "--quiet", "--", remote, branch),
-                timeout_s=gitobjects.REMOTE_TIMEOUT_S,
-            )
-            base = gitobjects.run(self.root, "rev-parse", "FETCH_HEAD").stdout.decode().strip()
-            head = self._head()
-            listed = gitobjects.run(self.root, "rev-list", "--reverse", head, f"^{base}").stdout
-            mine = listed.decode().split()
-            ours = [opened.moved.get(made.commit, made.commit) for made in opened.made]
-            if not set(mine) <= set(ours):
-                return self._merge(base)
-            again = restacking.onto(self.root, base, mine)
-            tip = again[-1] if again else base
-            if self._follow(head, tip):
-                anew = dict(zip(mine, again, strict=True))
-                for made, one in zip(opened.made, ours, strict=True):
-                    opened.moved[made.commit] = anew.get(one, one)
-                return tip
-            return self._merge(base)
-        except GitError as error:
-            raise CloneError(
-                f"committed in {self.root}, and not pushed: it contradicts what others pushed: "
-                f"`git pull --rebase` and resolve it by hand ({error})"
-            ) from error
-
-    def _follow(self, head: str, tip: str) -> bool:
-        """Bring the files and then the branch from one commit to another.
-
-        False: somebody committed meanwhile; the branch is theirs, and the files are theirs again.
-        """
-        turns.git(self.root, "update-index", "-q", "--refresh")
-        turns.git(self.root, "read-tree", "-u", "-m", head, tip)
-        if commits.move(self.root, self._reference(), tip, head):
-            return True
-        turns.git(self.root, "read-tree", "-u", "-m", tip, self._head())
-        return False
-
-    def _merge(self, base: str) -> str:
-        """Merge what others pushed: commits that others made here keep their ids."""
-        self._require_branch()
-        try:
-            turns.git(self.root, "merge", "--quiet", "--no-edit", "--no-autostash", "--", base)
-        except GitError:
-            gitobjects.run(self.root, "merge", "--abort", good=(0, 1, 128))
-            raise
-        return self._head()
 
 
 def _moved(outcome: Outcome, push: commits.Together) -> Outcome:

@@ -33,11 +33,13 @@ class Together:
     Attributes:
         made: the commits, the oldest first.
         moved: what became of those that were put on top of what others had pushed, by their id.
+        told: what somebody has to know of the clone after the push, a sentence each.
     """
 
     def __init__(self) -> None:
         self.made: list[Made] = []
         self.moved: dict[str, str] = {}
+        self.told: tuple[str, ...] = ()
 
     def now(self, commit: str | None) -> str | None:
         """The id that a commit has now."""

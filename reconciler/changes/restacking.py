@@ -38,30 +38,59 @@ def onto(root: Path, base: str, commits: list[str]) -> list[str]:
     """
     made = []
     with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
-        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        gitobjects.run(root, "read-tree", base, extra=index)
         for commit in commits:
-            lines = [
-                f"{entry.mode} {entry.blob}\t".encode() + path
-                for path, entry in _changed(root, base, commit, Path(scratch))
-            ]
-            data = b"".join(line + b"\0" for line in lines)
-            gitobjects.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
-            tree = _text(gitobjects.run(root, "write-tree", extra=index).stdout)
+            parent = _text(gitobjects.run(root, "rev-parse", f"{commit}~1").stdout)
+            tree = _tree(root, base, (parent, commit), Path(scratch))
             base = _again(root, commit, base, tree)
             made.append(base)
     return made
+
+
+def merge(root: Path, base: str, head: str) -> str:
+    """The id of a merge of two commits, the first of which goes on in it.
+
+    What it changes in ``base`` is what ``head`` has changed since they parted, no more: who signs
+    it answers for that alone.
+
+    Raises:
+        ContradictionError: both have changed the same, in other ways.
+        GitError: they have nothing in common, or git can't make it.
+    """
+    common = _text(gitobjects.run(root, "merge-base", base, head).stdout)
+    with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
+        tree = _tree(root, base, (common, head), Path(scratch))
+    message = f"Merge {head[:12]} into what others pushed\n".encode()
+    parents = ("-p", base, "-p", head)
+    made = gitobjects.run(
+        root, "commit-tree", *_sign(root), *parents, "-F", "-", tree, data=message
+    )
+    return _text(made.stdout)
+
+
+def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
+    """The tree of ``base`` with what changes from one commit to another."""
+    index = {"GIT_INDEX_FILE": str(scratch / "index")}
+    gitobjects.run(root, "read-tree", base, extra=index)
+    lines = [
+        f"{entry.mode} {entry.blob}\t".encode() + path
+        for path, entry in _changed(root, base, change, scratch)
+    ]
+    data = b"".join(line + b"\0" for line in lines)
+    gitobjects.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
+    return _text(gitobjects.run(root, "write-tree", extra=index).stdout)
 
 
 def _text(said: bytes) -> str:
     return said.decode().strip()
 
 
-def _changed(root: Path, base: str, commit: str, scratch: Path) -> list[tuple[bytes, _Entry]]:
-    """The files that a commit changes, as they are to be on top of ``base``."""
-    listed = gitobjects.run(
-        root, "diff-tree", "-r", "-z", "--root", "--no-commit-id", "--no-renames", commit
-    ).stdout.split(b"\0")
+def _changed(
+    root: Path, base: str, change: tuple[str, str], scratch: Path
+) -> list[tuple[bytes, _Entry]]:
+    """The files that differ between two commits, as they are to be on top of ``base``."""
+    listed = gitobjects.run(root, "diff-tree", "-r", "-z", "--no-renames", *change).stdout.split(
+        b"\0"
+    )
     found = []
     for head, path in zip(listed[:-1:2], listed[1::2], strict=True):
         old_mode, new_mode, old_blob, new_blob, _ = head.decode().removeprefix(":").split()
@@ -108,12 +137,16 @@ def _again(root: Path, commit: str, parent: str, tree: str) -> str:
         "GIT_AUTHOR_EMAIL": address.decode("utf-8", "replace"),
         "GIT_AUTHOR_DATE": when.decode(),
     }
-    signs = gitobjects.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
-    option = ("-S",) if _text(signs.stdout) == "true" else ()
     made = gitobjects.run(
         root,
-        *("commit-tree", *option, "-p", parent, "-F", "-", tree),
+        *("commit-tree", *_sign(root), "-p", parent, "-F", "-", tree),
         data=message.strip() + b"\n",
         extra=author,
     )
     return _text(made.stdout)
+
+
+def _sign(root: Path) -> tuple[str, ...]:
+    """The option of ``commit-tree`` that signs, where this person signs."""
+    signs = gitobjects.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
+    return ("-S",) if _text(signs.stdout) == "true" else ()

@@ -235,6 +235,8 @@ def _tell(made: list[operations.Done]) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
+    for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
+        terminal.note(f"warning: {warning}")
     _leave_withheld(made)
 
 
@@ -372,6 +374,8 @@ def approve(
         if to.clone is None and done.commit:
             where = "; committed by the controller"
         terminal.out.print(f"{done.name}: {done.message}{where}", markup=False)
+        for warning in done.warnings:
+            terminal.note(f"warning: {warning}")
     if figure:
         terminal.note(figure)
 

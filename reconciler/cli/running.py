@@ -124,6 +124,8 @@ def _carry_through(
         made = operations.carry_out([asked], to)
         leaving.submitted()
         terminal.note(f"submitted {options.name}")
+        for warning in (told for one in made for told in one.warnings):
+            terminal.note(f"warning: {warning}")
         changing.tell_withheld(made)
         with context.controller(server, token_file) as api:
             patient = patience.Patient(api, answered=True)

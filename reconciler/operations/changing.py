@@ -15,8 +15,7 @@ import msgspec
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
 from reconciler.core import digests
-from reconciler.desired import validate
-from reconciler.model import desired, hostlists, states
+from reconciler.model import hostlists, states
 from reconciler.operations import (
     authoring,
     draining,
@@ -327,7 +326,13 @@ def _at_clone(
             done = _each(changes, carry)
     except clones.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
-    return [msgspec.structs.replace(one, commit=push.now(one.commit)) for one in done]
+    told = {done[0].name: push.told} if done else {}  # once, however many they are
+    return [
+        msgspec.structs.replace(
+            one, commit=push.now(one.commit), warnings=one.warnings + told.get(one.name, ())
+        )
+        for one in done
+    ]
 
 
 def _in_clone(
@@ -385,7 +390,7 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
 
 def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     """A commit for each job of a text that is not there as it is written in it."""
-    structure, unchecked = _structure_of(clone)
+    structure, unchecked = targets.structure_of(clone)
     asked = submission.read(_owned(change), "", structure, time.time())
     written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
 
@@ -415,18 +420,6 @@ def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:
     if path is None:
         return False
     return document in edit.documents((clone.root / path).read_text(encoding="utf-8"))
-
-
-def _structure_of(
-    clone: clones.Clone,
-) -> tuple[desired.Structure | None, tuple[str, ...]]:
-    """What is committed in a clone beside jobs; None where that is wrong, and a warning of it."""
-    found = validate.check(clone.structural_files())
-    wrong = [one for one in found.status.problems if one.severity == "error"]
-    if not wrong:
-        return found.structure, ()
-    told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
-    return None, (told,)
 
 
 def _told(verb: Verb, *, dry_run: bool) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.changes import clone as clones
-from reconciler.desired import gitobjects
+from reconciler.desired import gitobjects, validate
+from reconciler.model import desired
 from reconciler.operations import endpoints, places
 
 
@@ -51,6 +52,18 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
             return Target(clone=found, endpoint=endpoint, standing=told)
         return Target(endpoint=endpoint)  # who has no name in git has one at the controller
     return Target(endpoint=endpoints.find(server, token_file, here))
+
+
+def structure_of(
+    clone: clones.Clone,
+) -> tuple[desired.Structure | None, tuple[str, ...]]:
+    """What is committed in a clone beside jobs; None where that is wrong, and a warning of it."""
+    found = validate.check(clone.structural_files())
+    wrong = [one for one in found.status.problems if one.severity == "error"]
+    if not wrong:
+        return found.structure, ()
+    told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
+    return None, (told,)
 
 
 def _is_desired_clone(here: Path) -> bool:

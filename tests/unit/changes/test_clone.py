@@ -60,10 +60,89 @@ def test_others_pushed(repository: Repository, work: Path) -> None:
 def test_others_pushed_while_something_is_changed(repository: Repository, work: Path) -> None:
     repository.commit({"jobs/z.yaml": job("z")})
     (work / "notes.txt").write_text("changed\n")
-    with pytest.raises(clone.CloneError, match="not pushed"):
-        clone.Clone(work).add_job(job("c"), "c")
-    assert (work / "notes.txt").read_text() == "changed\n"
-    assert git(work, "log", "-1", "--format=%s") == "Submit Job/c"
+    (work / "staged.txt").write_text("staged\n")
+    git(work, "add", "staged.txt")
+    mine = clone.Clone(work)
+    with mine.together() as push:
+        mine.add_job(job("c"), "c")
+    assert push.told == ()
+    head = git(work, "rev-parse", "main")
+    assert push.now(push.made[0].commit) == head == git(repository.path, "rev-parse", "main")
+    assert (work / "jobs" / "z.yaml").exists()
+    assert git(work, "status", "--porcelain").splitlines() == ["M notes.txt", "A  staged.txt"]
+
+
+@pytest.mark.parametrize("stage", [True, False], ids=["staged", "not staged"])
+def test_others_pushed_what_is_changed_here(
+    repository: Repository, work: Path, *, stage: bool
+) -> None:
+    theirs = repository.commit({"notes.txt": "theirs\n", "jobs/z.yaml": job("z")})
+    (work / "notes.txt").write_text("mine\n")
+    if stage:
+        git(work, "add", "notes.txt")
+    mine = clone.Clone(work)
+    for number, name in enumerate(("c", "d")):
+        with mine.together() as push:
+            mine.add_job(job(name), name)
+        assert "since others changed notes.txt as well, which is changed there and" in push.told[0]
+        made = push.now(push.made[0].commit) or ""
+        assert git(work, "rev-parse", "main") == made
+        git(repository.path, "merge-base", "--is-ancestor", made, "main")
+        # a merge whose own difference is the job alone: its signer answers for nothing else
+        own = git(repository.path, "diff", "--name-only", "main^1", "main")
+        assert own == f"jobs/{name}.yaml"
+        assert git(repository.path, "show", "main:notes.txt") == "theirs"
+        count = git(repository.path, "rev-list", "--count", "--first-parent", f"{theirs}..main")
+        assert count == str(number + 1)
+        assert (work / "notes.txt").read_text() == "mine\n"
+        assert not (work / "jobs" / "z.yaml").exists()
+    git(work, "stash", "--quiet")
+    git(work, "pull", "--quiet", "--ff-only")
+    assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
+    assert (work / "jobs" / "d.yaml").exists()
+
+
+def test_what_others_pushed_lies_here_uncommitted(repository: Repository, work: Path) -> None:
+    repository.commit({"jobs/z.yaml": job("z")})
+    (work / "jobs" / "z.yaml").write_text("mine\n")
+    mine = clone.Clone(work)
+    with mine.together() as push:
+        mine.add_job(job("c"), "c")
+    assert "others changed jobs/z.yaml as well" in push.told[0]
+    assert (work / "jobs" / "z.yaml").read_text() == "mine\n"
+    assert git(repository.path, "show", "--name-only", "--format=", "main^2") == "jobs/c.yaml"
+
+
+def test_commits_of_ones_own_are_merged_beside_what_is_in_hand(
+    repository: Repository, work: Path
+) -> None:
+    theirs = repository.commit({"jobs/z.yaml": job("z")})
+    (work / "more.txt").write_text("more\n")
+    git(work, "add", "more.txt")
+    git(work, "commit", "--quiet", "-m", "by hand")
+    by_hand = git(work, "rev-parse", "main")
+    (work / "notes.txt").write_text("mine\n")
+    git(work, "add", "notes.txt")
+    done = clone.Clone(work).add_job(job("c"), "c")
+    for commit in (theirs, by_hand, done.commit or ""):
+        git(work, "merge-base", "--is-ancestor", commit, "main")
+    assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
+    assert git(work, "rev-parse", "main^1") == theirs
+    assert git(work, "status", "--porcelain") == "M  notes.txt"
+
+
+def test_another_branch_that_is_checked_out_meanwhile_stays(
+    repository: Repository, work: Path
+) -> None:
+    hook = work / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\n[ -e once ] || git checkout --quiet -b other main~1; : > once\n")
+    hook.chmod(0o755)
+    repository.commit({"jobs/z.yaml": job("z")})
+    assert clone.Clone(work).add_job(job("c"), "c").status == "pushed"
+    assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
+    assert git(work, "log", "-1", "--format=%s", "other") != "Submit Job/c"
+    assert git(work, "status", "--porcelain") == "?? once"
 
 
 def test_contradiction(repository: Repository, work: Path) -> None:

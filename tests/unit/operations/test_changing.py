@@ -220,6 +220,19 @@ def test_several_changes_are_one_push_on_top_of_what_others_pushed(
     assert git(work, "rev-list", "--count", "origin/main..HEAD") == "2"
 
 
+def test_a_clone_that_stays_behind_what_was_pushed_says_so_once(work: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", str(tmp_path / "state.git"), "other")
+    changing.carry_out([changing.Act("hold", "train")], find(tmp_path / "other"))
+    with (work / "jobs" / "a.yaml").open("a") as file:
+        file.write("# mine\n")
+    done = changing.carry_out([changing.Submit(documents(job("x"), job("y")))], find(work))
+    first, second = ([told for told in one.warnings if "stays behind" in told] for one in done)
+    assert (len(first), second) == (1, [])
+    assert "others changed jobs/a.yaml as well" in first[0]
+    pushed = git(tmp_path / "state.git", "rev-list", "main").splitlines()
+    assert {one.commit for one in done} <= set(pushed)
+
+
 def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> None:
     asked = changing.Submit(job("b", queue="nosuch"))
     told = "nosuch"
