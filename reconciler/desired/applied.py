@@ -17,6 +17,7 @@ from reconciler.desired import (
     dependents,
     documents,
     filed,
+    firsts,
     fitting,
     holding,
     normalise,
@@ -55,6 +56,7 @@ class Applied:
         incumbents: Incumbents,
         read_blob: Callable[[str], bytes],
         gate: judgement.Gate | None = None,
+        first: firsts.Look | None = None,
     ) -> None:
         self._gate = gate
         self._denied: dict[str, desired.Problem] = {}
@@ -67,7 +69,7 @@ class Applied:
         self._origins = dict(incumbents.origins)
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
-        self._preferred = dict(incumbents.preferred)
+        self._firsts = firsts.Firsts(incumbents.preferred, first)
         self.filed = filed.Filed(read_blob)
         self._interrupted = False
         self._dependents = dependents.Dependents()
@@ -115,10 +117,11 @@ class Applied:
                 for name in sorted(self._bad | self._queue_users)
                 if name in self.jobs
             },
-            preferred={
-                name: self.jobs[name].path
+            preferred=self._firsts.structural()
+            | {
+                name: self.jobs[name].path if name in self.jobs else self._firsts.get(name) or ""
                 for name in sorted(self._bad)
-                if name in self.jobs and len(self.filed.candidates.get(name, ())) > 1
+                if len(self.filed.candidates.get(name, ())) > 1
             },
             held_jobs=self._holds.jobs,
         )
@@ -208,7 +211,7 @@ class Applied:
             for path in sorted(self.filed.structural)
             for document in documents.structural(self.filed.entries[path].file)
         ]
-        basis, noted = structure.build(placed, self._origins)
+        basis, noted = structure.build(placed, self._origins | self._counting(placed))
         # What is wrong with a document by itself is among the problems of its file already.
         found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
         unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
@@ -232,6 +235,18 @@ class Applied:
             if basis != self.basis:
                 self.basis = basis
         self._structure_problems = tuple(found)
+
+    def _counting(self, placed: Sequence[Placed]) -> dict[str, str]:
+        """By label of what is written more than once: the file that counts."""
+        found: dict[str, list[str]] = {}
+        for item in placed:
+            found.setdefault(item.document.label, []).append(item.path)
+        twice = {label: paths for label, paths in found.items() if len(paths) > 1}
+        self._firsts.keep(twice)
+        return {
+            label: self._firsts.of(label, label, paths, self._origins.get(label))
+            for label, paths in twice.items()
+        }
 
     def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
         """Refuse the new structure where jobs in force would be left without their queue.
@@ -357,6 +372,8 @@ class Applied:
     def _choose(self, name: str) -> tuple[Placed | None, list[filed.Noted]]:
         """The document that stands for a name, and the refusals of others of that name."""
         references = self.filed.candidates.get(name, ())
+        if len(references) < 2:
+            self._firsts.forget(name)
         if len(references) == 1:
             only = self.filed.placed(references[0])
             if name not in self.jobs or not self._is_held(name):
@@ -368,8 +385,9 @@ class Applied:
         if current is not None and self._is_held(name):
             fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
             return None, [(self.filed.placed(reference), fault) for reference in ordered]
-        home = current.path if current is not None else self._preferred.get(name, "")
-        first = next((r for r in ordered if r[0] == home), ordered[0])
+        home = current.path if current is not None else None
+        counts = self._firsts.of(name, f"Job/{name}", [path for path, _ in ordered], home)
+        first = next(r for r in ordered if r[0] == counts)
         winner = self.filed.placed(first)
         fault = checks.duplicate(winner.path, winner.document.line)
         return winner, [(self.filed.placed(r), fault) for r in ordered if r != first]

@@ -21,7 +21,8 @@ class Incumbents(msgspec.Struct, frozen=True):
         basis: the structure, None where none was ever accepted; structure_revision: whose.
         origins: the file of each structural object in force, by ``Kind/name``.
         jobs: last good versions of jobs whose newest version is refused or can't be read.
-        preferred: the file of the incumbent, by name of a job that is written more than once.
+        preferred: the file that counts, by name of a job, or label of another object, that is
+            written more than once.
         held_jobs: jobs that stay though their document has left, with the change that removed
             them: those of one change are judged together.
         approvals: digests that people approved since something is held.

@@ -8,12 +8,12 @@ and keeps everything; a head that is no descendant of the last one, or has becom
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.desired import applied, filed, gitobjects, provenance, source, trusting
+from reconciler.desired import applied, filed, firsts, gitobjects, provenance, source, trusting
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
 
@@ -79,13 +79,15 @@ class Loader:
         self._accepted: set[str] = {accept_revision} if accept_revision else set()
         self._head: str | None = None
         self._gate = gate
-        self._applied = applied.Applied(incumbents, self._blob, gate)
+        self._applied = applied.Applied(incumbents, self._blob, gate, self._first)
         self._undecided: _Undecided | None = None
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or trusting.Trust()
         self._provenance = provenance.Provenance(repository, clock)
         #: The commits that the last new head brought, the oldest first.
         self.line: tuple[source.Commit, ...] = ()
+        #: Nothing that could be judged leads to it: the line is that commit only.
+        self._alone = False
         #: As whom those count whose signatures were looked at; empty: as nobody.
         self.signers: dict[str, str] = {}
         #: Digests that those commits approve, as far as that counts.
@@ -141,7 +143,7 @@ class Loader:
             wait_s = min(2 * known.wait_s, UNDECIDED_S_MAX)
         self._undecided = _Undecided(self._head, problem, self._clock() + wait_s, wait_s)
         self._start, self._head, self._half_way = before, None, False
-        self._applied = applied.Applied(before, self._blob, self._gate)
+        self._applied = applied.Applied(before, self._blob, self._gate, self._first)
         self._approvals = before.approvals
         self._trust = before.trust or trusting.Trust()
         self._suspended = before.suspended
@@ -304,7 +306,7 @@ class Loader:
                     f"change, and {self._how_to_accept(head)}",
                 ) from None
             return provenance.Walk(trusting.Trust())
-        self.line = tuple(line)
+        self.line, self._alone = tuple(line), False
         walk = self._provenance.walk(line, self._trust, before)
         self.signers = walk.signers
         return walk
@@ -312,7 +314,18 @@ class Loader:
     def _take_alone(self, head: str) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""
         commit = self._source.commit(head)
-        self.line, self.signers = (commit,), self._provenance.signers(commit, self._trust)
+        self.line, self._alone = (commit,), True
+        self.signers = self._provenance.signers(commit, self._trust)
+
+    def _first(self, label: str, paths: Sequence[str]) -> str:
+        """Which file held an object first that is in force from none.
+
+        Where nothing leads to the head, the commits that changed these files tell.
+        """
+        line: Sequence[source.Commit] = self.line
+        if line and self._alone:
+            line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
+        return firsts.first(self._source, line, label, paths)
 
     @staticmethod
     def _how_to_accept(head: str) -> str:

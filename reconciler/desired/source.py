@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -306,6 +306,15 @@ class Source:
             at = follows[0]
         return line[::-1]
 
+    def history(self, head: str, paths: Sequence[str], most: int) -> list[Commit]:
+        """The newest commits up to ``head``, along first parents, that change one of some files;
+        the oldest first.
+
+        Raises:
+            GitError: git fails.
+        """
+        return self._log("--first-parent", f"--max-count={most}", head, paths=paths)[::-1]
+
     def _plain(self, commit: str) -> Commit | None:
         """A commit with one parent and a message of one line; None where it takes git to tell.
 
@@ -332,10 +341,11 @@ class Source:
             subject=words["subject"],
         )
 
-    def _log(self, *arguments: str) -> list[Commit]:
+    def _log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
         """Commits as ``git log`` tells them."""
         output = gitobjects.run(
-            self.folder, "log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--"
+            self.folder,
+            *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
         ).stdout.decode("utf-8", "replace")
         # Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
         fields = output.split("\0")

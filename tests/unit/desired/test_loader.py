@@ -216,20 +216,6 @@ def test_newcomer_beside_an_unreadable_incumbent(repository: Repository, make: M
         assert "duplicate-name" in rules(value)
 
 
-def test_of_two_of_one_name_that_come_within_one_look_the_path_decides(
-    repository: Repository, make: Make
-) -> None:
-    """Which commit was first is not asked: one look judges what the newest revision holds."""
-    repository.commit(BASE)
-    one = make()
-    one.load()
-    repository.commit({"jobs/z.yaml": job("twice", queue="research")})
-    repository.commit({"jobs/b.yaml": job("twice", queue="research")})
-    value = one.load()
-    assert value.jobs["twice"].path == "jobs/b.yaml"
-    assert [problem.path for problem in value.status.problems] == ["jobs/z.yaml"]
-
-
 def test_a_move_is_no_duplicate(repository: Repository, make: Make) -> None:
     repository.commit({"z.yaml": job("a")})
     one = make()
