@@ -52,7 +52,7 @@ class EventLines:
                 self._form,
                 event.at,
                 self._source,
-                event.message,
+                event.message or event.kind,
                 level="INFO",
                 fields={
                     "event": event.kind,

@@ -208,6 +208,7 @@ async def one_attempt(
     held = None if tail is None else relay.Tail(tail)
     began = attempt.started_at or attempt.assigned_at
     lines = linetimes.Lines(began, since=wanted.since, until=wanted.until, shown=wanted.timestamps)
+    is_told = False
     while True:
         try:
             pieces = service.relay.read(
@@ -216,9 +217,14 @@ async def one_attempt(
             async for data, at in _data(service, pieces, held, lines if wanted.timed else None):
                 offset = at
                 if data:
+                    is_told = False
                     yield data
+        except relay.Restarted:
+            continue  # the agent that is there now is asked for the rest
         except relay.Silent:
-            yield _line(f"node {attempt.node} has sent nothing for {relay.SILENCE_S_MAX:.0f} s")
+            if not is_told:  # once, however long it lasts
+                yield _line(f"node {attempt.node} has sent nothing for {relay.SILENCE_S_MAX:.0f} s")
+            is_told = True
         else:
             return
         latest = await asyncio.to_thread(newest_try, service, wanted)

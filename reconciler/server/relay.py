@@ -25,6 +25,8 @@ PIECE_BYTES_MAX = 2 * 2**20
 SILENCE_S_MAX = 20.0
 #: A request that may have been lost on its way is told again after this time.
 ASK_AGAIN_S = 5.0
+#: How often it is looked whether the agent that sends is still the node's.
+LOOK_EVERY_S = 1.0
 #: How long a post waits for room.
 ROOM_S_MAX = 20.0
 
@@ -37,6 +39,12 @@ class Channel:
         self.request = request
         self.pieces: asyncio.Queue[wire.LogChunk] = asyncio.Queue(PIECES_MAX)
         self.begun = False
+        #: The agent that began to send.
+        self.holder: tuple[str, str] | None = None
+
+
+class Restarted(Exception):  # noqa: N818 - an outcome, raised to leave a loop
+    """Another agent speaks for the node now, which knows nothing of the request."""
 
 
 class Silent(Exception):  # noqa: N818 - an outcome, raised to leave a loop
@@ -60,13 +68,18 @@ class Relay:
         channel = self._channels.get(request_id)
         if channel is None or channel.node != node:
             return False
-        channel.begun = True
+        if not channel.begun:
+            channel.begun, channel.holder = True, self._holder(node)
         try:
             async with asyncio.timeout(ROOM_S_MAX):
                 await channel.pieces.put(piece)
         except TimeoutError:
             return False
         return request_id in self._channels
+
+    def _holder(self, node: str) -> tuple[str, str] | None:
+        session = self._sessions.get(node)
+        return None if session is None else session.holder
 
     def _ask(self, channel: Channel) -> None:
         session = self._sessions.of(channel.node)
@@ -86,7 +99,7 @@ class Relay:
         """Pieces of an attempt's output, the last with ``end``; with ``times`` they have marks.
 
         Raises:
-            Silent: the node does not answer.
+            Silent: the node does not answer. Restarted: its agent has started again meanwhile.
         """
         request = wire.LogRequest(secrets.token_hex(8), attempt.id, stream, offset, follow, times)
         channel = Channel(attempt.node, request)
@@ -114,9 +127,11 @@ class Relay:
             if not channel.begun:
                 self._ask(channel)
             left_s = silent_at - loop.time()
+            if channel.begun and self._holder(channel.node) != channel.holder:
+                raise Restarted
             if left_s <= 0:
                 raise Silent
-            wait_s = left_s if channel.begun else min(left_s, ASK_AGAIN_S)
+            wait_s = min(left_s, LOOK_EVERY_S if channel.begun else ASK_AGAIN_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     return await channel.pieces.get()

@@ -86,6 +86,7 @@ def test_events_of_a_cycle_are_lines() -> None:
         ("NodeReady", 4, "abc"),
     ]
     assert (told[0]["job"], told[1]["node"]) == ("train", "n1")
+    assert [one["message"] for one in told] == ["try 1: 2 tasks on n1", "NodeReady"]
 
 
 def test_a_stream_that_is_gone_costs_nothing() -> None:

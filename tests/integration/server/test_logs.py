@@ -1,5 +1,7 @@
 """A task's output reaches its reader from the node, over attempts, and stops when nobody reads."""
 
+from typing import Any
+
 import msgspec
 
 from reconciler.model import wire
@@ -16,10 +18,10 @@ def read(served: parts.Served, **query: str | int) -> str:
     return response.text
 
 
-def asked(served: parts.Served, node: str = "n1") -> wire.LogRequest:
+def asked(served: parts.Served, node: str = "n1", **fields: Any) -> wire.LogRequest:
     """The next log request that a node is told of."""
     while True:
-        found = parts.answer(served.sync(node, wait_s=10)).log_requests
+        found = parts.answer(served.sync(node, wait_s=10, **fields)).log_requests
         if found:
             return found[0]
 
@@ -73,6 +75,18 @@ def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
         served.commit(jobs=(done,))
         post(served, request, wire.LogChunk(b"second\n"), wire.LogChunk(end=True), node="n2")
         assert text() == "first\nmuster: try 2 on n2\nsecond\n"
+
+
+def test_an_agent_that_starts_again_is_asked_for_the_rest(served: parts.Served) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN, state=AttemptState.RUNNING),))
+    with parts.in_background(lambda: read(served, attempt=1, follow="true")) as text:
+        first = asked(served)
+        post(served, first, wire.LogChunk(b"one\n"))
+        again = asked(served, incarnation="two", follows=("one",))
+        assert (again.attempt, again.offset) == (first.attempt, 4)
+        assert post(served, first, wire.LogChunk(b"late\n", offset=4)) == 410
+        post(served, again, wire.LogChunk(b"two\n", offset=4), wire.LogChunk(offset=8, end=True))
+        assert text() == "one\ntwo\n"
 
 
 def test_what_the_node_can_not_give_is_said(served: parts.Served) -> None:
