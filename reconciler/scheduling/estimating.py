@@ -3,24 +3,25 @@
 Work with a limit is taken to run as long as its like does as a rule (``Snapshot.usual_s``), else to
 its limit. Who has room reserved starts there when the work on those nodes has ended by that
 measure, and at the moment of the reservation at the latest. For claims behind them the GPUs (CPUs
-where a claim wants no GPU) are taken as one pool: running work gives them back when it ends, and
-claims take them in turn and give them back after their own time: always one of the queue that has
-least of its share by then, in a queue by priority and arrival. That leaves out gaps between nodes
-and what is taken back by force, so it is an estimate; what nothing bounds gets none.
+where a claim wants no GPU) of the nodes that a claim may use are taken as one amount (``areas``):
+running work gives them back when it ends, and claims take them in turn and give them back after
+their own time: always one of the queue that has least of its share by then, in a queue by priority
+and arrival. That leaves out gaps between nodes and what is taken back by force, so it is an
+estimate; what nothing bounds gets none.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backfill, order
+from reconciler.scheduling import areas, backfill, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.decisions import Estimate
+from reconciler.scheduling.decisions import Estimate, Placement
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
@@ -36,18 +37,20 @@ def estimates(
     queues: list[order.Line],
     ledger: ledgers.Ledger,
     *,
+    placements: Sequence[Placement],
     could_start: Callable[[snapshots.Line], bool],
 ) -> dict[str, Estimate]:
     """Job to the expected start of its next element; none for what could never start.
 
-    ``could_start``: whether a line's claims could start at all.
+    ``placements``: what starts in this cycle. ``could_start``: whether a line's claims could start
+    at all.
 
     Certain is what guarantees cover, or all where nobody has any: whoever is within a guarantee
     voids what others have reserved beyond theirs.
     """
     found: dict[str, Estimate] = {}
     guaranteed = any(any(amounts) for amounts in ledger.guaranteed)
-    expected = _Expected(situation, queues)
+    expected = _Expected(situation, queues, placements)
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
@@ -62,17 +65,25 @@ def estimates(
             int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, could_start)
             for ranked in _by_queue(columns, mask)
         }
-        waiting = _in_turn(situation, ledger, streams)
-        _pour(expected, calendar, itertools.islice(waiting, CLAIMS_MAX), resource, found)
+        if streams:
+            waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
+            pools = _Pools(expected, calendar, _alike(situation, columns, mask), resource)
+            pools.pour(waiting, found)
     return found
 
 
 class _Expected:
     """How long work takes as a rule, and when that makes room."""
 
-    def __init__(self, situation: snapshots.Snapshot, queues: list[order.Line]) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        queues: list[order.Line],
+        placements: Sequence[Placement],
+    ) -> None:
         self.situation = situation
         self._queues = queues
+        self._placements = placements
         self._ends: list[tuple[float, snapshots.Holding]] | None = None
 
     def runs_s(self, job: str, limit_s: float) -> float:
@@ -96,20 +107,25 @@ class _Expected:
             self._ends = found
         return self._ends
 
-    def gains(self, resource: int) -> list[tuple[float, int]]:
-        """When how much comes back: of what ran before, and of what starts in this cycle."""
-        situation, totals = self.situation, ledgers.total_of
-        found = [(end, totals(holding.tasks)[resource]) for end, holding in self.ends()]
-        for queue in self._queues:
-            for progress in queue.progress.values():
-                if not progress.started:
-                    continue
-                line = situation.lines[progress.line]
-                end = situation.now + self.runs_s(progress.claim.job, line.duration_s)
-                if end < math.inf:
-                    amount = situation.shapes[line.shape].least[resource] * progress.started
-                    found.append((end, amount))
-        return found
+    def gains(self, resource: int) -> Iterator[tuple[float, int, int]]:
+        """When which node gets how much back: of what ran before, and of what starts now."""
+        for end, holding in self.ends():
+            for held in holding.tasks:
+                if held.amounts[resource]:
+                    yield end, held.node, held.amounts[resource]
+        now, lines = self.situation.now, self.situation.lines
+        ends = {
+            progress.claim.job: now
+            + self.runs_s(progress.claim.job, lines[progress.line].duration_s)
+            for queue in self._queues
+            for progress in queue.progress.values()
+            if progress.started
+        }
+        for placement in self._placements:
+            end = ends.get(placement.job, math.inf)
+            for task in placement.tasks if end < math.inf else ():
+                if task.amounts[resource]:
+                    yield end, task.node, task.amounts[resource]
 
     def starts(
         self, calendar: backfill.Calendar, reservations: list[backfill.Reservation]
@@ -207,13 +223,13 @@ def _waiting(
             heapq.heappop(heap)
         if claim.missing or situation.shapes[line.shape].unreserved is not None:
             continue  # windows keep it from some nodes: the pool of all says nothing of it
-        if index not in startable:
-            startable[index] = could_start(line)
-        if not startable[index]:
-            continue
         progress = queues[line.queue].progress.get((index, position))
         left = len(claim.elements) - (progress.started if progress else 0)
-        if left > 0:
+        if left <= 0:
+            continue
+        if index not in startable:
+            startable[index] = could_start(line)
+        if startable[index]:
             yield line, claim, left
 
 
@@ -245,33 +261,61 @@ def _in_turn(
         push(queue)
 
 
-def _pour(
-    expected: _Expected,
-    calendar: backfill.Calendar,
-    waiting: Iterable[Waiting],
-    resource: int,
-    found: dict[str, Estimate],
-) -> None:
-    situation, now = expected.situation, expected.situation.now
-    free: int | None = None
-    ends: list[tuple[float, int]] = []
-    moment = now
-    for line, claim, left in waiting:
-        if free is None:
-            free = int(calendar.later.amounts[:, resource].sum())
-            ends = expected.gains(resource)
-            heapq.heapify(ends)
-        asked = situation.shapes[line.shape].least[resource]
-        while free < asked and ends:
-            moment, amount = heapq.heappop(ends)
-            free += amount
-        if free < asked:
-            return
-        found.setdefault(claim.job, Estimate(max(moment, now)))
-        for _ in range(left):
-            if free < asked:
-                break
-            free -= asked
-            runs_s = expected.runs_s(claim.job, line.duration_s)
-            if runs_s < math.inf:
-                heapq.heappush(ends, (moment + runs_s, asked))
+def _alike(
+    situation: snapshots.Snapshot, columns: snapshots.LineColumns, mask: snapshots.Mask
+) -> list[tuple[int, ...]]:
+    """The shapes of lines with claims, each with those that are tried after it."""
+    chosen = np.flatnonzero(mask & (columns.claims > 0))
+    firsts = chosen[np.unique(columns.shape[chosen], return_index=True)[1]].tolist()
+    return [(situation.lines[i].shape, *situation.lines[i].others) for i in firsts]
+
+
+class _Pools:
+    """What nodes have and get back of one resource, which claims take in their order."""
+
+    def __init__(
+        self,
+        expected: _Expected,
+        calendar: backfill.Calendar,
+        alike: list[tuple[int, ...]],
+        resource: int,
+    ) -> None:
+        self.expected, self.calendar, self.resource = expected, calendar, resource
+        self.alike = alike
+
+    def pour(self, waiting: Iterable[Waiting], found: dict[str, Estimate]) -> None:
+        """Give claims what they wait for, one after the other, and note when they have it."""
+        situation = self.expected.situation
+        pools: list[areas.Area] | None = None
+        of_shape: dict[int, tuple[int, ...]] = {}
+        for line, claim, left in waiting:
+            if pools is None:
+                pools, of_shape = self._filled()
+            usable = [pools[area] for area in of_shape[line.shape]]
+            asked = situation.shapes[line.shape].least[self.resource]
+            first = areas.take(usable, asked)
+            if first is None:
+                if all(area.closed for area in pools):
+                    return
+                continue
+            at, taken = first
+            found.setdefault(claim.job, Estimate(at))
+            end = at + self.expected.runs_s(claim.job, line.duration_s)
+            for number in range(left):
+                taken = taken if number == 0 else areas.take_more(usable, asked)
+                if not taken:
+                    break
+                for area, amount in taken if end < math.inf else ():
+                    area.comes(end, amount)
+
+    def _filled(self) -> tuple[list[areas.Area], dict[int, tuple[int, ...]]]:
+        """The areas as they are now with all that is known to come back, and those of a shape."""
+        situation, resource = self.expected.situation, self.resource
+        parts = areas.Areas(situation, self.alike)
+        amounts = np.zeros(parts.count, dtype=np.int64)
+        np.add.at(amounts, parts.of_node, self.calendar.later.amounts[:, resource])
+        pools = [areas.Area(free, situation.now) for free in amounts.tolist()]
+        of_node = parts.of_node.tolist()
+        for end, node, amount in self.expected.gains(resource):
+            pools[of_node[node]].comes(end, amount)
+        return pools, parts.of_shape

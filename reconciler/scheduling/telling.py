@@ -70,6 +70,7 @@ def decisions(cycle: Finished) -> Decisions:
             cycle.calendar,
             cycle.queues,
             cycle.ledger,
+            placements=cycle.placements,
             could_start=explainer.could_start,
         ),
         shares=shares(cycle.ledger),

@@ -103,3 +103,40 @@ def test_what_starts_in_this_cycle_gives_back_too() -> None:
     s.job("second", "main", gpu=4, time_limit_s=600)
     assert told(s)["second"].at == 600.0
     assert told(s, first=50.0)["second"].at == 50.0
+
+
+def two_pools() -> Situation:
+    """Pool a is taken for ten minutes, pool b for one."""
+    s = Situation().node("a1", gpu=4, pool="a").node("b1", gpu=4, pool="b").queue("main")
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("ra", "main", gpu=4, on=("a1",), time_limit_s=600)
+    return s.job("rb", "main", gpu=4, on=("b1",), time_limit_s=60)
+
+
+def test_what_comes_free_elsewhere_helps_nobody_who_may_not_go_there() -> None:
+    s = two_pools()
+    for pool in ("a", "b"):
+        for number in range(2):
+            s.job(f"{pool}{number}", "main", gpu=4, pool=pool, time_limit_s=100)
+    found = {job: one.at for job, one in told(s).items()}
+    assert found == {"a0": 600.0, "a1": 700.0, "b0": 60.0, "b1": 160.0}
+
+
+def test_who_may_go_anywhere_takes_what_is_there_first() -> None:
+    s = two_pools()
+    s.job("b0", "main", gpu=4, pool="b", time_limit_s=1000)
+    s.job("any0", "main", gpu=4, time_limit_s=1000)
+    s.job("any1", "main", gpu=4, time_limit_s=1000)
+    s.job("b1", "main", gpu=4, pool="b", time_limit_s=1000)
+    found = {job: one.at for job, one in told(s).items()}
+    assert found == {"b0": 60.0, "any0": 600.0, "any1": 1060.0, "b1": 2060.0}
+
+
+def test_what_nothing_bounds_in_one_pool_leaves_the_other_told() -> None:
+    s = Situation().node("a1", gpu=4, pool="a").node("b1", gpu=4, pool="b").queue("main")
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("ra", "main", gpu=4, on=("a1",))
+    s.job("rb", "main", gpu=4, on=("b1",), time_limit_s=60)
+    s.job("a0", "main", gpu=4, pool="a", time_limit_s=100)
+    s.job("b0", "main", gpu=4, pool="b", time_limit_s=100)
+    assert {job: one.at for job, one in told(s).items()} == {"b0": 60.0}
