@@ -8,6 +8,7 @@ import subprocess
 import time
 
 from reconciler.model.checks import Command, Result
+from reconciler.model.taskwords import told_text
 
 OUTPUT_BYTES_MAX = 4096
 MESSAGE_CHARACTERS_MAX = 300
@@ -65,7 +66,7 @@ def _run(check: Command) -> tuple[Result, subprocess.Popen[bytes] | None]:
     if code == 0:
         return Result(check.name), left
     lines = text.decode("utf-8", "replace").strip().splitlines()
-    first = lines[0][:MESSAGE_CHARACTERS_MAX] if lines else f"status {code}"
+    first = told_text(lines[0], MESSAGE_CHARACTERS_MAX) if lines else f"status {code}"
     return Result(check.name, "degraded" if code == 1 else "failed", first), left
 
 

@@ -165,7 +165,7 @@ def _within(number: int | None, most: int) -> int | None:
 def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport) -> None:
     code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
     reason = told.end_reason or EndReason.EXITED
-    message = told.message[:MESSAGE_CHARACTERS_MAX]
+    message = taskwords.told_text(told.message, MESSAGE_CHARACTERS_MAX)
     work.renew_attempt(
         attempt,
         state=AttemptState.ENDED,

@@ -10,7 +10,7 @@ import zlib
 import msgspec
 
 from reconciler.core import work as desk
-from reconciler.model import desired, times
+from reconciler.model import desired, taskwords, times
 from reconciler.model.drift import KINDS, Action, Remedy, RemedyVerb
 
 #: How long a try counts.
@@ -20,11 +20,11 @@ HOUR_S = 3600.0
 REMEDIES_MAX = 5000
 #: Waits between tries double up to this.
 BACKOFF_S_MAX = 6 * 3600.0
-_MESSAGE_CHARACTERS_MAX = 300
 #: Kinds that ``remedies`` acts on; of the others the life cycle or the node takes care at once.
 ACTED_ON = frozenset(
     {"gpu-process-foreign", "task-missing", "queue-over-limit", "node-check-failed"}
 )
+_MESSAGE_CHARACTERS_MAX = 300
 #: How long after it was first listed something is done about a difference.
 LISTED_S = 1.0
 
@@ -129,5 +129,5 @@ def may_begin(work: desk.Work, kind: str, cause: str, pool: str) -> bool:
 
 
 def shorten(message: str) -> str:
-    """A message that a node chose, within bounds."""
-    return message[:_MESSAGE_CHARACTERS_MAX]
+    """A message that a node chose, on one line, printable and within bounds."""
+    return taskwords.told_text(message, _MESSAGE_CHARACTERS_MAX)

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 Verdict = Literal["healthy", "degraded", "failed"]
+#: What is taken of what a node says its checks found.
+RESULTS_MAX, NAME_CHARACTERS_MAX, MESSAGE_CHARACTERS_MAX = 64, 63, 1000
 
 #: What the agent looks at by itself, in the order in which it is told.
 BUILT_IN: dict[str, str] = {

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from reconciler.model import devices, quantities, records, resources
+from reconciler.model import checks, devices, quantities, records, resources, taskwords
 
 #: The largest amount that is taken from a node.
 AMOUNT_MAX = 2**53
@@ -46,6 +46,16 @@ def inventory(told: records.Inventory) -> records.Inventory:
             _declarable(has.cpu_milli), _declarable(has.memory_bytes), _declarable(has.gpu_milli)
         ),
         gpus=tuple(gpus.values()),
+        checks=tuple(_check(one) for one in told.checks[: checks.RESULTS_MAX]),
+    )
+
+
+def _check(told: checks.Result) -> checks.Result:
+    """What a check printed goes into events, pages and terminals."""
+    return msgspec.structs.replace(
+        told,
+        name=taskwords.told_text(told.name, checks.NAME_CHARACTERS_MAX),
+        message=taskwords.told_text(told.message, checks.MESSAGE_CHARACTERS_MAX),
     )
 
 

@@ -129,6 +129,14 @@ def test_an_executable(script: str, verdict: str, message: str) -> None:
     assert (found.verdict, found.message) == (verdict, message)
 
 
+def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
+    code = r"print('\x1b[31mred\x1b[0m\ttab' + 'x' * 3000); raise SystemExit(2)"
+    found = sitechecks.Site().run(Command("c", (sys.executable, "-I", "-c", code), 60.0))
+    assert found.message.startswith(r"\x1b[31mred\x1b[0m\ttab")
+    assert found.message.isprintable()
+    assert len(found.message) == sitechecks.MESSAGE_CHARACTERS_MAX
+
+
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
     found = sitechecks.Site().run(Command("c", ("sh", "-c", script), 2.0))

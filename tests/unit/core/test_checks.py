@@ -181,6 +181,22 @@ def test_what_is_no_black_hole(why: str) -> None:
     assert site.found() == []
 
 
+def test_what_a_node_says_of_checks_and_remedies_can_be_printed_and_is_bounded() -> None:
+    loud = "\x1b]0;owned\x07\nline two\u202e" + "x" * 5000
+    site = Site()
+    site.finds("n0", checks.Result("gpu-ecc", "failed", loud, (0,)))
+    site.node("n0").says = loud
+    for _ in range(4):
+        site.round()
+    (remedy,) = site.memory.remedies
+    (check,) = site.memory.nodes["n0"].inventory.checks
+    told = [one.message for decided in site.outcomes for one in decided.events]
+    told += [remedy.message, check.message, site.memory.nodes["n0"].message]
+    assert any("owned" in one for one in told)
+    assert all(one.isprintable() for one in told)
+    assert max(map(len, told)) < 1200
+
+
 MINUTE, HOUR = 60, 3600
 
 

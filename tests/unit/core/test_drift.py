@@ -36,6 +36,7 @@ class Node(world.VirtualNode):
         self.ordered: list[str] = []
         self.obeys = True
         self.deaf = False
+        self.says = ""
         self.stubborn: set[str] = set()
         self._ended: dict[str, records.RemedyReport] = {}
 
@@ -59,7 +60,7 @@ class Node(world.VirtualNode):
                     self.inventory,
                     foreign_gpu_processes=tuple(p for p in left if p.pid != one.pid),
                 )
-            said = "" if self.obeys else "it does not end"
+            said = self.says if self.obeys else "it does not end"
             self._ended[one.id] = records.RemedyReport(one.id, self.obeys, said)
 
     def report(self, now: float) -> records.NodeReport:
