@@ -17,14 +17,14 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.core import memory as core_memory
-from reconciler.desired import incumbents
+from reconciler.desired import incumbents, undecided
 from reconciler.model import desired, outcome, provisioning, records
 from reconciler.store import errors as store_errors
 
 log = logging.getLogger("muster.loop")
 
 #: The words by which a defect is found in the log; whole clusters in tests look for them.
-MARK = "a defect of Muster"
+MARK = desired.DEFECT
 #: The rule of the problem that a refused revision has.
 RULE = "defect"
 #: How often a cycle is tried again to find out what of its input it can't be decided with.
@@ -137,11 +137,29 @@ class Refusal(msgspec.Struct, frozen=True):
     Attributes:
         generation: of that state. problem: what is told of its revision.
         incumbents: what was accepted with the last state that a cycle passed with.
+        jobs: those of it that could not be decided, where all the rest was; none: all is refused.
     """
 
     generation: int
     problem: desired.Problem
     incumbents: bytes
+    jobs: tuple[undecided.Undecided, ...] = ()
+
+
+class Sifted(NamedTuple):
+    """What is in force of a revision that was refused as a whole, after it was tried by its jobs.
+
+    Attributes:
+        wanted: what is in force.
+        apart: the jobs that are left as they were; none: structure is.
+        defects: what those raised that were tried by themselves.
+        is_whole: all of it passed after all.
+    """
+
+    wanted: desired.Desired
+    apart: tuple[undecided.Undecided, ...] = ()
+    defects: tuple[Exception, ...] = ()
+    is_whole: bool = False
 
 
 class Rescue(NamedTuple):
@@ -161,9 +179,10 @@ class Rescue(NamedTuple):
     waiting: Inflow = Inflow()
 
 
+Got = outcome.Outcome | Exception
 #: Decides a cycle by a basis, with an input, and carries it out; where that raised, nothing has
 #: happened, and what it raised comes back.
-Attempt = Callable[[Basis, Inflow], "outcome.Outcome | Exception"]
+Attempt = Callable[[Basis, Inflow], Got]
 
 
 def rescue(attempt: Attempt, bases: Sequence[Basis], came: Inflow) -> Rescue | None:
@@ -269,6 +288,16 @@ def problem_of(defect: Exception) -> desired.Problem:
     )
 
 
+def problem_of_job(defect: Exception, *, is_new: bool) -> str:
+    """What people are told of a job that no cycle passed with as it is written."""
+    stays = "it is not taken up" if is_new else "what was in force of it stays so"
+    return (
+        f"{MARK} kept this job from being decided: {type(defect).__name__} in {place_of(defect)}; "
+        f"{stays}, and it is tried again later. The controller's log has the trace, which a report "
+        "of it needs"
+    )
+
+
 def unread(defect: Exception) -> str:
     """What people are told while the repository can't be read for a defect."""
     return (
@@ -351,22 +380,45 @@ class Defects:
             self.note(part, defect)
 
     def explain(
-        self, found: Rescue | None, newer: desired.Desired, defect: Exception, now: float
+        self,
+        found: Rescue | None,
+        newer: desired.Desired,
+        defect: Exception,
+        now: float,
+        sifted: Sifted | None,
     ) -> None:
         """Say what became of a cycle that raised ``defect`` by ``newer``."""
         if found is None:
             self.note("input", defect)
             log.critical(LAST_WORDS)
             return
-        is_newest = found.basis.wanted is newer
-        if not is_newest:
-            self.note("revision", defect)
-            revision = newer.status.attempted_revision or "what git asks for"
-            log.error("%s: %s", revision, problem_of(defect).message)
-        if is_newest or found.left_out:
+        if sifted is not None:
+            self._explain_jobs(newer, sifted, defect)
+        if sifted is None or found.left_out:
             self.note("input", defect)
         if found.apart or found.left_out:
             self._leave_out(found, now)
+
+    def _explain_jobs(self, newer: desired.Desired, sifted: Sifted, defect: Exception) -> None:
+        """Say what of a revision is refused, and what each job raised by itself."""
+        revision = newer.status.attempted_revision or "what git asks for"
+        if not sifted.apart:
+            self.note("revision", defect)
+            if not sifted.is_whole:
+                log.error("%s: %s", revision, problem_of(defect).message)
+        for raised in sifted.defects:
+            self.note("job", raised)
+        for tried in (True, False):
+            names = [f"job {one.name}" for one in sifted.apart if one.tried is tried]
+            if names:
+                log.error(
+                    "%s: no cycle passed with %s as written there; what was in force of them stays "
+                    "so, and all else of it applies"
+                    if tried
+                    else "%s: %s were not come to, and are tried again in a moment",
+                    revision,
+                    listed(names),
+                )
 
     def _leave_out(self, found: Rescue, now: float) -> None:
         """Say what of the input no cycle passed with, and don't listen to those nodes for now."""

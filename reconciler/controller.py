@@ -5,6 +5,7 @@ thread. A cycle calls the pure core, commits its outcome in one transaction, and
 nodes of it. Killed at any moment it loses nothing that anybody was told.
 """
 
+import itertools
 import logging
 import selectors
 import time
@@ -24,7 +25,9 @@ from reconciler import (
     link_server,
     logs,
     metrics,
+    pruning,
     publishing,
+    sifting,
     telling,
 )
 from reconciler.core import journal, reconcile
@@ -49,10 +52,6 @@ QUIET_S = 0.05
 SLEEP_S_MAX = 30.0
 #: Times and usage of nodes are committed this often, whatever else there is to commit.
 NODES_COMMIT_EVERY_S = 60.0
-#: Old events and journal entries are pruned this often.
-PRUNE_EVERY_S = 600.0
-#: The next look while there is more to prune than one look takes.
-PRUNE_AGAIN_S = 5.0
 #: A step of the wall clock larger than this is not taken for time that has passed.
 CLOCK_STEP_S_MAX = 1.0
 _NOTHING = desired.Desired()
@@ -121,6 +120,7 @@ class Loop:
         self._refuse = refuse
         self._passed: containing.Passed | None = None
         self._kept: desired.Desired | None = None  # instead of what no cycle passed with
+        self._numbers = itertools.count(sifting.GENERATION, -1)
         self._passed_incumbents = accepted
         self._adoption = adopt.Adoption(pending=adopting)
         self._desired: desired.Desired | None = None
@@ -149,7 +149,7 @@ class Loop:
         self._cycled_at = 0.0
         self._cycle_s = 0.0
         self._stopping = False
-        self._next_prune_at = clock() + PRUNE_EVERY_S
+        self._pruner = pruning.Pruner(store, epoch, clock())
         self._clock_offset_s = self._offset_s(clock())
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -211,7 +211,7 @@ class Loop:
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
-                    structure = (self._desired or desired.Desired()).structure
+                    structure = (self._desired or _NOTHING).structure
                     self._teller.everything(structure, self._memory)
                     self._publish(anew=True)
             else:
@@ -272,17 +272,15 @@ class Loop:
             return None
         now = self._clock()
         self._mind_clock(now)
-        reports, answered = self._memory.take_input()
-        came = containing.Inflow(
-            reports, answered, self._memory.take_asked(), self._memory.take_provisioned()
-        )
+        asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
+        came = containing.Inflow(*self._memory.take_input(), asked, scripts)
         got = self._attempt(came, now)
         return self._contain(got, came, now) if isinstance(got, Exception) else got
 
     def _attempt(self, came: containing.Inflow, now: float) -> outcome.Outcome | Exception:
         """Decide by what is desired and carry it out, or leave everything as it was."""
         started = time.perf_counter()
-        wanted = self._adoption.in_force(self._desired or desired.Desired())
+        wanted = self._adoption.in_force(self._desired or _NOTHING)
         try:
             result, decide_s = self._decide(wanted, came, now)
         except store_errors.StoreError:
@@ -385,29 +383,42 @@ class Loop:
 
     def _contain(self, defect: Exception, came: containing.Inflow, now: float) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had; raises it where that does not help."""
-        newer = self._desired or desired.Desired()
+        newer = self._desired or _NOTHING
         bases = [containing.Basis(newer, self._incumbents)]
         problem = containing.problem_of(defect)
         if self._is_new():
             self._kept = containing.refused(newer.status, self._as_before(), problem)
             bases.append(containing.Basis(self._kept, None))
 
-        def attempt(
-            basis: containing.Basis, part: containing.Inflow
-        ) -> outcome.Outcome | Exception:
+        def attempt(basis: containing.Basis, part: containing.Inflow) -> containing.Got:
             self._desired, self._incumbents = basis
             return self._attempt(part, now)
 
         found = containing.rescue(attempt, bases, came)
-        self._defects.explain(found, newer, defect, now)
+        sifted = self._sift(attempt, bases[0]) if found and found.basis is not bases[0] else None
+        self._defects.explain(found, newer, defect, now, sifted)
         if found is None:
             raise defect
-        if found.basis is not bases[0]:
-            self._refuse(containing.Refusal(newer.generation, problem, self._passed_incumbents))
+        if sifted is not None and not sifted.is_whole:
+            self._refuse(
+                containing.Refusal(newer.generation, problem, self._passed_incumbents, sifted.apart)
+            )
         if not found.waiting.is_bare:
             containing.put_back(found.waiting, self._memory)
             self._wake_at = now
         return found.result
+
+    def _sift(self, attempt: containing.Attempt, newest: containing.Basis) -> containing.Sifted:
+        """Go on by what is refused but for its jobs that can't be decided, or without it."""
+        found = containing.Sifted(self._kept or newest.wanted)
+        if not self._adoption.pending:
+            found = sifting.sift(
+                lambda wanted: attempt(containing.Basis(wanted, None), containing.Inflow()),
+                *(newest.wanted, found.wanted, self._numbers),
+            )
+        self._desired = found.wanted
+        self._incumbents = newest.incumbents if found.is_whole else None
+        return found
 
     def _mind_clock(self, now: float) -> None:
         """Start all silence, and what is done now and then, anew when the wall clock was set.
@@ -418,7 +429,7 @@ class Loop:
         if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
             log.warning("the clock was set by %.1f s", offset_s - self._clock_offset_s)
             self._memory.leader_since = now
-            self._next_prune_at = min(self._next_prune_at, now + PRUNE_EVERY_S)
+            self._pruner.clock_set(now)
             self._committed_at = min(self._committed_at, now)
         elif self._passed is None:  # who begins can't tell what the clock was before
             self._memory.leader_since = now
@@ -436,7 +447,7 @@ class Loop:
 
     def _commit(self, result: outcome.Outcome) -> None:
         views = self._adoption.view
-        status = self._adoption.in_force(self._desired or desired.Desired()).status
+        status = self._adoption.in_force(self._desired or _NOTHING).status
         if status != self._shown:
             views[shown.SYNC] = self._encoder.encode(status)
         with self._spare("views"):
@@ -471,29 +482,18 @@ class Loop:
             self._meter.cycle(result, self._memory)
 
     def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
-        wanted = self._adoption.in_force(self._desired or desired.Desired())
         views = shown.cycle_views(result)
         if result.desired_generation != self._memory.desired_generation:
-            views |= shown.desired_views(wanted)
+            views |= shown.desired_views(self._adoption.in_force(self._desired or _NOTHING))
         return views
 
     def _publish(self, *, anew: bool = False) -> None:
         """Tell the server how the loop stands."""
-        pending = self._adoption.pending
+        cycle, pending = self._cycle, self._adoption.pending
         self._publisher.publish(
-            self._desired, self._memory, cycle=self._cycle, adopting=pending, anew=anew
+            self._desired, self._memory, cycle=cycle, adopting=pending, anew=anew
         )
 
     def _prune(self) -> None:
-        now = self._clock()
-        if now < self._next_prune_at or self._desired is None:
-            return
-        settings = self._desired.structure.settings
-        pruned = self._store.prune(
-            self._epoch,
-            now,
-            events_before=now - settings.retain_events_s,
-            journal_before=now - settings.retain_journal_s,
-            history_before=now - settings.retain_history_s,
-        )
-        self._next_prune_at = now + (PRUNE_AGAIN_S if pruned else PRUNE_EVERY_S)
+        wanted = self._desired
+        self._pruner.prune(wanted.structure.settings if wanted else None, self._clock())

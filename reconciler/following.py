@@ -31,6 +31,8 @@ JUDGE_EVERY_S = 1.0
 #: Notes wait so long for the work that the revision brought: writing them takes several git
 #: processes, just when the machine starts what was committed.
 NOTES_AFTER_S = 0.5
+#: The most defects that a note tells of.
+DEFECTS_NOTED_MAX = 10
 #: The most notes and notices that wait; of more the oldest are left out.
 NOTES_MAX = 1000
 #: The most entries of the audit log that may have to be taken back.
@@ -160,7 +162,10 @@ class RepositoryThread(threading.Thread):
                 continue
             packed = refusal.incumbents
             before = incumbents.decode(packed) if packed else incumbents.Incumbents()
-            self._loader.go_back(before, refusal.problem)
+            if refusal.jobs:
+                self._loader.leave(before, refusal.jobs)
+            else:
+                self._loader.go_back(before, refusal.problem)
             self._last = None  # a refusal of it that is still to come counts no more
             while self._recorded and self._recorded[-1].value.generation > before.generation:
                 number = self._recorded.pop().number
@@ -235,7 +240,11 @@ class RepositoryThread(threading.Thread):
     def _note(self, value: desired.Desired) -> None:
         """Have what became of the revision told in the repository, once for each outcome."""
         status = value.status
-        defects = [one.message for one in status.problems if one.rule == containing.RULE]
+        defects = [
+            ": ".join(filter(None, (one.object, one.message)))
+            for one in status.problems
+            if one.rule == containing.RULE
+        ][:DEFECTS_NOTED_MAX]
         told = (status.attempted_revision, status.sync, len(status.problems), *defects)
         if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
             return

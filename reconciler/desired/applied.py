@@ -24,6 +24,7 @@ from reconciler.desired import (
     policies,
     reading,
     structure,
+    undecided,
 )
 from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
@@ -33,6 +34,7 @@ from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
 _NOTHING_DENIED: Mapping[str, desired.Problem] = {}
+_NOTHING_LEFT: Mapping[str, undecided.Undecided] = {}
 
 
 def _is_job(label: str) -> bool:
@@ -60,6 +62,9 @@ class Applied:
     ) -> None:
         self._gate = gate
         self._denied: dict[str, desired.Problem] = {}
+        #: Jobs that are left as they are in force while they are written so, by name.
+        self.undecided: Mapping[str, undecided.Undecided] = {}
+        self._left: dict[str, desired.Problem] = {}
         self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
         self.structure_revision = incumbents.structure_revision
@@ -103,6 +108,7 @@ class Applied:
             for some in group.values():
                 found.extend(some)
         found.extend(self.filed.ignored.values())
+        found.extend(self._left.values())
         found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
         return tuple(found)
 
@@ -154,11 +160,12 @@ class Applied:
         *,
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
+        left: Mapping[str, undecided.Undecided] = _NOTHING_LEFT,
     ) -> bool:
         """Apply a revision; False, and nothing has changed, where it would leave nothing.
 
-        ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
-        stay as they are in force since nobody answers for them who may, and why.
+        ``approvals``: digests of changes that people approved. ``denied``: by label, objects for
+        which nobody answers who may, and why: they stay. ``left``: by name, jobs not decided.
         """
         present = iter(reading.files([one.data for one in changes if one.data is not None]))
         files = [
@@ -176,7 +183,8 @@ class Applied:
             touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
-        touched |= of_jobs
+        touched |= of_jobs | left.keys() | self.undecided.keys()
+        self.undecided = left
         structural |= len({*denied, *self._denied}) > len(of_jobs)
         self._denied = dict(denied)
         for change, file in files:
@@ -401,6 +409,7 @@ class Applied:
         notes: dict[str, list[filed.Noted]] = {}
         bad: set[str] = set()
         for name in sorted(names):
+            self._left.pop(name, None)
             if self._judge(name, proposed, notes):
                 bad.add(name)
         waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
@@ -432,6 +441,9 @@ class Applied:
         if winner is None:
             if noted or self._is_held(name):
                 wrong = True
+            elif self._left_as_it_is(name, None):
+                wrong = True
+                self._left[name] = self.undecided[name].problem(self.jobs[name].path)
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):
@@ -448,6 +460,7 @@ class Applied:
                     )
                     faults = [one for one in noted_by_rules if one.severity == "error"]
                     noted.extend((winner, one) for one in noted_by_rules if one not in faults)
+                    faults += self._left_as_it_is(name, made)
                     if not faults and made != self.jobs.get(name):
                         proposed[name] = made
                     warning = self._fitting.warning(made)
@@ -461,6 +474,13 @@ class Applied:
         if noted:
             notes[name] = noted
         return wrong
+
+    def _left_as_it_is(self, name: str, made: desired.Job | None) -> list[Fault]:
+        """That no cycle passed with a job as it is written now; None: it is not any more."""
+        known, current = self.undecided.get(name), self.jobs.get(name)
+        if known is None or known.spec != made or made == current:
+            return []
+        return [Fault("defect", known.message)]
 
     def _judge_dependencies(
         self,

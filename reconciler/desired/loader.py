@@ -8,12 +8,21 @@ and keeps everything; a head that is no descendant of the last one, or has becom
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.desired import applied, filed, firsts, gitobjects, provenance, source, trusting
+from reconciler.desired import (
+    applied,
+    filed,
+    firsts,
+    gitobjects,
+    provenance,
+    source,
+    trusting,
+    undecided,
+)
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
 
@@ -22,9 +31,6 @@ _MANY_FILES = 100
 _PREFIX_CHARACTERS_MIN = 7
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
-#: A head that could not be decided is tried again after so long, and twice as long each time.
-UNDECIDED_S = 60.0
-UNDECIDED_S_MAX = 3600.0
 _NONE = Incumbents()
 
 
@@ -81,6 +87,7 @@ class Loader:
         self._gate = gate
         self._applied = applied.Applied(incumbents, self._blob, gate, self._first)
         self._undecided: _Undecided | None = None
+        self._resting = undecided.Rests()
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or trusting.Trust()
         self._provenance = provenance.Provenance(repository, clock)
@@ -116,7 +123,10 @@ class Loader:
     @property
     def judge_again_at(self) -> float | None:
         """When something that is held may apply although nothing has changed."""
-        moments = [self._applied.judge_again_at]
+        moments = [
+            self._applied.judge_again_at,
+            self._resting.again_at(self._applied.undecided),
+        ]
         if self._undecided is not None and self._undecided.head != self._head:
             moments.append(self._undecided.again_at)
         return min((at for at in moments if at is not None), default=None)
@@ -138,10 +148,19 @@ class Loader:
             before: what was accepted then.
             problem: what is told of the head.
         """
-        known, wait_s = self._undecided, UNDECIDED_S
+        known, wait_s = self._undecided, undecided.WAIT_S
         if known is not None and known.head == self._head:
-            wait_s = min(2 * known.wait_s, UNDECIDED_S_MAX)
+            wait_s = min(2 * known.wait_s, undecided.WAIT_S_MAX)
         self._undecided = _Undecided(self._head, problem, self._clock() + wait_s, wait_s)
+        self._begin_from(before)
+
+    def leave(self, before: Incumbents, jobs: Iterable[undecided.Undecided]) -> None:
+        """Go on from what was in force before, and leave some jobs for a while as they were then:
+        no cycle passed with them, and one did with everything else."""
+        self._resting.put(jobs, self._clock())
+        self._begin_from(before)
+
+    def _begin_from(self, before: Incumbents) -> None:
         self._start, self._head, self._half_way = before, None, False
         self._applied = applied.Applied(before, self._blob, self._gate, self._first)
         self._approvals = before.approvals
@@ -269,8 +288,9 @@ class Loader:
 
     def _judge_again(self) -> None:
         """Judge what is in force anew where time alone may make another thing of it."""
-        again_at = self._applied.judge_again_at
-        is_due = again_at is not None and again_at <= self._clock()
+        now, again_at = self._clock(), self._applied.judge_again_at
+        is_due = again_at is not None and again_at <= now
+        is_due |= self._applied.undecided.keys() != self._resting.resting(now).keys()
         if self._head is not None and (self._applied.expire() or is_due):
             self._apply(self._head)
 
@@ -363,6 +383,7 @@ class Loader:
                 changes.ignored,
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
+                left=self._resting.resting(self._clock()),
             )
         self._half_way = False
         if not taken:

@@ -78,6 +78,7 @@ PHASES = (
 DEFECT_PARTS = {
     "repository": "reading the repository",
     "revision": "with what git asks for",
+    "job": "with a job as it is written",
     "input": "with what came in",
     "journal": "writing down what was decided by",
     "views": "making what people are shown",

@@ -249,6 +249,8 @@ def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
     why = viewtypes.ReasonView(ReasonCode.INVALID, problem, [], "correct its document and push")
+    if problem.startswith(desired.DEFECT):
+        why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
     if held:
         why = viewtypes.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
     return viewtypes.JobView(

@@ -1,32 +1,43 @@
-"""A commit that the core fails on costs that commit: jobs go on, and others start after it."""
+"""A job that the core fails on costs that job: what its commit brings besides applies."""
 
 from pathlib import Path
 
 from tests.integration import beds
 
 
-def test_a_commit_that_the_core_fails_on_ends_nothing(tmp_path: Path) -> None:
+def test_a_job_that_the_core_fails_on_costs_nobody_else(tmp_path: Path) -> None:
     bed = beds.Bed(tmp_path, nodes=1, controller="tests.integration.poisoned", expects_defects=True)
     flag = tmp_path / "go"
     waits = f"while [ ! -e {flag} ]; do sleep 0.1; done"
     try:
         first = beds.job("first", f"  command: [sh, -c, '{waits}']\n  resources: {{cpu: 1}}")
         true = "  command: ['true']\n  resources: {cpu: 1}"
-        good = bed.commit({"jobs/first.yaml": first})
+        bed.commit({"jobs/first.yaml": first})
         bed.start()
         bed.until_state("first", "Running")
         process = bed.process("first")
-        bad = bed.commit({"jobs/p.yaml": beds.job("poison", true)})
+        bad = bed.commit(
+            {"jobs/p.yaml": beds.job("poison", true), "jobs/beside.yaml": beds.job("beside", true)}
+        )
 
         def refused() -> beds.Json:
             sync = bed.get("/v1/sync")["sync"]
-            rules = [one["rule"] for one in sync["problems"]]
-            return sync if rules == ["defect"] and sync["attemptedRevision"] == bad else None
+            found = [(one["rule"], one["object"]) for one in sync["problems"]]
+            is_told = found == [("defect", "Job/poison")]
+            return sync if is_told and sync["attemptedRevision"] == bad else None
 
         sync = bed.until(refused)
-        assert (sync["sync"], sync["jobsRevision"]) == ("OutOfSync", good)
-        assert "LookupError in reconciler/" in sync["message"]
-        assert "nobody foresaw" not in sync["message"]
+        assert (sync["sync"], sync["jobsRevision"]) == ("OutOfSync", bad)
+        message = sync["problems"][0]["message"]
+        assert "LookupError in reconciler/" in message
+        assert "nobody foresaw" not in message
+        bed.until_state("beside", "Succeeded")
+
+        def told() -> beds.Json:
+            job = bed.job("poison")
+            return job if message in str(job["reasons"]) else None
+
+        assert bed.until(told)["state"] == "Pending"
 
         def noted() -> bool:
             bed.git(
@@ -37,7 +48,7 @@ def test_a_commit_that_the_core_fails_on_ends_nothing(tmp_path: Path) -> None:
                 folder=bed.clone,
             )
             said = bed.git("log", "--notes=muster", "--format=%N", "-1", bad, folder=bed.clone)
-            return "a defect of Muster" in said
+            return "Job/poison: a defect of Muster" in said
 
         bed.until(noted)
         bed.cluster.kill_controller()
@@ -53,6 +64,6 @@ def test_a_commit_that_the_core_fails_on_ends_nothing(tmp_path: Path) -> None:
         bed.until_state("first", "Succeeded")
         assert bed.api is not None
         page = bed.api.data("/metrics").decode()
-        assert 'muster_defects_total{part="revision"} 1' in page
+        assert 'muster_defects_total{part="job"} 1' in page
     finally:
         bed.stop()

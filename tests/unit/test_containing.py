@@ -32,6 +32,7 @@ class Core:
 
     def __init__(self) -> None:
         self.jobs: set[str] = set()
+        self.queues: set[str] = set()
         self.nodes: set[str] = set()
         self.always = False
         self.calls = 0
@@ -44,7 +45,7 @@ class Core:
             raise ArithmeticError("nothing can be decided")
         # half of the work is done before it is found
         result = reconcile.reconcile(wanted, observed, now, **options)
-        if self.jobs & wanted.jobs.keys():
+        if self.jobs & wanted.jobs.keys() or self.queues & wanted.structure.queues.keys():
             raise KeyError("a secret of somebody's")
         if self.nodes & {report.node for report in observed.reports}:
             raise ZeroDivisionError
@@ -64,7 +65,7 @@ class Contained(Leader):
         )
         self.generation = 0
 
-    def revision(self, *jobs: desired.Job, revision: str = "", packed: bytes = b"") -> None:
+    def revision(self, *jobs: desired.Job, revision: str = "", queue: str = "") -> None:
         self.generation += 1
         revision = revision or f"{self.generation:040d}"
         status = desired.SyncStatus(
@@ -74,8 +75,12 @@ class Contained(Leader):
             jobs_revision=revision,
         )
         wanted = {one.name: one for one in jobs}
-        value = desired.Desired(self.generation, self.world.structure, wanted, status=status)
-        self.want(value, packed or f"accepted {self.generation}".encode())
+        structure = self.world.structure
+        if queue:
+            queues = {**structure.queues, queue: desired.Queue(queue)}
+            structure = msgspec.structs.replace(structure, queues=queues)
+        value = desired.Desired(self.generation, structure, wanted, status=status)
+        self.want(value, f"accepted {self.generation}".encode())
 
     def hear(self, *names: str) -> None:
         self.report(*[self.world.nodes[name].report(self.now) for name in names])
@@ -119,12 +124,12 @@ def test_a_defect_reaches_whoever_drives_the_loop_without_containment(
 def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     leader: Contained, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leader.core.jobs = {POISON}
+    leader.core.queues = {POISON}
     leader.revision(job("fine"))
     leader.hear("n0", "n1", "n2", "n3")
     leader.cycle()
     assert leader.store.incumbents() == b"accepted 1"
-    leader.revision(job("fine"), job("other"), job(POISON))
+    leader.revision(job("fine"), job("other"), queue=POISON)
     leader.now += 1
     leader.hear("n0")
     leader.loop._memory.ask(records.ClearOverride("o1", "drain", "n1", "ada@example.org"))
@@ -156,11 +161,11 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
 
 
 def test_a_newer_revision_is_tried_anew(leader: Contained) -> None:
-    leader.core.jobs = {POISON}
+    leader.core.queues = {POISON}
     leader.revision(job("fine"))
     leader.cycle()
     for _ in range(2):
-        leader.revision(job("fine"), job(POISON))
+        leader.revision(job("fine"), queue=POISON)
         leader.cycle()
     assert leader.counts == {"revision": 2}
     assert [one.generation for one in leader.refusals] == [2, 3]
@@ -181,9 +186,9 @@ def test_at_a_start_the_store_alone_is_gone_by(tmp_path: Path, world: World) -> 
     before = desired.Desired(structure=world.structure, status=was)
     first.close()
     again = Contained(tmp_path, world, before=before, accepted=b"then")
-    again.core.jobs = {POISON}
+    again.core.queues = {POISON}
     again.generation = 1
-    again.revision(job("runs"), job("done"), job(POISON))
+    again.revision(job("runs"), job("done"), queue=POISON)
     again.cycle()
     assert set(again.states()) == {"runs", "done"}
     assert set(again.states().values()) <= {JobState.STARTING, JobState.PENDING}
@@ -251,8 +256,8 @@ def test_a_new_revision_passes_though_a_report_beside_it_does_not(leader: Contai
 def test_a_poisonous_revision_and_a_poisonous_report_at_once(leader: Contained) -> None:
     leader.revision(job("fine"))
     leader.cycle()
-    leader.core.jobs, leader.core.nodes = {POISON}, {"n1"}
-    leader.revision(job("fine"), job(POISON))
+    leader.core.queues, leader.core.nodes = {POISON}, {"n1"}
+    leader.revision(job("fine"), queue=POISON)
     leader.hear("n0", "n1")
     leader.cycle()
     assert set(leader.states()) == {"fine"}

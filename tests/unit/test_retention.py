@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from reconciler import controller
+from reconciler import pruning
 from reconciler.model import desired, runs
 from reconciler.model.states import AttemptState, JobState
 from reconciler.store import schema
@@ -106,9 +106,9 @@ class Weeks:
             raise AssertionError("it wakes again and again")
         leader.now = ends_at
         for _ in range(100):
-            leader.loop._next_prune_at = leader.now
+            leader.loop._pruner.next_at = leader.now
             leader.loop._prune()
-            if leader.loop._next_prune_at - leader.now == controller.PRUNE_EVERY_S:
+            if leader.loop._pruner.next_at - leader.now == pruning.PRUNE_EVERY_S:
                 return
         raise AssertionError("there is always more to prune")
 

@@ -47,6 +47,7 @@ from reconciler.model.desired.queues import (
 )
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
+    DEFECT,
     Desired,
     Held,
     Problem,
@@ -72,6 +73,7 @@ __all__ = [
     "ANYWHERE",
     "AWAITS_ADOPTION",
     "DEFAULT_PRIORITY",
+    "DEFECT",
     "LOOPBACK",
     "Amounts",
     "BlackHole",

@@ -81,6 +81,9 @@ AWAITS_ADOPTION = (
     "`muster adopt` says which of its jobs are new"
 )
 
+#: The words by which a defect of Muster is told and found.
+DEFECT = "a defect of Muster"
+
 
 class Held(msgspec.Struct, frozen=True):
     """A part of a change that waits: for approval, or for its time.

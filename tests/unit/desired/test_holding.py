@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from reconciler.core import safety
-from reconciler.desired import loader, source
+from reconciler.desired import loader, source, undecided
 from reconciler.model import desired, records
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, job, queue
@@ -235,7 +235,7 @@ def test_a_change_has_its_time_although_a_later_head_is_left_alone(
     value = one.load()
     assert (nodes(value), value.status.sync, "b" in value.jobs) == (7, "OutOfSync", False)
     assert value.status.problems[0].rule == ("not-a-fast-forward" if rewritten else "defect")
-    assert rewritten or one.judge_again_at == now[0] - 1 + 2 * loader.UNDECIDED_S
+    assert rewritten or one.judge_again_at == now[0] - 1 + 2 * undecided.WAIT_S
 
 
 def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldom(
@@ -249,7 +249,7 @@ def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldo
     before = one.incumbents()
     repository.commit({"jobs/b.yaml": job("b")})
     assert "b" in one.load().jobs
-    wait_s = loader.UNDECIDED_S
+    wait_s = undecided.WAIT_S
     for _ in range(8):
         one.go_back(before, UNDECIDED)
         assert "b" not in one.load().jobs
@@ -258,15 +258,15 @@ def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldo
         assert "b" not in one.load().jobs
         now[0] += 1
         assert "b" in one.load().jobs
-        wait_s = min(2 * wait_s, loader.UNDECIDED_S_MAX)
-    assert wait_s == loader.UNDECIDED_S_MAX
+        wait_s = min(2 * wait_s, undecided.WAIT_S_MAX)
+    assert wait_s == undecided.WAIT_S_MAX
     one.go_back(before, UNDECIDED)
     one.load()
     repository.commit({"jobs/c.yaml": job("c")})
     assert {"b", "c"} <= one.load().jobs.keys(), "another head is tried at once"
     one.go_back(before, UNDECIDED)
     one.load()
-    assert one.judge_again_at == now[0] + loader.UNDECIDED_S
+    assert one.judge_again_at == now[0] + undecided.WAIT_S
 
 
 def test_a_pulled_merge_still_shows_approvals(repository: Repository, make: Make) -> None:

@@ -1,0 +1,194 @@
+"""Finds the jobs of a revision with which no cycle passes, so that all the others apply.
+
+A revision was refused as a whole and what was in force before goes on; from there its structure is
+tried, and then what it changes of jobs, in halves, until those that raise are left. Each half that
+passes is a cycle of its own, as if a revision had brought no more.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from reconciler import containing
+from reconciler.desired import undecided
+from reconciler.model import desired
+
+#: The first generation of what is tried, the next ones are below; no loader gives such numbers.
+GENERATION = -3
+#: How often a cycle is tried to find jobs; what that did not come to waits for the next look.
+TRIES_MAX = 64
+UNTRIED = (
+    f"{containing.MARK} keeps other jobs of this revision from being decided, and this one was not "
+    "come to: what was in force of it stays so, and it is tried again at once"
+)
+
+#: Decides a cycle by a desired state and carries it out; where that raised, nothing has happened,
+#: and what it raised comes back.
+Attempt = Callable[[desired.Desired], containing.Got]
+
+
+def sift(
+    attempt: Attempt, newer: desired.Desired, before: desired.Desired, numbers: Iterator[int]
+) -> containing.Sifted:
+    """Apply what can be of a revision with which no cycle passed.
+
+    Args:
+        attempt: see there.
+        newer: what the revision asks for. before: what a cycle has just passed with.
+        numbers: generations that no other desired state has.
+
+    Returns:
+        What is in force then; all of ``before`` where cycles raise by the structure of ``newer``.
+    """
+    found = _Sifting(attempt, newer, before, numbers)
+    if newer.structure is not before.structure and not found.passes_without_jobs():
+        return containing.Sifted(before)
+    found.halve()
+    return found.sifted()
+
+
+class _Sifting:
+    """The state of one search."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        newer: desired.Desired,
+        before: desired.Desired,
+        numbers: Iterator[int],
+    ) -> None:
+        self._attempt = attempt
+        self._newer, self._before, self._numbers = newer, before, numbers
+        self._jobs: dict[str, desired.Job] = dict(before.jobs)
+        self._apart: dict[str, undecided.Undecided] = {}
+        self._defects: list[Exception] = []
+        self._blocked: set[str] = set()
+        self._tries = 0
+        self._last = before
+
+    def passes_without_jobs(self) -> bool:
+        """Whether a cycle passes with the structure of the revision and no change of jobs."""
+        return not isinstance(self._try(self._jobs), Exception)
+
+    def halve(self) -> None:
+        """Take over what passes of the changes of jobs, and leave what does not."""
+        parts = [changed(self._before.jobs, self._newer.jobs)]
+        while parts and self._tries < TRIES_MAX:
+            part = [name for name in parts.pop() if not self._is_blocked(name)]
+            if not part:
+                continue
+            jobs = self._with(part)
+            got = self._try(jobs)
+            if not isinstance(got, Exception):
+                self._jobs = jobs
+            elif len(part) > 1:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            else:
+                self._leave(part[0], got)
+        for name in [name for part in reversed(parts) for name in part]:
+            if not self._is_blocked(name):
+                spec = self._newer.jobs.get(name)
+                self._apart[name] = undecided.Undecided(name, spec, UNTRIED, tried=False)
+
+    def sifted(self) -> containing.Sifted:
+        """What is in force now, told as it is."""
+        refused = {name: one.message for name, one in self._apart.items() if name not in self._jobs}
+        refused |= dict.fromkeys(self._blocked, "a job that it depends on could not be decided")
+        wanted = self._state(self._jobs, {**self._newer.refused, **refused})
+        problems = tuple(
+            desired.Problem(
+                containing.RULE,
+                "error",
+                (one.spec or self._before.jobs[name]).path,
+                one.message,
+                object=f"Job/{name}",
+            )
+            for name, one in self._apart.items()
+        )
+        status = self._newer.status
+        if problems:
+            status = msgspec.structs.replace(
+                status,
+                sync="OutOfSync",
+                message=f"{len(problems)} of its jobs could not be decided",
+                problems=(*problems, *status.problems),
+            )
+        wanted = msgspec.structs.replace(wanted, status=status)
+        if not isinstance(self._attempt(wanted), Exception):
+            self._last = wanted
+        return containing.Sifted(
+            self._last,
+            tuple(self._apart.values()),
+            tuple(self._defects),
+            is_whole=not self._apart,
+        )
+
+    def _try(self, jobs: Mapping[str, desired.Job]) -> containing.Got:
+        self._tries += 1
+        refused = {name: why for name, why in self._newer.refused.items() if name not in jobs}
+        state = self._state(jobs, refused)
+        got = self._attempt(state)
+        if not isinstance(got, Exception):
+            self._last = state
+        return got
+
+    def _state(
+        self, jobs: Mapping[str, desired.Job], refused: Mapping[str, str]
+    ) -> desired.Desired:
+        return msgspec.structs.replace(
+            self._newer,
+            generation=next(self._numbers),
+            jobs=jobs,
+            refused=refused,
+            status=self._before.status,
+        )
+
+    def _with(self, part: Sequence[str]) -> dict[str, desired.Job]:
+        """What is in force, with what the revision makes of some jobs."""
+        jobs, after = dict(self._jobs), self._newer.jobs
+        for name in part:
+            if name in after:
+                jobs[name] = after[name]
+            else:
+                jobs.pop(name, None)
+        return jobs
+
+    def _leave(self, name: str, defect: Exception) -> None:
+        """Keep what was in force of a job by which a cycle raised."""
+        before, spec = self._before.jobs.get(name), self._newer.jobs.get(name)
+        message = containing.problem_of_job(defect, is_new=before is None)
+        self._apart[name] = undecided.Undecided(name, spec, message)
+        self._defects.append(defect)
+
+    def _is_blocked(self, name: str) -> bool:
+        """Whether a job depends on one that was left out and of which nothing was in force."""
+        spec = self._newer.jobs.get(name)
+        for one in spec.depends_on if spec is not None else ():
+            if one.job in self._blocked or (one.job in self._apart and one.job not in self._jobs):
+                self._blocked.add(name)
+                return True
+        return False
+
+
+def changed(before: Mapping[str, desired.Job], after: Mapping[str, desired.Job]) -> list[str]:
+    """Names of jobs that are other afterwards: dependencies first, those that are gone last."""
+    names = {
+        name
+        for name, spec in after.items()
+        if (known := before.get(name)) is not spec and known != spec
+    }
+    found: dict[str, None] = {}
+    for start in after:
+        if start not in names:
+            continue
+        path = [start]
+        while path:
+            name = path[-1]
+            left = [d.job for d in after[name].depends_on if d.job in names and d.job not in found]
+            left = [one for one in left if one not in path]  # no circle keeps this here
+            if left:
+                path.append(left[0])
+            else:
+                found.setdefault(path.pop())
+    return [*found, *[name for name in before if name not in after]]

@@ -1,0 +1,312 @@
+"""A job with which no cycle passes costs that job: all else of its revision applies.
+
+The loop, what reads the repository, and the core are the real ones; the core raises for jobs that
+a test names, or for how one is written.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler import containing, sifting
+from reconciler.desired import incumbents, undecided
+from reconciler.model import desired
+from reconciler.model.states import JobState
+from reconciler.operations import auditing, replaying, views
+from reconciler.store import Reader
+from tests.unit.core.world import World, job
+from tests.unit.desired import repositories
+from tests.unit.test_containing import POISON, Contained
+from tests.unit.test_containing_revisions import QUEUE, STRUCTURE, Site
+from tests.unit.test_replay import url
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Contained]:
+    made = Contained(tmp_path, World(nodes=4))
+    made.revision(job("fine"), job("goes"))
+    made.hear(*made.world.nodes)
+    made.cycle()
+    yield made
+    made.close()
+
+
+def after(name: str, *others: str) -> desired.Job:
+    return job(name, depends_on=tuple(desired.Dependency(one) for one in others))
+
+
+def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> None:
+    leader.core.jobs = {POISON}
+    leader.now += 1
+    held = msgspec.structs.replace(job("held"), suspend=True)
+    leader.revision(job("fine", priority=7), job("new"), job(POISON), held)
+    leader.hear("n0")
+    leader.cycle()
+    states = leader.states()
+    assert states.keys() == {"fine", "goes", "new", "held"}
+    assert states["held"] is JobState.HELD
+    memory = leader.loop._memory
+    assert memory.jobs["goes"].removed or memory.jobs["goes"].finished, "a cancel applies"
+    assert memory.jobs["fine"].spec.priority == 7
+    status = leader.sync()
+    assert (status.sync, status.attempted_revision) == ("OutOfSync", f"{2:040d}")
+    assert (status.structure_revision, status.jobs_revision) == (f"{2:040d}", f"{2:040d}")
+    (problem,) = status.problems
+    assert (problem.rule, problem.object) == ("defect", f"Job/{POISON}")
+    assert "KeyError in " in problem.message
+    assert "secret" not in problem.message
+    assert status == views.stored_sync(leader.store.view(views.SYNC))
+    assert leader.store.incumbents() == b"accepted 1", "who reads git judges it anew"
+    (refusal,) = leader.refusals
+    assert (refusal.generation, refusal.incumbents) == (2, b"accepted 1")
+    (left,) = refusal.jobs
+    assert (left.name, left.spec, left.tried) == (POISON, job(POISON), True)
+    assert leader.counts == {"job": 1}
+
+
+def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -> None:
+    world = World(nodes=4)
+    leader = Contained(tmp_path, world)
+    leader.revision(job(POISON), job("fine"))
+    leader.hear(*world.nodes)
+    leader.cycle()
+    decide = leader.core
+
+    def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
+        result = decide(wanted, *args, **options)  # type: ignore[arg-type]
+        if POISON in wanted.jobs and wanted.jobs[POISON].priority == 5:
+            raise KeyError
+        return result
+
+    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.revision(job(POISON, priority=5), job("fine"), job("new"))
+    leader.now += 1
+    leader.cycle()
+    assert leader.states().keys() == {POISON, "fine", "new"}
+    assert leader.loop._memory.jobs[POISON].spec.priority == 50
+    assert not leader.loop._memory.jobs[POISON].removed
+    assert "what was in force of it stays so" in leader.sync().problems[0].message
+    leader.close()
+
+
+def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
+    decide = leader.loop._decide_by
+
+    def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
+        result = decide(wanted, *args, **options)
+        if "goes" not in wanted.jobs:
+            raise KeyError
+        return result
+
+    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.revision(job("fine"), job("new"))
+    leader.now += 1
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes", "new"}
+    assert not leader.loop._memory.jobs["goes"].removed
+    (left,) = leader.refusals[0].jobs
+    assert (left.name, left.spec) == ("goes", None)
+
+
+def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
+    leader.core.queues = {POISON}
+    leader.revision(job("fine"), job("goes"), job("new"), queue=POISON)
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes"}
+    assert leader.counts == {"revision": 1}
+    assert leader.refusals[0].jobs == ()
+    assert not any(one.removed for one in leader.loop._memory.jobs.values())
+
+
+def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained) -> None:
+    leader.core.jobs = {POISON}
+    leader.revision(
+        after("second", "first"), after("first", POISON), job(POISON), job("fine"), job("goes")
+    )
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes"}
+    wanted = leader.loop._desired
+    assert wanted is not None
+    assert wanted.refused.keys() == {POISON, "first", "second"}
+    assert [one.name for one in leader.refusals[0].jobs] == [POISON]
+
+
+@pytest.mark.parametrize("poisoned", [1, 3])
+def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
+    leader: Contained, poisoned: int
+) -> None:
+    names = [f"j{number:04d}" for number in range(1000)]
+    leader.core.jobs = set(names[500 : 500 + 100 * poisoned : 100])
+    leader.revision(job("fine"), job("goes"), *[job(name) for name in names])
+    leader.core.calls = 0
+    leader.cycle()
+    assert leader.core.calls <= sifting.TRIES_MAX + 5
+    found = {one.name: one.tried for one in leader.refusals[0].jobs}
+    assert {name for name, tried in found.items() if tried} <= leader.core.jobs
+    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
+    if poisoned == 1:
+        assert found.keys() == leader.core.jobs
+
+
+def test_what_passes_in_halves_is_replayed_as_it_was_decided(
+    leader: Contained, tmp_path: Path
+) -> None:
+    leader.core.jobs = {POISON, "worse"}
+    leader.revision(job("fine"), job("a"), job("worse"), job("b"), job(POISON), job("c"))
+    for _ in range(3):
+        leader.now += 1
+        leader.hear(*leader.world.nodes)
+        leader.cycle()
+    leader.store.close()
+    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+        replayed = [one.call.disagreements for one in replaying.replay_all(reader)]
+    assert len(replayed) > 5
+    assert set(replayed) == {()}
+
+
+def test_at_a_start_the_runs_in_the_store_are_what_it_is_found_from(tmp_path: Path) -> None:
+    world = World(nodes=4)
+    first = Contained(tmp_path, world)
+    first.revision(job("runs"))
+    first.hear(*world.nodes)
+    first.cycle()
+    first.close()
+    was = desired.SyncStatus(jobs_revision="a" * 40, structure_revision="b" * 40)
+    before = desired.Desired(structure=world.structure, status=was)
+    again = Contained(tmp_path, world, before=before, accepted=b"then")
+    again.core.jobs = {POISON}
+    again.generation = 1
+    again.revision(job("runs"), job("new"), job(POISON))
+    again.cycle()
+    assert again.states().keys() == {"runs", "new"}
+    assert [one.name for one in again.refusals[0].jobs] == [POISON]
+    again.close()
+
+
+def test_dependencies_come_first_and_what_is_gone_last() -> None:
+    before = {one.name: one for one in (job("same"), job("gone"), job("other"))}
+    wanted = [after("c", "b", "same"), after("b", "a"), job("same"), job("a")]
+    wanted += [job("other", priority=3), after("x", "y"), after("y", "x")]
+    found = sifting.changed(before, {one.name: one for one in wanted})
+    assert found == ["a", "b", "c", "other", "y", "x", "gone"]
+
+
+def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
+    rests = undecided.Rests()
+    one = undecided.Undecided("a", job("a"), "why")
+    rests.put([one], 100.0)
+    assert rests.resting(159.0) == {"a": one}
+    assert rests.again_at(["a", "b"]) == 160.0
+    assert not rests.resting(160.0)
+    assert not rests.resting(90.0), "a clock that was set back keeps nobody waiting"
+    rests.put([one], 161.0)
+    assert rests.again_at(["a"]) == 281.0
+    rests.put([undecided.Undecided("a", job("a", priority=1), "why")], 300.0)
+    assert rests.again_at(["a"]) == 360.0, "it is another one"
+    rests.put([undecided.Undecided("b", job("b"), "", tried=False)], 400.0)
+    assert rests.again_at(["b"]) == 400.0 + undecided.UNTRIED_S
+    rests.put([], 1e6)
+    assert rests.again_at(["a", "b"]) is None
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.Repository:
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, repositories.ENVIRONMENT[name])
+    return repositories.Repository(tmp_path / "repository.git")
+
+
+def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_otherwise(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    site.leader.core.jobs = {POISON}
+    good = site.commit(
+        {
+            "structure.yaml": STRUCTURE.replace("LIMIT", "3"),
+            "a.yaml": repositories.job("a"),
+            "c.yaml": repositories.job("c"),
+        }
+    )
+    site.until(good, "Synced")
+    bad = site.commit(
+        {
+            "structure.yaml": STRUCTURE.replace("LIMIT", "2"),
+            "p.yaml": repositories.job(POISON),
+            "b.yaml": repositories.job("b"),
+            "c.yaml": None,
+        }
+    )
+    status = site.until(bad, "OutOfSync")
+    assert (status.structure_revision, status.jobs_revision) == (bad, bad)
+    (problem,) = status.problems
+    assert (problem.rule, problem.object, problem.path) == ("defect", f"Job/{POISON}", "p.yaml")
+    assert problem.line > 0
+    now = site.leader.loop._desired
+    assert now is not None
+    assert now.jobs.keys() == {"a", "b"}
+    assert now.refused.keys() == {POISON}
+    assert now.structure.queues["research"].limit.cpu_milli == 2000
+    assert site.leader.loop._memory.jobs["c"].removed or site.leader.loop._memory.jobs["c"].finished
+    packed = site.leader.store.incumbents()
+    assert packed is not None
+    assert incumbents.decode(packed).head == bad
+    more = site.commit({"d.yaml": repositories.job("d")})
+    status = site.until(more, "OutOfSync")
+    assert site.leader.counts == {"job": 1}, "it is left alone for a while"
+    fixed = site.commit({"p.yaml": None})
+    site.until(fixed, "Synced")
+    assert {"a", "b", "d"} <= site.leader.states().keys()
+    site.close()
+    note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
+    assert "OutOfSync with 1 errors" in note
+    assert f"Job/{POISON}: {containing.MARK}" in note
+    lines = auditing.Log(tmp_path / auditing.FILE).tail(10)[::-1]
+    assert [(one.entry.revision, one.entry.result) for one in lines] == [
+        (good, "Synced"),
+        (bad, "Synced"),
+        (bad, "OutOfSync"),
+        (more, "OutOfSync"),
+        (fixed, "Synced"),
+    ]
+
+
+def test_a_job_is_tried_again_by_itself_when_its_time_has_come(
+    tmp_path: Path, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undecided, "WAIT_S", 0.2)
+    site = Site(tmp_path, repository)
+    site.leader.core.jobs = {POISON}
+    bad = site.commit(
+        {
+            "structure.yaml": STRUCTURE.replace("LIMIT", "3"),
+            "p.yaml": repositories.job(POISON),
+            "b.yaml": repositories.job("b"),
+        }
+    )
+    site.until(bad, "OutOfSync")
+    assert site.leader.states().keys() == {"b"}
+    site.leader.core.jobs = set()
+    site.until(bad, "Synced")
+    assert site.leader.states().keys() == {"b", POISON}
+    site.close()
+
+
+def test_a_job_and_structure_that_raise_are_told_apart(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    site = Site(tmp_path, repository)
+    site.leader.core.jobs = {POISON}
+    good = site.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
+    site.until(good, "Synced")
+    bad = site.commit({"q.yaml": QUEUE, "p.yaml": repositories.job(POISON)})
+    status = site.until(bad, "OutOfSync")
+    assert status.structure_revision == good
+    better = site.commit({"q.yaml": None, "b.yaml": repositories.job("b")})
+    status = site.until(better, "OutOfSync")
+    assert status.structure_revision == better
+    assert site.leader.states().keys() == {"b"}
+    site.close()
