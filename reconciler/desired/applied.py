@@ -18,8 +18,8 @@ from reconciler.desired import (
     documents,
     filed,
     firsts,
-    fitting,
     holding,
+    judging,
     normalise,
     policies,
     reading,
@@ -79,8 +79,7 @@ class Applied:
         self._interrupted = False
         self._dependents = dependents.Dependents()
         self._bad: set[str] = set(self.jobs)
-        self._fitting = fitting.Fitting(self.basis.structure)
-        self._rules = policies.Rules(self.basis.structure.policies)
+        self._judging = judging.Judge(self.basis)
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
         self._structure_waived_until = math.inf
@@ -107,8 +106,7 @@ class Applied:
         for group in (self.filed.problems, self._job_problems):
             for some in group.values():
                 found.extend(some)
-        found.extend(self.filed.ignored.values())
-        found.extend(self._left.values())
+        found += [*self.filed.ignored.values(), *self._left.values()]
         found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
         return tuple(found)
 
@@ -146,9 +144,9 @@ class Applied:
 
     def expire(self) -> bool:
         """Whether a waiver has ended that lets something off: then all is to be judged again."""
-        if min(self._rules.until, self._structure_waived_until) > self.now:
+        if min(self._judging.until, self._structure_waived_until) > self.now:
             return False
-        self._rules = policies.Rules(self.basis.structure.policies)
+        self._judging.renew()
         self._interrupted = True
         return True
 
@@ -200,8 +198,7 @@ class Applied:
         elif not self.structure_refused:
             self.structure_revision = revision
         if self.basis is not before and not self.basis.same_for_jobs(before):
-            self._fitting = fitting.Fitting(self.basis.structure)
-            self._rules = policies.Rules(self.basis.structure.policies)
+            self._judging = judging.Judge(self.basis)
             touched.update(self.filed.candidates, self.jobs)
         self._apply_jobs(touched)
         if self.basis is not before:
@@ -294,8 +291,7 @@ class Applied:
 
     def _judge_by_structure(self) -> None:
         """Judge all jobs by the structure there is."""
-        self._fitting = fitting.Fitting(self.basis.structure)
-        self._rules = policies.Rules(self.basis.structure.policies)
+        self._judging = judging.Judge(self.basis)
         self._apply_jobs({*self.filed.candidates, *self.jobs})
 
     def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
@@ -311,8 +307,7 @@ class Applied:
             self._dependents.renew(name, self.jobs.get(name), earlier.jobs.get(name))
         self.basis, self.jobs = earlier.basis, earlier.jobs
         self.structure_revision, self._origins = earlier.revision, earlier.origins
-        self._fitting = fitting.Fitting(self.basis.structure)
-        self._rules = policies.Rules(self.basis.structure.policies)
+        self._judging = judging.Judge(self.basis)
 
     # --- holding ----------------------------------------------------------------------------
 
@@ -447,25 +442,12 @@ class Applied:
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):
-            made, faults = normalise.job(
-                winner.document.part, winner.document.hash, self.basis, winner.path
-            )
+            made, faults, warnings = self._judging.job(winner, winner.document.part, self.now)
+            noted.extend((winner, warning) for warning in warnings)
             if made is not None:
-                unknown = checks.of_job(made, self.basis.structure)
-                if unknown is not None:
-                    faults = [unknown]
-                else:
-                    noted_by_rules = self._rules.faults(
-                        "Job", name, winner.document.part, self.now, made
-                    )
-                    faults = [one for one in noted_by_rules if one.severity == "error"]
-                    noted.extend((winner, one) for one in noted_by_rules if one not in faults)
-                    faults += self._left_as_it_is(name, made)
-                    if not faults and made != self.jobs.get(name):
-                        proposed[name] = made
-                    warning = self._fitting.warning(made)
-                    if warning is not None:
-                        noted.append((winner, warning))
+                faults += self._left_as_it_is(name, made)
+                if not faults and made != self.jobs.get(name):
+                    proposed[name] = made
             if faults:
                 wrong = True
                 noted.extend((winner, fault) for fault in faults)

@@ -1,0 +1,41 @@
+"""Whether a job's document can be in force under one structure: its faults, and what it is then."""
+
+from reconciler.desired import checks, fitting, normalise, policies
+from reconciler.desired.faults import Fault
+from reconciler.desired.structure import Placed
+from reconciler.model import desired
+from reconciler.model.documents import job as job_documents
+
+
+class Judge:
+    """What documents of jobs are measured by, as long as the structure is ``basis``."""
+
+    def __init__(self, basis: normalise.Basis) -> None:
+        self._basis = basis
+        self._fitting = fitting.Fitting(basis.structure)
+        self._rules = policies.Rules(basis.structure.policies)
+
+    @property
+    def until(self) -> float:
+        """When the first waiver ends that lets something off."""
+        return self._rules.until
+
+    def renew(self) -> None:
+        """A waiver has ended: rules are applied anew."""
+        self._rules = policies.Rules(self._basis.structure.policies)
+
+    def job(
+        self, placed: Placed, part: job_documents.Job, now: float
+    ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
+        """What a document makes, what is wrong with it, and what is only to be said of it."""
+        made, faults = normalise.job(part, placed.document.hash, self._basis, placed.path)
+        if made is None:
+            return None, list(faults), []
+        unknown = checks.of_job(made, self._basis.structure)
+        if unknown is not None:
+            return None, [unknown], []
+        noted = self._rules.faults("Job", made.name, part, now, made)
+        faults = [one for one in noted if one.severity == "error"]
+        warnings = [one for one in noted if one not in faults]
+        unfit = self._fitting.warning(made)
+        return made, faults, warnings if unfit is None else [*warnings, unfit]
