@@ -188,7 +188,7 @@ def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: b
             terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
-    _leave_withheld(made)
+    leave_withheld(made)
 
 
 def tell_withheld(made: list[operations.Done]) -> None:
@@ -197,7 +197,7 @@ def tell_withheld(made: list[operations.Done]) -> None:
         terminal.note(f"not applied yet: {terminal.clocks(why)}")
 
 
-def _leave_withheld(made: list[operations.Done]) -> None:
+def leave_withheld(made: list[operations.Done]) -> None:
     """Say it, and leave the command where it is safety that keeps it from being in force."""
     tell_withheld(made)
     if any(one.refused for one in made):
@@ -237,7 +237,7 @@ def _tell(made: list[operations.Done]) -> None:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
         terminal.note(f"warning: {warning}")
-    _leave_withheld(made)
+    leave_withheld(made)
 
 
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]

@@ -124,6 +124,11 @@ _Against = Annotated[
 ]
 
 
+Forecast = Annotated[
+    bool, typer.Option("--forecast/--no-forecast", help="Whether to simulate what comes.")
+]
+
+
 def plan(
     revision: Annotated[
         str | None, typer.Argument(help="Revision to look at; as --head.", show_default="HEAD")
@@ -132,9 +137,7 @@ def plan(
     head: Annotated[str | None, typer.Option("--head", help="Revision to look at.")] = None,
     base: _Base = None,
     against: _Against = None,
-    forecast: Annotated[
-        bool, typer.Option("--forecast/--no-forecast", help="Whether to simulate what comes.")
-    ] = True,
+    forecast: Forecast = True,
     horizon: Annotated[str, typer.Option("--horizon", help="How far to look ahead.")] = "24h",
     repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
     path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
@@ -160,7 +163,7 @@ def plan(
     wanted = head or revision or "HEAD"
     if wanted == "HEAD":
         _note_uncommitted(repo, path)
-    snapshot, live, why = _known(against, server, token_file)
+    snapshot, live, why = known(against, server, token_file)
     # both revisions live until the command ends: the collector need never walk them
     gc.disable()
     try:
@@ -177,7 +180,7 @@ def plan(
         horizon_s=horizon_s,
         forecast=forecast,
     )
-    _show(made, output, name)
+    show(made, output, name)
     raise typer.Exit(_CODES[made.verdict])
 
 
@@ -188,7 +191,8 @@ def _note_uncommitted(repo: Path, path: str) -> None:
         terminal.note(f"not in this plan, as it is not committed: {which}")
 
 
-def _show(made: planviews.Plan, output: PlanForm, name: str) -> None:
+def show(made: planviews.Plan, output: PlanForm, name: str) -> None:
+    """Print a plan; ``name``: of the cluster, for a comment."""
     if output is PlanForm.MARKDOWN:
         sys.stdout.write(plancomment.render(made, name))
     elif output is PlanForm.TEXT:
@@ -226,7 +230,7 @@ def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | Non
     return base or live.revision
 
 
-def _known(
+def known(
     against: str | None, server: str | None, token_file: str | None
 ) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
     """What a controller knows, and what is in force there.

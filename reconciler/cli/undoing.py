@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import changing, completing, context, interrupts, terminal
+from reconciler.cli import changing, completing, context, reviewing, terminal
 
 if TYPE_CHECKING:
     from reconciler.operations import changing as operations
-    from reconciler.operations import planning, plantext, suspending
+    from reconciler.operations import planning, suspending
     from reconciler.operations import rollback as going_back
 else:
     from reconciler.cli import lazily
 
+    operations = lazily.module("reconciler.operations.changing")
     planning = lazily.module("reconciler.operations.planning")
-    plantext = lazily.module("reconciler.operations.plantext")
     going_back = lazily.module("reconciler.operations.rollback")
     suspending = lazily.module("reconciler.operations.suspending")
 
@@ -42,31 +43,39 @@ def rollback(
         str, typer.Option("--branch", help="Commit to a new branch, for a pull request.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    dry_run: changing.DryRun = False,
+    forecast: reviewing.Forecast = True,
     path: Annotated[str, typer.Option("--path", help="Folder of the clone that is read.")] = "",
     clone: Here = Path(),
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
 ) -> None:
     """Go back to a revision, by a commit on top.
 
     The structure becomes what it was then.
 
-    What it changes is shown first. Jobs stay as they are unless --jobs is given.
+    What it does is shown first, as `muster plan` shows it: what changes, what that does to GPUs
+    and running work, which jobs start sooner or later. Jobs stay as they are unless --jobs is
+    given. Exits with 3 where it is committed to a branch that is held.
 
     Example: muster rollback HEAD~3 --reason "the new queues starve training"
     Example: muster rollback 4be1c02f --branch undo-queues
+    Example: muster rollback HEAD~1 --dry-run
     """
+    snapshot, live, why = reviewing.known(None, server, token_file)
     try:
         root = going_back.here(clone)
-        made = going_back.prepare(root, path, revision, jobs=jobs, reason=reason)
+        made = going_back.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
         if made is None:
             terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
-        for change in made.changes:
-            for line in plantext.change_lines(planning.change_view(change)):
-                terminal.out.print(
-                    line.text, style=line.style or None, markup=False, soft_wrap=True
-                )
+        plan = planning.plan(made.found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
+        reviewing.show(plan, reviewing.PlanForm.TEXT, "")
         if made.problems:
             terminal.fail("going back there is refused today", details=made.problems)
+        if dry_run:
+            terminal.note("nothing was changed")
+            return
         if not yes and not _confirmed(f"Go back to {revision}?"):
             terminal.fail("nothing was changed")
         pushed = going_back.publish(root, made, branch)
@@ -74,18 +83,26 @@ def rollback(
         terminal.fail(str(error))
     where = "pushed" if pushed else "committed in this clone, which pushes nowhere"
     terminal.out.print(made.commit[:12], markup=False)
-    terminal.note(f"{where}; a hold by safety limits is possible, as with any change")
+    held = plan.verdict == "held"
+    terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
+    if not branch:
+        changing.leave_withheld([operations.standing_of(made.commit, server, token_file)])
 
 
 def _confirmed(question: str) -> bool:
     """Whether somebody says yes; leaves the command where nobody is there to answer."""
-    try:
-        return typer.confirm(question, err=True)
-    except typer.Abort:
-        if interrupts.came():
-            raise
-        sys.stderr.write("\n")  # the question stands on a line that nobody has ended
-        terminal.fail("nothing was changed: nobody answered; --yes does it without asking")
+    while True:
+        sys.stderr.write(f"{question} [y/N]: ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        if not sys.stdin.isatty() or not answer.endswith("\n"):
+            sys.stderr.write("\n")  # what comes from a pipe ends no line on the screen
+        if not answer:
+            terminal.fail("nothing was changed: nobody answered; --yes does it without asking")
+        if (said := answer.strip().lower()) in ("", "n", "no"):
+            return False
+        if said in ("y", "yes"):
+            return True
 
 
 What = Annotated[

@@ -4,6 +4,7 @@ In a clone of the desired repository a change is a commit of the person's own, p
 it is sent to the controller, which commits in the person's name. Both end in git.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
-from reconciler.core import digests
 from reconciler.model import hostlists, states
 from reconciler.operations import (
     authoring,
@@ -123,6 +123,7 @@ class Done(msgspec.Struct, frozen=True):
 
 #: Where changes are made.
 Target = targets.Target
+is_digest = pusher.is_digest
 
 
 def find_target(
@@ -189,6 +190,16 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
     return [judged(one) for one in done]
+
+
+def standing_of(commit: str, server: str | None, token_file: str | None) -> Done:
+    """A commit that was pushed by other means, with why it does not apply by itself."""
+    told = None
+    with contextlib.suppress(endpoints.EndpointError):
+        told = places.standing(endpoints.find(server, token_file, Path.cwd()))
+    why = withheld.revision(told, commit)
+    refused = bool(why) and told is not None and told.get("sync") != "Unknown"
+    return Done("", "", commit, withheld=why, refused=refused)
 
 
 def _verb(change: Change) -> str:
@@ -474,11 +485,6 @@ def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
         outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
         done += [_said(node, outcome, told) for node in one.nodes]
     return done
-
-
-def is_digest(text: str) -> bool:
-    """Whether a text is a digest that a held change can have."""
-    return digests.parse_digest(text) is not None
 
 
 def _said(name: str, outcome: clones.Outcome, message: str) -> Done:

@@ -295,9 +295,14 @@ def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
     return revise
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest that a held change can have."""
+    return digests.parse_digest(text) is not None
+
+
 def require_digest(text: str) -> None:
     """Raise ConflictError where a text is no digest of a change."""
-    if digests.parse_digest(text) is None:
+    if not is_digest(text):
         raise requests.ConflictError(
             f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
             "command that approves it"

@@ -28,12 +28,23 @@ class Rollback(msgspec.Struct, frozen=True):
 
     commit: str
     head: str
-    changes: tuple[differences.Change, ...]
+    found: revisions.Comparison
     problems: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[differences.Change, ...]:
+        """The objects that differ, removals first."""
+        return self.found.changes
 
 
 def prepare(
-    clone: Path, sub_path: str, revision: str, *, jobs: bool = False, reason: str = ""
+    clone: Path,
+    sub_path: str,
+    revision: str,
+    *,
+    jobs: bool = False,
+    reason: str = "",
+    live: revisions.InForce | None = None,
 ) -> Rollback | None:
     """Make the commit that goes back to ``revision``; None where nothing differs.
 
@@ -43,6 +54,7 @@ def prepare(
         revision: to which to go back.
         jobs: whether jobs go back too.
         reason: for the commit's message.
+        live: what a controller has in force, where that is known.
 
     Raises:
         RollbackError: it can't be made.
@@ -59,7 +71,7 @@ def prepare(
     except gitobjects.GitError as error:
         raise RollbackError(str(error)) from error
     try:
-        found = revisions.compare(clone, sub_path, head, commit)
+        found = revisions.compare(clone, sub_path, head, commit, live=live)
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
     before = {_identity(p) for p in found.base.status.problems}
@@ -68,7 +80,7 @@ def prepare(
         for p in found.head.status.problems
         if p.severity == "error" and _identity(p) not in before
     ]
-    return Rollback(commit, head, found.changes, tuple(problems))
+    return Rollback(commit, head, found, tuple(problems))
 
 
 def _identity(of: desired.Problem) -> tuple[str, ...]:

@@ -238,6 +238,26 @@ def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
     in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
 
 
+def test_a_rollback_shows_what_it_does_and_that_it_is_held(bed: beds.Bed) -> None:
+    begin(bed)
+    held(bed, bed.commit({"cluster.yaml": cluster(1)}))
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
+    head = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    shown = muster(bed, "rollback", "HEAD~1", "--dry-run")
+    assert (shown.returncode, shown.stderr) == (0, "nothing was changed\n")
+    for told in ("~ NodePool/virtual", "\nImpact\n", " 6 GPUs: ", "\nForecast for 24h"):
+        assert told in shown.stdout, told
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == head
+    done = muster(bed, "rollback", "HEAD~1", "--yes", "--no-forecast")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "pushed; safety limits hold it until it is approved\n",
+    )
+    (found,) = held(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+    assert f"muster approve {found['digest']}" in shown.stdout
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
+
+
 def test_a_force_push_is_held(bed: beds.Bed) -> None:
     begin(bed)
     before = sync(bed)
@@ -264,6 +284,9 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert submitted.stderr.startswith("submit not applied yet (")
     head = bed.git("rev-parse", "HEAD", folder=bed.clone)
     assert f"--accept-revision {head}" in submitted.stderr
+    back = muster(bed, "rollback", "HEAD~2", "--yes", "--no-forecast")
+    assert back.returncode == 3, back
+    assert "--accept-revision " in back.stderr
     undrained = muster(bed, "undrain", "virtual-0")  # made by the controller
     assert undrained.returncode == 3
     assert "virtual-0: committed, and not in force before the newest" in undrained.stdout

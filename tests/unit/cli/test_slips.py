@@ -98,16 +98,39 @@ def test_a_limit_of_no_time_is_refused_and_a_bare_number_told(
     assert "time limit" not in capsys.readouterr().err
 
 
-def test_a_question_that_nobody_answers_names_the_option(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _with_a_second_commit() -> None:
     Path("more.yaml").write_text("apiVersion: muster/v1\nkind: Queue\nmetadata: {name: more}\n")
     subprocess.run(["git", "add", "more.yaml"], check=True)
     subprocess.run(["git", "commit", "--quiet", "-m", "more"], check=True)
+
+
+def test_a_question_that_nobody_answers_names_the_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_a_second_commit()
     with Path(os.devnull).open() as nobody:
         monkeypatch.setattr("sys.stdin", nobody)
         assert _run("rollback", "HEAD~1") == terminal.ERROR
     assert "nobody answered; --yes does it without asking" in capsys.readouterr().err
+
+
+def test_a_rollback_is_tried_and_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_a_second_commit()
+    assert _run("rollback", "HEAD~1", "--dry-run") == terminal.DONE
+    said = capsys.readouterr()
+    assert "- Queue/more" in said.out
+    assert "no controller is known here" in " ".join(said.out.split())
+    assert "\nImpact\n" in said.out
+    assert said.err == "nothing was changed\n"
+    assert Path("more.yaml").exists()
+    Path("yes").write_text("y\n")
+    with Path("yes").open() as answer:
+        monkeypatch.setattr("sys.stdin", answer)
+        assert _run("rollback", "HEAD~1") == terminal.DONE
+    assert capsys.readouterr().err.startswith("Go back to HEAD~1? [y/N]: \ncommitted in this ")
+    assert not Path("more.yaml").exists()
 
 
 @pytest.mark.parametrize(("text", "expected"), [(b"abc", True), (b"", False)])
