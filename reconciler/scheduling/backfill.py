@@ -9,7 +9,7 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -211,6 +211,17 @@ class Calendar:
             self._hopeless.add(ask.shape)
             return None
         return self._add(ask, *found)
+
+    def soonest(self, asks: Sequence[asking.Ask]) -> int:
+        """Which of several asks for the same work would have room first; of equals the first."""
+        best, until = 0, math.inf
+        for at, ask in enumerate(asks):
+            if ask.shape in self._hopeless or not self.has_moments():
+                continue
+            found = self._earliest(ask, until=until)
+            if found is not None and (found[0] < until or until == math.inf):
+                best, until = at, found[0]
+        return best
 
     def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> Reservation | None:
         """Keep what an earlier cycle reserved, from now on where it is there already.

@@ -282,10 +282,10 @@ class Cycle(ways.Ways):
             if cause is None:
                 return None
             found.append(cause)
-        for at, one in enumerate(asks):
-            if gates[at] is None:
-                found[at] = self._in_time(one, found[at], kept=kept)
-                break
+        free = [at for at, gate in enumerate(gates) if gate is None]
+        if free:
+            at = free[self._soonest([asks[at] for at in free], again=kept)]
+            found[at] = self._in_time(asks[at], found[at], kept=kept)
         return causes.in_pools(list(zip([one.shape for one in asks], found, strict=True)))
 
     def _action(self) -> Action:
@@ -332,7 +332,7 @@ class Cycle(ways.Ways):
         return (self._reserve(ask, again=kept) if reserves else None) or cause
 
     def _in_time(self, ask: asking.Ask, cause: explain.Cause, *, kept: bool) -> explain.Cause:
-        """Room in time for who found none in any pool, in the first where nothing forbids it."""
+        """Room in time for who found none in any pool, in the one that has it first."""
         if cause.kind == "kept":
             return dataclasses.replace(cause, until=self._own_until(ask, again=kept))
         return self._reserve(ask, again=kept) or cause

@@ -257,18 +257,30 @@ class Ways:
 
         ``again``: it had a reservation, which stays with it whoever came since.
         """
-        policy = self.situation.policy
-        if policy.backfill == "none" or ask.missing:
-            return None
-        done = self.reserved_in.get(ask.queue, 0)
-        self.reserved_in[ask.queue] = done + 1
-        many = len(self.calendar.reservations) >= backfill.most(policy)
-        if not again and (many or (policy.backfill == "easy" and done)):
-            return None
-        if len(self.calendar.reservations) >= backfill.RESERVATIONS_MAX:
+        may = self._may_reserve(ask, again=again)
+        if self.situation.policy.backfill != "none" and not ask.missing:
+            self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
+        if not may:
             return None
         reservation = self.calendar.reserve(ask)
         if reservation is None:
             return None
         ahead = bool(self.takers) and not ask.progress.started
         return explain.Cause("reserved", subject=ask.job, at=reservation.starts_at, ahead=ahead)
+
+    def _may_reserve(self, ask: asking.Ask, *, again: bool) -> bool:
+        """Whether the policy lets a blocked claim keep room in time."""
+        policy = self.situation.policy
+        if policy.backfill == "none" or ask.missing:
+            return False
+        many = len(self.calendar.reservations) >= backfill.most(policy)
+        done = self.reserved_in.get(ask.queue, 0)
+        if not again and (many or (policy.backfill == "easy" and done)):
+            return False
+        return len(self.calendar.reservations) < backfill.RESERVATIONS_MAX
+
+    def _soonest(self, asks: list[asking.Ask], *, again: bool) -> int:
+        """In which of several pools a claim has room in time first; 0 where it gets none."""
+        if len(asks) == 1 or not self._may_reserve(asks[0], again=again):
+            return 0
+        return self.calendar.soonest(asks)

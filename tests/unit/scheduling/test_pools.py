@@ -1,5 +1,8 @@
 """Amounts by pool: who may start where, who gives way, and what is said of it."""
 
+import dataclasses
+from typing import Literal
+
 import pytest
 
 from reconciler.model import desired
@@ -221,11 +224,11 @@ def test_room_in_time_is_kept_in_one_pool_and_stays_there() -> None:
     s.job("j", gpu=2, time_limit_s=60)
     decisions = s.decide()
     (kept,) = decisions.kept
-    assert (kept.job, kept.starts_at) == ("j", 600.0)
+    assert (kept.job, kept.starts_at) == ("j", 300.0)
     s.kept = decisions.kept
     assert s.decide().kept == decisions.kept
-    s.held = [held for held in s.held if held.job != "rb"]
-    assert placed(s) == {"j": ["b1"]}
+    s.held = [held for held in s.held if held.job != "ra"]
+    assert placed(s) == {"j": ["a1"]}
 
 
 def test_what_never_fits_in_one_pool_and_does_in_another_is_not_hopeless() -> None:
@@ -245,3 +248,29 @@ def test_a_limit_that_it_can_never_keep_to_is_told_beside_a_pool_without_room() 
     s.job("runs", gpu=4, on=("b1",), preemptible=False).job("j", gpu=2)
     said = [one.code for one in situations.reasons_of(s, s.decide(), "j")]
     assert said == [ReasonCode.OVER_LIMIT, ReasonCode.INSUFFICIENT_RESOURCES]
+
+
+@pytest.mark.parametrize(
+    ("a_s", "b_s", "expected"), [(600, 60, "b1"), (60, 600, "a1"), (60, 60, "a1")]
+)
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_room_is_reserved_in_the_pool_that_has_it_first(
+    a_s: float, b_s: float, expected: str, backfill: Literal["easy", "conservative"]
+) -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", 8), gpus_in("b", 8)))
+    s.policy = dataclasses.replace(s.policy, backfill=backfill)
+    s.job("ra", gpu=4, on=("a1",), time_limit_s=a_s).job("rb", gpu=4, on=("b1",), time_limit_s=b_s)
+    s.job("j", gpu=4, pools=("a", "b"), time_limit_s=1000)
+    decisions = s.decide()
+    (kept,) = decisions.kept
+    assert [s.nodes[node].name for node in kept.nodes] == [expected]
+    assert kept.starts_at == min(a_s, b_s) == decisions.estimates["j"].at
+    (reason, *_) = situations.reasons_of(s, decisions, "j")
+    assert reason.code in {ReasonCode.INSUFFICIENT_RESOURCES, ReasonCode.RESERVED}
+
+
+def test_where_a_limit_forbids_it_no_room_is_reserved() -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", 8), gpus_in("b", 8, limit=4)))
+    s.job("ra", gpu=4, on=("a1",), time_limit_s=600).job("rb", gpu=4, on=("b1",), time_limit_s=60)
+    s.job("j", gpu=4, pools=("a", "b"), time_limit_s=1000)
+    assert [entry.starts_at for entry in s.decide().kept] == [600.0]
