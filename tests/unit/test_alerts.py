@@ -15,6 +15,7 @@ from reconciler.model import drift, quantities
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "grafana" / "alerts"
 FILES = sorted(ALERTS.glob("*.yaml"))
+RECORDED = sorted((ROOT / "grafana" / "rules").glob("*.yaml"))
 #: What Prometheus itself says of its targets.
 PROMETHEUS = {"up"}
 Rule = dict[str, Any]
@@ -119,14 +120,32 @@ def test_drift_of_every_kind_has_an_alert_of_its_class() -> None:
     assert all(any(re.fullmatch(one, kind) for kind in drift.KINDS) for one in classes)
 
 
+def test_what_is_recorded_goes_by_series_that_are_there_and_is_tested() -> None:
+    """Under the very names that the table of series says they have with dcgm-exporter."""
+    for path in RECORDED:
+        tested = yaml.safe_load((path.parent / "tests" / path.name).read_text())["tests"]
+        rules = rules_of(path)
+        assert [one["name"] for one in tested] == [rule["record"] for rule in rules]
+        for rule in rules:
+            names = set(re.findall(r"\bmuster_[a-z0-9_]+", rule["expr"]))
+            assert names <= metrics.TABLE.keys(), rule["record"]
+            (told,) = names - {"muster_gpu_info"}
+            kind = rule["record"].removeprefix("DCGM_FI_DEV")
+            same = {"_ECC_DBE_VOL_TOTAL": "_DBE_VOL_TOTAL"}.get(kind, kind)
+            same = {"_UNCORRECTABLE_REMAPPED_ROWS": "_UNCORRECTABLE_"}.get(kind, same)
+            assert same in metrics.TABLE[told].help, rule["record"]
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize(
     "arguments",
     [
         ["check", "rules", *map(str, FILES)],
         ["test", "rules", *map(str, sorted((ALERTS / "tests").glob("*.yaml")))],
+        ["check", "rules", *map(str, RECORDED)],
+        ["test", "rules", *map(str, sorted((ALERTS.parent / "rules" / "tests").glob("*.yaml")))],
     ],
-    ids=["check", "test"],
+    ids=["check", "test", "check-recorded", "test-recorded"],
 )
 def test_promtool_agrees(arguments: list[str]) -> None:
     done = subprocess.run(

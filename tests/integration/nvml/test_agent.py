@@ -171,6 +171,19 @@ def test_a_node_offers_only_the_devices_it_is_told_to(
     assert found.capacity.gpu_milli == 1000
 
 
+def test_where_dcgm_exporter_runs_usage_is_not_told_and_what_devices_are_is(
+    node: Node, controller: Controller, libraries: dict[bool, Path]
+) -> None:
+    scene = Machine(node, controller, libraries[False])
+    node.start("--no-gpu-usage", *OPTIONS)
+    found = scene.until(lambda _found: True, "an inventory")
+    assert [gpu.state for gpu in found.gpus] == ["ok", "ok"]
+    scene.say([f"return:* 1 {standin.GPU_IS_LOST}", *standin.machine(2)])
+    scene.until(lambda now: now.gpus[1].state == "lost", "the loss of a device")
+    # the same agent without the option tells of usage with its next report: see the tests above
+    assert [one.gpu_usage for one in controller.requests if one.gpu_usage] == []
+
+
 def layout(*, take_over: bool = False, **instances: int) -> desired.MigPlan:
     """Device 1 is cut; names of profiles write ``_`` for a dot."""
     said = tuple(sorted((name[1:].replace("_", "."), count) for name, count in instances.items()))
