@@ -84,7 +84,12 @@ class ServerProcess:
                 return
             if time.monotonic() - started > RESTART_WAIT_S_MAX:
                 wait_s = RESTART_WAIT_S_MIN
-            log.warning("the server ended with %s; starting it again in %.1f s", ended, wait_s)
+            log.warning(
+                "the server ended with %s, of which %s may say more; starting it again in %.1f s",
+                ended,
+                self._log_path.name,
+                wait_s,
+            )
             self._stopping.wait(wait_s)
             wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
 
@@ -349,7 +354,10 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     try:
         sys.exit(run(options, lines, decide))
     except store_errors.StoreError as error:
-        print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
+        if options.log_format == "readable":
+            print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
+        else:
+            log.critical("%s", error)
         sys.exit(1)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import faulthandler
+import logging
 import os
 import pathlib
 import signal
@@ -18,6 +19,8 @@ from reconciler.model import loglines
 from reconciler.operations import pusher, submission, views
 from reconciler.server import access, app, origins, services
 from reconciler.store import StoreError
+
+log = logging.getLogger("muster.server")
 
 USAGE_ERROR = 64
 #: How long open exchanges have to end when the process is told to.
@@ -97,10 +100,10 @@ def main(arguments: list[str]) -> int:
         tokens = None if options.token_file is None else access.load(options.token_file)
         listener = _listen(options.host, options.port)
     except access.TokenError as error:
-        sys.stderr.write(f"{error}\n")
+        log.critical("%s", error)
         return 1
     except OSError as error:
-        sys.stderr.write(f"can't listen on {options.listen}: {error.strerror or error}\n")
+        log.critical("can't listen on %s: %s", options.listen, error.strerror or error)
         return 1
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
@@ -139,8 +142,11 @@ def main(arguments: list[str]) -> int:
         server_header=False,
     )
     server = Server(config, service)
-    sys.stdout.write(f"listening on http://{address}\n")
-    sys.stdout.flush()
+    if options.log_format == "json":  # beside what is logged nothing else stands in its file
+        log.info("listening on http://%s", address)
+    else:
+        sys.stdout.write(f"listening on http://{address}\n")
+        sys.stdout.flush()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

@@ -66,7 +66,7 @@ def test_an_address_in_use_is_told() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, text = run(*REQUIRED, "--listen", address)
     assert code == 1
-    assert text == f"can't listen on {address}: Address already in use\n"
+    assert text.endswith(f"CRITICAL server: can't listen on {address}: Address already in use\n")
 
 
 def test_without_a_loop_it_serves_health_and_the_store(tmp_path: pathlib.Path) -> None:
