@@ -27,6 +27,11 @@ log = logging.getLogger("muster.loop")
 MARK = desired.DEFECT
 #: The rule of the problem that a refused revision has.
 RULE = "defect"
+#: What is told of a node of which no whole report can be decided.
+UNDECIDED = (
+    f"{MARK} keeps what it reports from being decided: nothing new goes there until a report can "
+    "be; the controller's log has the trace"
+)
 #: How often a cycle is tried again to find out what of its input it can't be decided with.
 TRIES_MAX = 64
 #: A node with whose report no cycle passed is not listened to for so long.
@@ -78,17 +83,20 @@ class Inflow(msgspec.Struct, frozen=True):
     def pieces(self) -> list["Inflow"]:
         """What one node said of itself and of each of its attempts, as if it had told no more.
 
-        What is not in a piece is not gone: none of them tells of everything that the node has. A
-        piece has none.
+        What is not in a piece is not gone: none of them tells of everything that the node has. The
+        first of them tells no more than that there are pieces. A piece has none.
         """
         found: list[records.NodeReport] = []
         for report in self.reports:
-            itself = msgspec.structs.replace(report, attempts=(), complete=False)
+            if report.undecided:
+                continue
+            itself = msgspec.structs.replace(
+                report, attempts=(), complete=False, undecided=UNDECIDED
+            )
             bare = msgspec.structs.replace(itself, inventory=None, usage=None, remedies=())
-            found.append(itself)
+            found += [bare] if bare == itself else [bare, itself]
             found += [msgspec.structs.replace(bare, attempts=(one,)) for one in report.attempts]
-        told = [one for one in found if one.attempts or one.inventory or one.usage or one.remedies]
-        return [Inflow(reports=(one,)) for one in told or found[:1] if (one,) != self.reports]
+        return [Inflow(reports=(one,)) for one in found]
 
     @property
     def name(self) -> str:

@@ -201,6 +201,8 @@ def _state_of(
     missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
+    if node.undecided:
+        return NodeState.UNHEALTHY, node.undecided
     for one in node.inventory.checks if pool.checks is not None else ():
         if one.verdict == "failed":
             later = flapping.outlook(node, pool)

@@ -58,6 +58,10 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
     )
     if crossed:
         return
+    heard_at = max(node.last_report_at, min(work.now, report.received_at))
+    if tells_nothing(report):
+        work.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
+        return
     if node.boot_id and report.boot_id != node.boot_id:
         _lose_earlier_boot(work, node, report)
     if node.incarnation and report.incarnation != node.incarnation:
@@ -70,13 +74,20 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         inventory=plausible.inventory(report.inventory) if report.inventory else node.inventory,
         usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
         # what waited while the clock was set back was not received after now
-        last_report_at=max(node.last_report_at, min(work.now, report.received_at)),
+        last_report_at=heard_at,
+        undecided=report.undecided,
         unwanted=_unwanted(work, node, report),
     )
     for told in report.attempts:
         _apply_attempt(work, node, told)
     if report.complete:
         _lose_unlisted(work, node, {told.id for told in report.attempts})
+
+
+def tells_nothing(report: records.NodeReport) -> bool:
+    """Whether it is no more than that something of a report could not be decided."""
+    told = report.attempts or report.inventory or report.usage or report.remedies
+    return bool(report.undecided) and not told
 
 
 def _unwanted(

@@ -304,7 +304,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     though they were given up or are not known: they hold devices until they have left.
     ``leave`` is how the last pool that had it in service lets its nodes leave, None where it says
     nothing; with it, ``drain_since`` is since when it is drained or in no pool, well or not, heard
-    of or not; 0 while it is neither.
+    of or not; 0 while it is neither. ``undecided`` says that no cycle passed with its last report.
     """
 
     name: str
@@ -326,6 +326,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     flapping: Flapping = Flapping()
     leave: desired.Leaving | None = None
     drain_since: float = 0.0
+    undecided: str = ""
 
 
 OverrideVerb = Literal["cancel", "drain"]
@@ -478,7 +479,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     """What a node says of itself.
 
     ``attempts`` is everything the node knows of when ``complete``, else only what is new.
-    ``sequence`` grows with every report of an incarnation.
+    ``sequence`` grows with every report of an incarnation. ``undecided`` is empty but for a part of
+    a report with which as a whole no cycle passed, and says so.
     """
 
     node: str
@@ -491,3 +493,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     inventory: Inventory | None = None
     usage: NodeUsage | None = None
     remedies: tuple[RemedyReport, ...] = ()
+    undecided: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reconciler import containing
-from reconciler.core import reconcile
+from reconciler.core import ingest, reconcile
 from reconciler.model import link, outcome, provisioning, records, wire
 from reconciler.model.states import AttemptState, JobState, NodeState
 from tests.unit.core.world import World, job
@@ -136,16 +136,54 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
         site.pass_time(20)
     assert site.states()["fine"] is JobState.SUCCEEDED
     assert site.states()["later"] is JobState.RUNNING
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    node = site.loop._memory.nodes["n0"]
+    assert (node.state, node.message) == (NodeState.UNHEALTHY, containing.UNDECIDED)
+    site.revision(job("fine"), job("later"), job(POISON), job("new"))
+    site.pass_time(20)
+    assert site.states()["new"] is JobState.PENDING, "nothing new goes there"
     site.is_fixed = True
     for _ in range(6):
         site.pass_time(20)
     assert site.states()[POISON] is JobState.RUNNING
+    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.states()["new"] in {JobState.STARTING, JobState.RUNNING}
+    site.close()
+
+
+def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: Path) -> None:
+    """Not even that it boots anew, which is what every part of a report says."""
+    site = Site(tmp_path, World(nodes=2))
+
+    def decide(wanted: object, observed: records.Observed, *args: Any, **options: Any) -> Any:
+        for one in observed.reports:
+            if one.node == "n0" and one.boot_id != "boot-of-n0" and not ingest.tells_nothing(one):
+                assert site.is_fixed
+        return reconcile.reconcile(wanted, observed, *args, **options)  # type: ignore[arg-type]
+
+    site.loop._decide_by = decide
+    site.revision(job("fine"))
+    site.world.nodes["n0"].boot_id = "boot-of-n0"
+    site.pass_time(20)
+    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    site.world.nodes["n0"].boot_id = "another"
+    for _ in range(8):
+        site.pass_time(20)
+        node = site.loop._memory.nodes["n0"]
+        assert (node.state, node.boot_id) == (NodeState.UNHEALTHY, "boot-of-n0")
+    assert site.loop._memory.nodes["n1"].state is NodeState.READY
+    site.is_fixed = True
+    for _ in range(4):
+        site.pass_time(20)
+    assert site.loop._memory.nodes["n0"].state is NodeState.READY
     site.close()
 
 
 def report(**changes: Any) -> records.NodeReport:
     return records.NodeReport("n0", "boot", "agent", 1.0, sequence=7, **changes)
+
+
+def left(**changes: Any) -> records.NodeReport:
+    return report(complete=False, undecided=containing.UNDECIDED, **changes)
 
 
 ONE, TWO = (records.AttemptReport(id=name, state=AttemptState.RUNNING) for name in ("a", "b"))
@@ -155,21 +193,18 @@ INVENTORY = records.Inventory()
 @pytest.mark.parametrize(
     ("reports", "pieces"),
     [
-        ((report(complete=False),), ()),
-        ((report(complete=False, attempts=(ONE,)),), ()),
-        ((report(),), (report(complete=False),)),
-        ((report(attempts=(ONE,)),), (report(complete=False, attempts=(ONE,)),)),
+        ((report(complete=False),), (left(),)),
+        ((left(),), ()),
+        ((left(attempts=(ONE,)),), ()),
+        ((report(),), (left(),)),
+        ((report(attempts=(ONE,)),), (left(), left(attempts=(ONE,)))),
         (
             (report(attempts=(ONE, TWO), inventory=INVENTORY),),
-            (
-                report(complete=False, inventory=INVENTORY),
-                report(complete=False, attempts=(ONE,)),
-                report(complete=False, attempts=(TWO,)),
-            ),
+            (left(), left(inventory=INVENTORY), left(attempts=(ONE,)), left(attempts=(TWO,))),
         ),
         (
             (report(complete=False, attempts=(ONE,)), report(complete=False, attempts=(TWO,))),
-            (report(complete=False, attempts=(ONE,)), report(complete=False, attempts=(TWO,))),
+            (left(), left(attempts=(ONE,)), left(), left(attempts=(TWO,))),
         ),
     ],
 )
