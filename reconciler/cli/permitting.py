@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def can(
     email: Annotated[str, typer.Argument(help="Address of the person.")],
-    verb: Annotated[str, typer.Argument(help="submit, manage, change, drain or approve.")],
+    verb: Annotated[
+        str, typer.Argument(help="submit, manage, change, drain, approve or snapshot.")
+    ],
     subject: Annotated[
         str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")
     ] = "",

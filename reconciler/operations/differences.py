@@ -48,9 +48,9 @@ KINDS: dict[str, str] = {
     "quotas": "Quota",
     "reservations": "Reservation",
 }
-#: The order in which kinds are told.
-_ORDER = ("Cluster", "Access", "Policy", "PriorityClass", "NodePool", "Volume", "Queue", "Quota",
-          "Reservation", "Job")  # fmt: skip
+#: The order in which kinds are told: what others need stands before them, and leaves after them.
+_ORDER = ("Cluster", "Access", "Person", "Role", "Policy", "Removal", "PriorityClass", "NodePool",
+          "Volume", "Queue", "Quota", "Reservation", "Job")  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 

@@ -46,7 +46,7 @@ def cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     note = _CUT.format(count=len(text))
-    room = most - len(note) - 200  # for what has to be closed and opened again
+    room = most - len(note) - 300  # for what has to be closed and opened again
     if room <= 0:
         return ""
     lines = text.split("\n")
@@ -69,7 +69,17 @@ def cut(text: str, most: int) -> str:
     closing = (["```"] if before[1] else []) + ["</details>"] * before[0]
     opening = ["<details open><summary>…</summary>", ""] * after[0]
     opening += ["```diff"] if after[1] else []
+    if back and not after[1]:
+        opening += _table(lines[: len(lines) - len(back)], back[0])
     return "\n".join([*front, *closing]) + _CUT.format(count=gone) + "\n".join([*opening, *back])
+
+
+def _table(before: list[str], line: str) -> list[str]:
+    """The heading of the table that a line is a row of, which is text without one."""
+    if not line.startswith("|"):
+        return []
+    rules = [at for at, one in enumerate(before) if one.startswith("| ---")]
+    return before[rules[-1] - 1 : rules[-1] + 1] if rules else []
 
 
 def _open(lines: list[str]) -> tuple[int, bool]:

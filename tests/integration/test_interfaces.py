@@ -193,6 +193,25 @@ def test_the_audit_log_is_a_list_too(bed: beds.Bed) -> None:
     assert all(isinstance(one["duration_s"], float) for one in page["items"])
 
 
+def test_events_are_told_oldest_first_and_of_what_was_asked_for(bed: beds.Bed) -> None:
+    page = json.loads(muster(bed, "events", "-o", "json").stdout)
+    assert [one["at"] for one in page["items"]] == sorted(one["at"] for one in page["items"])
+    of_job = json.loads(muster(bed, "events", "--job", "ran", "-o", "json").stdout)["items"]
+    assert {one["job"] for one in of_job} == {"ran"}
+    kinds = [one["kind"] for one in of_job]
+    assert kinds.index("JobPlaced") < kinds.index("JobFailed")
+    text = muster(bed, "events", "--job", "ran").stdout.splitlines()
+    for kind, line in zip(kinds, text, strict=True):
+        assert f"  {kind} " in line
+    (node,) = {one["node"] for one in of_job if one["node"]}
+    of_node = json.loads(muster(bed, "events", "--node", node, "-o", "json").stdout)["items"]
+    assert {one["node"] for one in of_node} == {node}
+    for words, near in ((("--job", "rann"), "ran"), (("--node", f"{node}x"), node)):
+        wrong = muster(bed, "events", *words)
+        assert wrong.returncode == 1
+        assert f"did you mean {near}" in wrong.stderr
+
+
 def test_events_that_are_followed_are_one_object_a_line(bed: beds.Bed) -> None:
     with subprocess.Popen(
         [

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import referencing
 import yaml
 
 from reconciler.desired import validate
@@ -153,47 +155,52 @@ def test_the_script_of_pipelines_leaves_a_comment_and_tells_how_it_went(
     assert run(clone, "ci/plan.sh", "nowhere").returncode == 1
 
 
-_GH = """#!/bin/sh
-while [ $# -gt 0 ]; do [ "$1" = --jq ] && exec jq -r "$2" known.json; told="$told $1"; shift; done
-echo "$told" >>calls
-"""
-_CURL = """#!/bin/sh
-case "$*" in
-*/user) echo '{"id": 7}' ;;
-*per_page*) cat known.json ;;
-*) echo "$@" >>calls ;;
-esac
-"""
+def test_each_path_has_somebody_who_is_asked_and_the_last_line_that_fits_counts() -> None:
+    """As forges read the file: what is changed is found by its path, from the last line up."""
+    lines = [line.split() for line in (FOLDER / "CODEOWNERS").read_text().splitlines() if line]
+    rules = [(one[0], one[1:]) for one in lines if not one[0].startswith("#")]
+    assert rules[0][0] == "*"
+    assert all(re.fullmatch(r"@[a-z-]+/[a-z-]+", who) for _, whom in rules for who in whom)
+    for pattern, _ in rules[1:]:  # none speaks of what is not there
+        place = FOLDER / pattern.strip("/")
+        assert place.is_dir() if pattern.endswith("/") else place.is_file(), pattern
+
+    def asked(path: str) -> list[str]:
+        fits = [whom for one, whom in rules if one == "*" or f"/{path}".startswith(one)]
+        return fits[-1]
+
+    assert asked("cluster.yaml") == ["@example/ops"]
+    assert asked("jobs/train.yaml") == ["@example/everybody"]
+    assert "@example/security" in asked("policies/max-gpus.yaml")
+    assert "@example/team-leads" in asked("queues.yaml")
+    assert asked("ci/plan.sh") == asked(".github/workflows/muster.yaml") == ["@example/ops"]
 
 
-@pytest.mark.parametrize("forge", ["github", "gitlab"])
-@pytest.mark.parametrize(("author", "edited"), [("mine", True), ("somebody's", False)])
-def test_the_comment_of_before_is_edited_if_it_is_the_pipelines_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forge: str, author: str, *, edited: bool
+def test_editors_find_the_schemas_for_what_is_desired_state_and_for_nothing_else(
+    clone: Path,
 ) -> None:
-    """Whoever had written it could change what the plan says after it was put up."""
-    for name, text in (("gh", _GH), ("curl", _CURL)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    for name in ("REPOSITORY", "NUMBER", "GH_TOKEN", "MUSTER_GITLAB_TOKEN", "CI_API_V4_URL"):
-        monkeypatch.setenv(name, "x")
-    for name in ("CI_PROJECT_ID", "CI_MERGE_REQUEST_IID"):
-        monkeypatch.setenv(name, "1")
-    (tmp_path / "plan.md").write_text("<!-- muster-plan:main -->\nplan\n")
-    mine = author == "mine"
-    comment = {
-        "id": 41,
-        "body": "<!-- muster-plan:main -->\nold",
-        "user": {"login": "github-actions[bot]" if mine else "mallory"},
-        "author": {"id": 7 if mine else 8},
-    }
-    (tmp_path / "known.json").write_text(json.dumps([comment]))
-    done = run(tmp_path, str(FOLDER / f"ci/comment-{forge}.sh"))
+    """What the settings name is written by the command that the guide names, and fits the files."""
+    done = run(clone, sys.executable, "-m", "reconciler.desired.schema", "schemas")
     assert done.returncode == 0, done.stderr
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert ("/41" in call) is edited
-    assert ("PATCH" in call or "PUT" in call) is edited
+    settings = json.loads((clone / ".vscode/settings.json").read_text())
+    ((schema, globs),) = settings["yaml.schemas"].items()
+    root = json.loads((clone / schema).read_text())
+    references = referencing.Registry().with_resources(
+        (path.name, referencing.Resource.from_contents(json.loads(path.read_text())))
+        for path in (clone / "schemas").glob("*.json")
+    )
+    judge = jsonschema.Draft202012Validator(root, registry=references)
+    out = {one[1:] for one in globs if one.startswith("!")}
+    assert out == {".github/**", ".gitlab-ci.yml"}
+    written = [path for path in clone.rglob("*.yaml") if ".github" not in path.parts]
+    assert len(written) > 5
+    for path in written:
+        for document in yaml.safe_load_all(path.read_text()):
+            assert not list(judge.iter_errors(document)), path
+            wrong = document | {"kind": "Jbo"}
+            assert list(judge.iter_errors(wrong)), path
+    for name in (".github/workflows/muster.yaml", ".gitlab-ci.yml"):
+        assert list(judge.iter_errors(yaml.safe_load((clone / name).read_text()))), name
 
 
 def test_pipelines_call_what_is_there() -> None:

@@ -1,0 +1,111 @@
+"""What ``muster access can`` answers: yes and no for each verb, and for each kind."""
+
+from pathlib import Path
+
+import pytest
+
+from reconciler.cli import main
+from reconciler.desired import validate
+from reconciler.model.documents import kinds
+from reconciler.operations import permissions
+
+ACCESS = """\
+apiVersion: muster/v1
+kind: Access
+metadata: {name: people}
+spec:
+  identities:
+    - {email: ada@x.org, keys: []}
+    - {email: bob@x.org, groups: [research], keys: []}
+    - {email: eve@x.org, keys: []}
+  roles:
+    - name: everything
+      members: [ada@x.org]
+      allow:
+        - {verbs: [change, drain, approve, snapshot], objects: ["*"]}
+        - {verbs: [manage], queues: ["*"]}
+    - name: some
+      members: ["group:research"]
+      allow:
+        - {verbs: [submit], queues: [research]}
+        - {verbs: [manage], queues: [vision]}
+        - {verbs: [drain], objects: [NodePool/a]}
+        - {verbs: [change], objects: [Quota, Queue/vision]}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: research}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: vision}
+spec: {parent: research}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: ops}
+"""
+ADA, BOB, EVE, NOBODY = "ada@x.org", "bob@x.org", "eve@x.org", "mallory@x.org"
+YES, NO = True, False
+
+
+@pytest.mark.parametrize(
+    ("verb", "subject", "ada", "bob", "eve"),
+    [
+        ("submit", "Queue/research", YES, YES, NO),
+        ("submit", "Queue/vision", YES, YES, NO),  # by that for the queue above it
+        ("submit", "Queue/ops", YES, NO, NO),  # ada by manage
+        ("manage", "Queue/research", YES, NO, NO),
+        ("manage", "Queue/vision", YES, YES, NO),
+        ("drain", "NodePool/a", YES, YES, NO),
+        ("drain", "NodePool/b", YES, NO, NO),
+        ("change", "NodePool/a", YES, NO, NO),
+        ("change", "Quota/any", YES, YES, NO),
+        ("change", "Queue/vision", YES, YES, NO),
+        ("change", "Queue/research", YES, NO, NO),
+        ("approve", "", YES, NO, NO),
+        ("snapshot", "", YES, NO, NO),
+    ],
+)
+def test_each_verb(verb: str, subject: str, *, ada: bool, bob: bool, eve: bool) -> None:
+    structure = validate.check({"a.yaml": ACCESS.encode()}).structure
+    for who, expected in ((ADA, ada), (BOB, bob), (EVE, eve), (NOBODY, NO)):
+        found = permissions.can(structure, who, verb, subject)
+        assert found.allowed is expected, (who, found.why)
+        if expected:
+            assert found.why.startswith(f"the role {'everything' if who == ADA else 'some'} ")
+        elif who == NOBODY:
+            assert found.why == "mallory@x.org is nobody that Access knows"
+        else:
+            assert found.why.startswith(f"no role of {who} allows {verb} on ")
+
+
+@pytest.mark.parametrize("kind", sorted(kinds.STRUCTURAL_KINDS))
+def test_each_kind(kind: str) -> None:
+    """A rule for a kind is about that one and about no other."""
+    text = ACCESS.replace("objects: [Quota, Queue/vision]", f"objects: [{kind}]")
+    structure = validate.check({"a.yaml": text.encode()}).structure
+    for other in sorted(kinds.STRUCTURAL_KINDS):
+        for who, expected in ((ADA, YES), (BOB, other == kind), (EVE, NO)):
+            assert permissions.can(structure, who, "change", f"{other}/x").allowed is expected
+
+
+@pytest.mark.parametrize(
+    ("who", "status", "said"),
+    [
+        (BOB, 0, "yes: the role some allows submit on Queue/vision"),
+        (
+            EVE,
+            3,
+            "no: no role of eve@x.org allows submit on Queue/vision (roles of eve@x.org: none)",
+        ),
+    ],
+)
+def test_the_command_says_yes_or_no_and_exits_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], who: str, status: int, said: str
+) -> None:
+    (tmp_path / "access.yaml").write_text(ACCESS)
+    asked = ["access", "can", who, "submit", "Queue/vision", "--folder", str(tmp_path)]
+    application = main.application(asked[0])
+    assert application.main(asked, prog_name="muster", standalone_mode=False) == status
+    assert capsys.readouterr().out == f"{said}\n"
