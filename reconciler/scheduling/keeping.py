@@ -132,6 +132,8 @@ def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
     if plan is not None:
         tasks = cycle.later.take(holding.shape, plan)
         cycle.clamp(tasks)
-        # What it leaves counts as given back already: its place elsewhere is charged instead.
-        cycle.ledger.charge(holding.queue, bypool.total_of(cycle.situation, holding.tasks))
+        # What it leaves counts as given back already: not so, for it takes as much elsewhere. It
+        # is charged once all the while, since it never has both.
+        amounts = bypool.total_of(cycle.situation, holding.tasks)
+        cycle.ledger.release(holding.queue, amounts, -1)
         cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1

@@ -210,6 +210,22 @@ def test_who_moves_keeps_its_turn_under_a_limit() -> None:
     assert situations.code(s, decisions, "later") == "OverLimit"
 
 
+def test_who_moves_counts_once_under_a_limit() -> None:
+    """It never has both what it leaves and what it goes to."""
+    s = Situation().queue("main", limit=6)
+    for name in ("n1", "n2", "n3"):
+        s.node(name, gpu=4)
+    s.job("moved", gpu=4, on=("n1",), leaving=True, leaving_for="other", movable=True)
+    s.held[0].moving = True
+    s.job("small", gpu=1, priority=99, on=("n2",))
+    s.job("fits", gpu=1, priority=90).job("more", gpu=1, priority=80)
+    decisions = s.decide()
+    assert (decisions.promised, started(decisions)) == ({"moved": 1}, ["fits"])
+    assert situations.code(s, decisions, "more") == "OverLimit"
+    (share,) = [one for one in decisions.shares if one.allocated[2]]
+    assert share.allocated[2] == 6000
+
+
 def test_nodes_on_which_a_gang_stays_in_part_are_not_promised_whole() -> None:
     s = Situation().node("n1", gpu=4).queue("a", guaranteed=4).queue("b")
     s.job("elastic", "b", gpu=1, tasks=2, least=1, on=("n1", "n1"), preemptible=False)
