@@ -46,6 +46,7 @@ class Bed:
         url: bool = False,
         controller: str = localcontroller.MODULE,
         expects_defects: bool = False,
+        isolate: bool = False,
     ) -> None:
         self.folder = folder
         self.expects_defects = expects_defects
@@ -63,6 +64,7 @@ class Bed:
             listen=f"127.0.0.1:{localcluster.free_port()}",
             identity="tester@example.org",
             controller_module=controller,
+            isolate=isolate,
         )
         self.api: clients.Client | None = None
 
