@@ -13,6 +13,8 @@ from reconciler.model import checks, desired, quantities, records, times
 
 #: So often the time out can double: what is bounded anyway need not be computed exactly.
 DOUBLED_MAX = 30
+#: So many turns of a node are remembered: as many as a pool can ask for.
+TURNS_MAX = 16
 
 
 def look(
@@ -69,7 +71,7 @@ def _turned_failing(
 ) -> checks.Flapping:
     rule, was = pool.flapping, node.flapping
     recent = [at for at in was.at if at > work.now - rule.window_s]
-    at = (*recent, work.now)[-rule.failures :]
+    at = (*recent, work.now)[-TURNS_MAX:]
     if not was.held and len(at) < rule.failures:
         return msgspec.structs.replace(was, failing=True, at=at, check=check)
     calm = not was.held and work.now - was.until > rule.window_s

@@ -269,6 +269,14 @@ def test_one_that_fails_while_it_is_kept_out_begins_anew_and_says_what_is_to_com
     assert site.events("NodeFlapping") == ["n0"]
 
 
+def test_all_turns_within_the_while_are_counted_and_a_bounded_number_is_kept() -> None:
+    site = Site(remedies={})
+    _flaps(site, 5, apart_s=1)
+    assert "failed 5 times within 1h" in site.memory.nodes["n0"].message
+    _flaps(site, 30, apart_s=1)
+    assert len(site.memory.nodes["n0"].flapping.at) == 16
+
+
 def test_an_hour_in_service_is_a_new_beginning() -> None:
     site = Site(remedies={})
     for _ in range(3):
