@@ -121,10 +121,20 @@ class Clone:
                     yield path, document
 
     def _files(self) -> Iterator[tuple[Path, bytes]]:
-        for path in sorted([*self.state.rglob("*.yaml"), *self.state.rglob("*.yml")]):
+        """The files that git knows of, as they are on disk: what is new to it counts for nothing.
+
+        Raises:
+            CloneError: git can't tell.
+        """
+        root = self.root.resolve()
+        try:
+            tracked = sorted({root / path for path in self._paths("ls-files", "-z")})
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        for path in tracked:
             if not self._is_state(path) or path.is_symlink():
                 continue
-            with contextlib.suppress(FileNotFoundError):  # somebody takes it away just now
+            with contextlib.suppress(FileNotFoundError):  # it is deleted and not committed
                 yield path, path.read_bytes()
 
     def structural_files(self) -> dict[str, bytes]:
@@ -142,10 +152,9 @@ class Clone:
                 self.root, "rev-parse", "-q", "--verify", "HEAD", good=(0, 1)
             ).stdout:
                 return {}
-            tracked = set(self._paths("ls-files", "-z"))
             changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", "HEAD"))
             on_disk = {str(path.relative_to(root)): data for path, data in self._files()}
-            found = {path: on_disk[path] for path in sorted(tracked & on_disk.keys() - changed)}
+            found = {path: on_disk[path] for path in sorted(on_disk.keys() - changed)}
             for path in sorted(one for one in changed if self._is_state(root / one)):
                 shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
                 if not shown.returncode:  # else it is new
@@ -163,6 +172,58 @@ class Clone:
         if path.suffix not in {".yaml", ".yml"} or not path.is_relative_to(self.state):
             return False
         return not any(part.startswith(".") for part in path.relative_to(self.state).parts)
+
+    def in_hand(self, file: Path) -> str | None:
+        """A file of desired state that is not committed as it is on disk, relative to the clone.
+
+        None: it is committed, lies elsewhere, or is one that git is told to ignore.
+
+        Raises:
+            CloneError: git can't tell.
+        """
+        path = file.resolve()
+        if file.is_symlink() or not self._is_state(path):
+            return None
+        relative = str(path.relative_to(self.root.resolve()))
+        return relative if self._status_of(relative) else None
+
+    def committed(self, path: str) -> bytes | None:
+        """A file as the newest commit has it; None: it has none."""
+        shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
+        return None if shown.returncode else shown.stdout
+
+    def _status_of(self, path: str) -> str:
+        """``??`` and the like; empty: it is as it is committed, or ignored."""
+        try:
+            said = gitobjects.run(
+                self.root, "status", "--porcelain", "--untracked-files=all", "--", path
+            )
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        return said.stdout.decode("utf-8", "replace")[:2]
+
+    def require_committed(self, path: str) -> None:
+        """Raise CloneError where a file is on disk other than it is committed."""
+        status = self._status_of(path)
+        if status == "??":
+            raise CloneError(
+                f"{path} is there and not committed: `muster submit {path}` submits the jobs in it"
+            )
+        if status:
+            raise CloneError(
+                f"{path} has changes that are not committed: commit or undo them first"
+            )
+
+    def not_pushed(self, path: str) -> str | None:
+        """The last commit of a file that the remote branch, as it was seen last, has not."""
+        if self._upstream is None:
+            return None
+        found = gitobjects.run(
+            self.root,
+            *("rev-list", "-1", self._reference(), f"^refs/remotes/{self._upstream}", "--", path),
+            good=(0, 128),
+        )
+        return found.stdout.decode().strip() or None
 
     # --- changing ---------------------------------------------------------------------------
 
@@ -184,6 +245,29 @@ class Clone:
 
         subject = message or f"Submit Job/{name}"
         return self.change(str(target), added, subject, dry_run=dry_run)
+
+    def commit_file(self, path: str, text: str, message: str, *, dry_run: bool = False) -> Outcome:
+        """Commit a file that somebody has written here, with this text in it, and push.
+
+        Raises:
+            CloneError: git refused, or the push failed.
+        """
+        if dry_run:
+            return Outcome("rehearsed", path)
+        if self._together is None:
+            with self.together() as push:
+                outcome = self.commit_file(path, text, message)
+            return _moved(outcome, push)
+        before = self._read(path)
+        try:
+            commit = self._commit(path, before, text, message)
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        return self._noted(commits.Made(commit, path, before, text))
+
+    def push_again(self, commit: str, path: str) -> Outcome:
+        """Push a commit that an earlier command, or a person, has left in the clone."""
+        return self._noted(commits.Made(commit, path, is_earlier=True))
 
     def set_fields(
         self,
@@ -268,6 +352,8 @@ class Clone:
                     uptake.Push(self.root, self.branch, self._upstream, opened).carry_out()
                 except uptake.PushError as error:
                     told = f"committed in {self.root}, and not pushed: {error}"
+                    if error.unreachable:
+                        told += "; once that works, `git push` there, or the same command again"
                     raise CloneError(told, unreachable=error.unreachable) from error
 
     def _git_folder(self) -> Path:
@@ -286,6 +372,8 @@ class Clone:
     def _undo(self, opened: commits.Together) -> None:
         """Take back the commits of this command, the newest first, while nobody's are on top."""
         for made in reversed(opened.made):
+            if made.is_earlier:
+                continue
             try:
                 if not commits.take_back(self.root, self._reference(), made.commit):
                     _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
@@ -315,10 +403,7 @@ class Clone:
         return _moved(outcome, push)
 
     def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> Outcome:
-        if gitobjects.run(self.root, "status", "--porcelain", "--", path).stdout:
-            raise CloneError(
-                f"{path} has changes that are not committed: commit or undo them first"
-            )
+        self.require_committed(path)
         before = self._read(path)
         try:
             after = change(before)

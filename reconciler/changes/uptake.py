@@ -60,7 +60,8 @@ class Push:
         Raises:
             PushError: it could not be pushed.
         """
-        tip, why = self._opened.made[-1].commit, ""
+        own = [made.commit for made in self._opened.made if not made.is_earlier]
+        tip, why = own[-1] if own else self._said("rev-parse", self._reference), ""
         for _ in range(ATTEMPTS_MAX):
             try:
                 why = pushing.push(self._root, self._remote, tip, f"refs/heads/{self._name}")
@@ -103,7 +104,8 @@ class Push:
             head = self._said("rev-parse", self._reference)
             mine = self._said("rev-list", "--reverse", head, f"^{base}").split()
             ours = [self._opened.now(made.commit) or "" for made in self._opened.made]
-            is_ours = set(mine) <= set(ours)
+            earlier = {made.commit for made in self._opened.made if made.is_earlier}
+            is_ours = set(mine) <= set(ours) - earlier
             again = restacking.onto(self._root, base, mine) if is_ours else []
             tip = [base, *again][-1] if is_ours else restacking.merge(self._root, base, head)
             came = self._come_along(head, tip)

@@ -112,6 +112,9 @@ def placed(problem: str, asked: str, sent: str, place: str) -> str:
     if found is None or not place:
         return problem
     line = int(found["line"])
+    behind = line - len(sent.splitlines())
+    if behind > 0:  # what should have come there is missing
+        return f"{place}:{len(asked.splitlines()) + behind}{problem[found.end() :]}"
     same = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
     for here, there, count in same.get_matching_blocks():
         if there < line <= there + count:

@@ -6,10 +6,9 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 
 import contextlib
 import functools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -17,108 +16,34 @@ from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
 from reconciler.model import hostlists, states
 from reconciler.operations import (
-    authoring,
+    asked,
     draining,
     endpoints,
     places,
     pusher,
     revisions,
     submission,
+    submitting,
     suspending,
     targets,
     withheld,
 )
 from reconciler.operations import client as clients
 
-Verb = submission.ChangeVerb
+Verb = asked.Verb
+ChangeError = asked.ChangeError
+Submit = asked.Submit
+Act = asked.Act
+Drain = asked.Drain
+Change = asked.Change
+Done = asked.Done
+DONE = asked.DONE
+UNCHANGED = asked.UNCHANGED
 
-DONE = {
-    "cancel": "removed from the repository",
-    "hold": "held",
-    "release": "released",
-    "rerun": "runs once more",
-    "prune": "its file removed from the repository",
-    "drain": "drained",
-    "undrain": "back in service",
-    "approve": "approved",
-    "suspend": "suspended",
-    "resume": "resumed",
-}
-#: The word with which what was done is told, by what was asked for.
-WORDS = {**DONE, "submit": "submitted"}
-
-
-class ChangeError(Exception):
-    """A change was not made; says why.
-
-    Attributes:
-        refused: whether safety, policy or access said no.
-        problems: what is wrong with what was written, one text each.
-        unreachable: whether it was git that did not take it.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        refused: bool = False,
-        problems: tuple[str, ...] = (),
-        unreachable: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.unreachable = unreachable
-        self.refused = refused
-        self.problems = problems
-
-
-class Submit(msgspec.Struct, frozen=True):
-    """Jobs as YAML text; ``owner`` of those that say none, where it is known; its file, if any."""
-
-    text: str
-    owner: str | None = None
-    place: str = ""
-
-
-class Act(msgspec.Struct, frozen=True):
-    """Something to be done to a job or queue that is there, or to a held change (its digest)."""
-
-    verb: Verb
-    name: str
-    reason: str = ""
-
-
-class Drain(msgspec.Struct, frozen=True):
-    """Nodes to be taken out of service, or put back into it: one commit for all of a pool."""
-
-    verb: Literal["drain", "undrain"]
-    nodes: tuple[str, ...]
-    reason: str = ""
-
-
-Change = Submit | Act | Drain
-_Asked = TypeVar("_Asked")
-
-UNCHANGED = "it is so already"
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 #: How long a controller may take to say how a job stands before a clone goes on without it.
 LOOK_S = 3.0
-
-
-class Done(msgspec.Struct, frozen=True):
-    """What was done; ``pushed``: the commit was made in a clone, and pushed.
-
-    ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
-    ``refused``: it is so by a refusal, and not since the controller can't read git for now.
-    """
-
-    name: str
-    message: str
-    commit: str | None = None
-    pushed: bool = False
-    warnings: tuple[str, ...] = ()
-    withheld: str = ""
-    refused: bool = False
 
 
 #: Where changes are made.
@@ -184,8 +109,8 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         if not why or not one.commit:
             return one
         message = one.message
-        for verb in verbs & WORDS.keys():
-            message = message.replace(WORDS[verb], f"{verb} not applied yet", 1)
+        for verb in verbs & asked.WORDS.keys():
+            message = message.replace(asked.WORDS[verb], f"{verb} not applied yet", 1)
         refused = told is not None and told.get("sync") != "Unknown"
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
@@ -206,40 +131,6 @@ def _verb(change: Change) -> str:
     return "submit" if isinstance(change, Submit) else change.verb
 
 
-def _each(changes: Sequence[_Asked], carry: Callable[[_Asked], list[Done]]) -> list[Done]:
-    """Carry out changes one by one.
-
-    Raises:
-        ChangeError: one can't be made; says it of each.
-    """
-    done, errors = [], []
-    for change in changes:
-        try:
-            done += carry(change)
-        except ChangeError as error:
-            errors.append(error)
-            if error.unreachable:
-                break
-    if errors:
-        raise _of_several(errors, len(changes))
-    return done
-
-
-def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
-    """One error of those of several changes, of which none was made."""
-    first = errors[0]
-    if count == 1:
-        return first
-    others = [text for one in errors[1:] for text in (str(one), *one.problems)]
-    told = "" if "nothing was " in str(first) else "nothing was changed: "
-    return ChangeError(
-        f"{told}{first}",
-        refused=any(one.refused for one in errors),
-        problems=(*first.problems, *others),
-        unreachable=first.unreachable,
-    )
-
-
 def _of_api(error: clients.ApiError) -> ChangeError:
     return ChangeError(
         str(error),
@@ -251,34 +142,29 @@ def _of_api(error: clients.ApiError) -> ChangeError:
 
 def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
     """One request for all; of texts each is tried by itself before, to be told its own lines."""
-    asked = [one for one in changes if isinstance(one, Submit)]
-    if not asked:
+    texts = [one for one in changes if isinstance(one, Submit)]
+    if not texts:
         return _act_at(changes, api, dry_run=dry_run)
 
     def sent(change: Submit, path: str, told: str) -> list[Done]:
         try:
             return _post(change.text, change.owner, path, told, api)
         except ChangeError as error:
-            error.problems = _placed(change, change.text, error.problems)
+            error.problems = submitting.placed(change, change.text, error.problems)
             raise
 
     def tried(change: Submit) -> list[Done]:
         # a path of its own: a controller that can't rehearse must not take it for a submission
         return sent(change, "/v1/dry-runs", "would be submitted")
 
-    if dry_run or len(asked) > 1:
-        found = _each(asked, tried)
+    if dry_run or len(texts) > 1:
+        found = asked.each(texts, tried)
         if dry_run:
             return found
-    if len(asked) == 1:
-        return sent(asked[0], "/v1/jobs", "submitted")
-    whole = "---\n".join(f"{one.text.rstrip()}\n" for one in asked)
-    return _post(whole, asked[0].owner, "/v1/jobs", "submitted", api)
-
-
-def _placed(change: Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
-    """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
-    return tuple(authoring.placed(one, change.text, read, change.place) for one in problems)
+    if len(texts) == 1:
+        return sent(texts[0], "/v1/jobs", "submitted")
+    whole = "---\n".join(f"{one.text.rstrip()}\n" for one in texts)
+    return _post(whole, texts[0].owner, "/v1/jobs", "submitted", api)
 
 
 def _post(text: str, owner: str | None, path: str, told: str, api: clients.Client) -> list[Done]:
@@ -329,12 +215,12 @@ def _at_clone(
         return _in_clone(change, clone, endpoint, dry_run=dry)
 
     if dry_run or len(changes) > 1:
-        found = _each(changes, functools.partial(carry, dry=True))
+        found = asked.each(changes, functools.partial(carry, dry=True))
         if dry_run:
             return found
     try:
         with clone.together() as push:
-            done = _each(changes, carry)
+            done = asked.each(changes, carry)
     except clones.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
     told = {done[0].name: push.told} if done else {}  # once, however many they are
@@ -351,17 +237,17 @@ def _in_clone(
 ) -> list[Done]:
     try:
         if isinstance(change, Submit):
-            return _submit(change, clone, dry_run=dry_run)
+            return submitting.submit(change, clone, dry_run=dry_run)
         if isinstance(change, Drain):
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
         told = _told(change.verb, dry_run=dry_run)
-        return [_said(change.name, _act(change, clone, dry_run=dry_run), told)]
+        return [asked.said(change.name, _act(change, clone, dry_run=dry_run), told)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         if isinstance(change, Submit):
-            problems = _placed(change, _owned(change), problems)
+            problems = submitting.placed(change, submitting.owned(change), problems)
         raise ChangeError(str(error), problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
@@ -397,40 +283,6 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
         f"{shown} runs once more where it comes back under another name or with spec.run: "
         f"{known['run'] + 1}"
     ) from missing
-
-
-def _submit(change: Submit, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
-    """A commit for each job of a text that is not there as it is written in it."""
-    structure, unchecked = targets.structure_of(clone)
-    asked = submission.read(_owned(change), "", structure, time.time())
-    written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
-
-    def put(one: submission.SubmittedDocument) -> list[Done]:
-        if _stands(written[one.name], one.name, clone):
-            return [Done(one.name, UNCHANGED, warnings=one.warnings)]
-        try:
-            outcome = clone.add_job(
-                one.text, one.name, message=f"Submit Job/{one.name}", dry_run=dry_run
-            )
-        except clones.CloneError as error:
-            raise ChangeError(str(error), unreachable=error.unreachable) from error
-        said = _said(one.name, outcome, "would be submitted" if dry_run else "submitted")
-        return [msgspec.structs.replace(said, warnings=(*one.warnings, *unchecked))]
-
-    return _each(asked, put)
-
-
-def _owned(change: Submit) -> str:
-    """The text that is committed: with an owner, where one is known."""
-    return authoring.owned(change.text, change.owner) if change.owner else change.text
-
-
-def _stands(document: dict[str, Any], name: str, clone: clones.Clone) -> bool:
-    """Whether a job stands in the clone exactly so."""
-    path = clone.find("Job", name)
-    if path is None:
-        return False
-    return document in edit.documents((clone.root / path).read_text(encoding="utf-8"))
 
 
 def _told(verb: Verb, *, dry_run: bool) -> str:
@@ -483,15 +335,5 @@ def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
         fields: requests.Fields = ((("spec", "overrides"), one.overrides or edit.REMOVED),)
         message = f"{change.verb.capitalize()} {hostlists.fold(one.nodes)}{because}"
         outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
-        done += [_said(node, outcome, told) for node in one.nodes]
+        done += [asked.said(node, outcome, told) for node in one.nodes]
     return done
-
-
-def _said(name: str, outcome: clones.Outcome, message: str) -> Done:
-    if outcome.status == "unchanged":
-        return Done(name, UNCHANGED, outcome.commit)
-    if outcome.status == "rehearsed":
-        return Done(name, message)
-    local = "; committed in this clone, which pushes nowhere"
-    told = message + (local if outcome.status == "local" else "")
-    return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")
