@@ -124,9 +124,13 @@ def audit(
 
 def verify(
     file: Annotated[
-        Path | None, typer.Option("--file", help="A copy of the log; else the controller's.")
+        Path | None,
+        typer.Option("--file", help="A copy of the log, beside its parts; else the controller's."),
     ] = None,
     *,
+    first: Annotated[
+        int, typer.Option("--from", help="Its first number, where older parts are gone.", min=1)
+    ] = 1,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -135,16 +139,20 @@ def verify(
     Example: muster audit verify
 
     Example: muster audit verify --file audit.jsonl
+
+    Example: muster audit verify --from 48213
     """
     if file is not None:
         if not file.is_file():
             terminal.fail(f"there is no file {file}")
-        found = auditing.Log(file).verify()
+        found = auditing.Log(file).verify(first)
         lines, last, wrong = found.lines, found.last, found.wrong
     else:
         with context.controller(server, token_file) as api:
-            told = api.get("/v1/audit/verify")
+            told = api.get("/v1/audit/verify", first=first if first > 1 else None)
         lines, last, wrong = told["lines"], told["last"], told["wrong"]
     if wrong:
-        terminal.fail(f"the chain is good for {lines} lines, and then broken: {wrong}")
-    terminal.line(f"{lines} lines, the chain is whole; the last hash is {last}", 0)
+        good = f"for {lines} lines" if lines >= first else "nowhere"
+        terminal.fail(f"the chain is good {good}, and then broken: {wrong}")
+    count = f"{lines} lines" if first == 1 else f"lines {first} to {lines}"
+    terminal.line(f"{count}, the chain is whole; the last hash is {last}", 0)

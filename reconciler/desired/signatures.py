@@ -243,7 +243,10 @@ def _in_time(
     until = key.valid_before
     if until is None or (commit.at < until and now < until):
         return None
-    return Refusal(
-        "expired-key",
-        f"the key of {identity.email} that signed it was valid until {times.format_time(until)}",
-    )
+    told = f"the key of {identity.email} that signed it was valid until {times.format_time(until)}"
+    if commit.at < until:  # either it was predated, or a clock is wrong: people can tell which
+        told += (
+            f"; the commit says {times.format_time(commit.at)}, the controller's clock "
+            f"{times.format_time(now)}"
+        )
+    return Refusal("expired-key", told)

@@ -2,10 +2,12 @@
 
 One line a revision: its commits with who made them, what they changed, and the outcome. Each line
 carries the hash of the one before it, so that a line that was changed, removed or put in breaks the
-chain. The newest hash is told in git too (the note on the revision), outside of this machine.
+chain. The newest hash is told in git too (the note on the revision), outside of this machine. Once
+a file has become large it is put aside whole, and the chain goes on in the next one.
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,8 @@ from reconciler.desired import normalise, provenance, source
 from reconciler.model import desired
 
 FILE = "audit.jsonl"
+#: From this size on the file is put aside.
+PART_BYTES_MAX = 64 * 2**20
 #: The first line's predecessor.
 BEGINNING = "0" * 64
 #: The most that is listed of one revision: commits, labels of objects, problems.
@@ -27,6 +31,7 @@ _TEXT_MAX = 1000
 #: What is in force before the first revision.
 NOTHING = desired.Desired(structure=normalise.EMPTY.structure)
 _BLOCK = 1 << 16
+_NUMBER_DIGITS = 12
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
@@ -196,10 +201,16 @@ def hash_of(line: Line) -> str:
 
 
 class Log:
-    """The file. One process appends; any may read."""
+    """The files: the one that grows, and those put aside. One process appends; any may read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, part_bytes_max: int = PART_BYTES_MAX) -> None:
         self.path = path
+        self._part_bytes_max = part_bytes_max
+
+    def parts(self) -> list[Path]:
+        """The files that were put aside, the oldest first; each is named by its last number."""
+        digits = "[0-9]" * _NUMBER_DIGITS
+        return sorted(self.path.parent.glob(f"{self.path.stem}-{digits}{self.path.suffix}"))
 
     def append(self, entry: Entry) -> Line:
         """Add an entry; it is on disk when this returns.
@@ -208,18 +219,40 @@ class Log:
             OSError: it can't be written.
             ValueError: the last line can't be read: what follows would hang on nothing.
         """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = self._open()
         try:
             self._drop_torn(descriptor)
             last = next(self._backwards(descriptor), None)
+            if last is None:
+                last = next(self._put_aside(), None)
             before = _decode(last) if last else Line(0, "", entry, BEGINNING)
+            if last and os.fstat(descriptor).st_size >= self._part_bytes_max:
+                name = f"{self.path.stem}-{before.number:0{_NUMBER_DIGITS}d}{self.path.suffix}"
+                self.path.rename(self.path.with_name(name))
+                os.close(descriptor)
+                descriptor = -1
+                descriptor = self._open()
+                _sync(self.path.parent)
             line = Line(before.number + 1, before.hash, entry)
             line = msgspec.structs.replace(line, hash=hash_of(line))
             os.write(descriptor, _encode(line) + b"\n")
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         return line
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _put_aside(self) -> Iterator[bytes]:
+        """The lines of what was put aside, the last first."""
+        for part in reversed(self.parts()):
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                yield from self._backwards(descriptor)
+            finally:
+                os.close(descriptor)
 
     @staticmethod
     def _drop_torn(descriptor: int) -> None:
@@ -252,36 +285,53 @@ class Log:
         Raises:
             ValueError: one can't be read.
         """
-        found: list[Line] = []
+        try:
+            return [_decode(text) for text in itertools.islice(self._newest_first(), limit)]
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{self.path}: a line can't be read: {error}") from error
+
+    def _newest_first(self) -> Iterator[bytes]:
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
-            return found
-        try:
-            for text in self._backwards(descriptor):
-                found.append(_decode(text))
-                if len(found) >= limit:
-                    break
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"{self.path}: a line can't be read: {error}") from error
-        finally:
-            os.close(descriptor)
-        return found
+            descriptor = -1
+        if descriptor >= 0:
+            try:
+                yield from self._backwards(descriptor)
+            finally:
+                os.close(descriptor)
+        yield from self._put_aside()
 
-    def verify(self) -> Verdict:
-        """Go along the whole chain."""
-        previous, number = BEGINNING, 0
-        try:
-            with self.path.open("rb") as file:
-                for text in file:
-                    wrong = _wrong(text, number, previous)
-                    if wrong:
-                        return Verdict(number, previous, f"line {number + 1}: {wrong}")
-                    line = _decode(text)
-                    number, previous = line.number, line.hash
-        except FileNotFoundError:
-            return Verdict(0, BEGINNING)
+    def verify(self, first: int = 1) -> Verdict:
+        """Go along the whole chain, through all files.
+
+        Args:
+            first: the number that it begins with, where what was before has been taken away.
+        """
+        previous, number = BEGINNING if first == 1 else "", first - 1
+        for path in (*self.parts(), self.path):
+            try:
+                with path.open("rb") as file:
+                    for text in file:
+                        wrong = _wrong(text, number, previous)
+                        if wrong:
+                            return Verdict(number, previous, f"line {number + 1}: {wrong}")
+                        line = _decode(text)
+                        number, previous = line.number, line.hash
+            except FileNotFoundError:
+                continue
+        if number < first and first > 1:
+            return Verdict(number, previous, f"line {first}: there is none")
         return Verdict(number, previous)
+
+
+def _sync(folder: Path) -> None:
+    """That a file was put aside is on disk before anything is told of it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _wrong(text: bytes, number: int, previous: str) -> str:
@@ -291,7 +341,7 @@ def _wrong(text: bytes, number: int, previous: str) -> str:
         return f"it can't be read: {error}"
     if line.number != number + 1:
         return f"it is number {line.number}, and {number + 1} is due: lines are missing or put in"
-    if line.previous != previous:
+    if previous and line.previous != previous:
         return "it does not follow the line before it"
     if line.hash != hash_of(line):
         return "it was changed after it was written"

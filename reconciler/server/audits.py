@@ -118,12 +118,12 @@ async def entries(
 @get(
     "/v1/audit/verify",
     status_code=200,
-    responses=failures.responses(401, 403),
+    responses=failures.responses(400, 401, 403),
     summary="Whether the log of revisions is whole",
 )
-async def verify(state: State) -> Verified:
-    """Goes along the whole chain."""
-    found = await asyncio.to_thread(_log(state.services).verify)
+async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
+    """Goes along the whole chain; ``first``: its first number, where what was before is gone."""
+    found = await asyncio.to_thread(_log(state.services).verify, first)
     return Verified(found.lines, found.last, found.wrong)
 
 

@@ -87,6 +87,50 @@ def test_it_does_not_go_on_after_what_it_can_not_read(log: auditing.Log) -> None
         log.tail(1)
 
 
+def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    """What was put aside may be taken away, oldest first, and that is told unless it is said."""
+    log = auditing.Log(tmp_path / auditing.FILE, part_bytes_max=1000)
+    for number in range(1, 31):
+        assert log.append(entry(str(number))).number == number
+    parts = log.parts()
+    assert len(parts) > 3
+    assert all(part.stat().st_size < 2000 for part in (*parts, log.path))
+    assert log.verify() == auditing.Verdict(30, log.tail(1)[0].hash)
+    assert [line.number for line in log.tail(100)] == list(range(30, 0, -1))
+    assert auditing.Log(log.path).append(entry("31")).number == 31
+
+    # Killed after a file was put aside and before there was a new one.
+    log.path.rename(tmp_path / "audit-000000000031.jsonl")
+    assert log.append(entry("32")).number == 32
+    assert log.verify().lines == 32
+
+    gone = auditing.Log(parts[0]).tail(1)[0].number
+    parts[0].unlink()
+    assert log.verify().lines == 0
+    assert f"it is number {gone + 1}, and 1 is due" in log.verify().wrong
+    assert log.verify(gone + 1) == auditing.Verdict(32, log.tail(1)[0].hash)
+    assert "is due" in log.verify(gone + 2).wrong
+    assert log.append(entry("33")).number == 33
+
+    # One in the middle that is gone is never right.
+    parts[2].unlink()
+    assert "lines are missing" in log.verify(gone + 1).wrong
+
+
+def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
+    log = auditing.Log(tmp_path / auditing.FILE, part_bytes_max=1)
+    for number in range(4):
+        log.append(entry(str(number)))
+    (first, second, *_) = log.parts()
+    assert first.name == "audit-000000000001.jsonl"
+    assert "it is number 1, and 9 is due" in log.verify(9).wrong
+    assert auditing.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
+    second.write_bytes(second.read_bytes().replace(b'"1"', b'"7"'))
+    assert log.verify().wrong == "line 2: it was changed after it was written"
+    first.unlink()
+    assert log.verify(2).wrong == "line 2: it was changed after it was written"
+
+
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     log = auditing.Log(tmp_path / "none")
     assert log.tail(5) == []

@@ -1,0 +1,108 @@
+"""A controller whose clock is wrong, and keys that are valid until a time: real keys, real git."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.model import times
+from tests.unit.desired import signing
+from tests.unit.desired.loaders import Loaders, Make, restarted
+from tests.unit.desired.repositories import Repository, documents, job, queue
+
+NOON = times.parse_time("2026-11-22T12:00:00Z")
+DAY = 86400.0
+UNTIL = "2026-12-01T00:00:00Z"
+
+
+class Clock:
+    """What the controller takes for the time."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(repository: Repository, clock: Clock) -> Iterator[Make]:
+    made = Loaders(repository, clock)
+    yield made.make
+    made.close()
+
+
+@pytest.fixture
+def key(repository: Repository, tmp_path: Path) -> signing.Key:
+    """Bob's, valid until ``UNTIL``; the repository requires signatures."""
+    made = signing.Key(tmp_path / "keys", "bob")
+    access = (
+        "apiVersion: muster/v1\nkind: Access\nmetadata: {name: people}\nspec:\n"
+        f"  identities: [{{email: bob@x.org, keys: [{made.listed(UNTIL)}]}}]\n"
+    )
+    cluster = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\n"
+    cluster += "spec: {verification: {mode: required}}\n"
+    repository.commit({"a.yaml": documents(access, cluster, queue("q"), job("first", queue="q"))})
+    return made
+
+
+def test_a_clock_that_is_ahead_refuses_and_says_what_time_it_takes_it_for(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    value = one.load()
+    (problem,) = value.status.problems
+    assert problem.rule == "expired-key"
+    assert problem.message.endswith(
+        "valid until 2026-12-01T00:00:00.000Z; the commit says 2026-11-22T12:00:00.000Z, the "
+        "controller's clock 2026-12-22T12:00:00.000Z"
+    )
+    assert set(value.jobs) == {"first"}
+
+    # Set right, what was refused stays so: a key can't be waited young by turning a clock back.
+    clock.now = NOON + 60
+    for again in (one, restarted(make, one)):
+        assert [one.rule for one in again.load().status.problems] == ["expired-key"]
+    # Who signs the change again is judged by the clock as it is.
+    repository.commit({"b.yaml": job("b", queue="q", priority=60)})
+    signing.sign(repository, key, at="2026-11-22T12:01:00Z")
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert value.jobs["b"].priority == 60
+
+
+def test_a_clock_that_is_behind_lets_no_commit_pass_that_says_itself_it_is_too_late(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-12-02T00:00:00Z")
+    value = one.load()
+    (problem,) = value.status.problems
+    assert problem.message.endswith("was valid until 2026-12-01T00:00:00.000Z")
+    assert set(value.jobs) == {"first"}
+
+
+def test_what_counted_stays_when_the_key_or_the_clock_goes_on(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    assert set(one.load().jobs) == {"first", "b"}
+    clock.now = NOON + 300 * DAY
+    for again in (one, restarted(make, one)):
+        value = again.load()
+        assert set(value.jobs) == {"first", "b"}
+        assert value.status.sync == "Synced"
