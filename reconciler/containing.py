@@ -380,10 +380,8 @@ class Defects:
         """Go on behind the block whatever it raises, but for what the store says."""
         try:
             yield
-        except store_errors.StoreError:
-            raise
         except Exception as defect:
-            if not self.contained:
+            if not self.contained or store_errors.is_of_store(defect):
                 raise
             self.note(part, defect)
 

@@ -283,10 +283,8 @@ class Loop:
         wanted = self._adoption.in_force(self._desired or _NOTHING)
         try:
             result, decide_s = self._decide(wanted, came, now)
-        except store_errors.StoreError:
-            raise
         except Exception as defect:
-            if not self._defects.contained:
+            if not self._defects.contained or store_errors.is_of_store(defect):
                 raise
             self._undo()
             return defect

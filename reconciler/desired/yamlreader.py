@@ -31,6 +31,8 @@ NUMBER_CHARACTERS_MAX = 40
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Where a tag could begin. Text of a script may match, too: then the events say.
 _MAYBE_TAG = re.compile(rb"(?:^|[\s\[{,:?-])!")
+#: How a NUL may be written: as an escape between double quotes.
+_MAYBE_NUL = re.compile(rb"\\(?:0|x00|u0000|U00000000)")
 _WORDS: dict[str, bool | None] = {
     "": None,
     "~": None,
@@ -237,7 +239,10 @@ def _checked(data: bytes) -> bytes:
             column=column,
             found=f"byte 0x{data[error.start]:02x}",
         ) from None
-    if (b"!" in data and _MAYBE_TAG.search(data)) or _may_be_large(data):
+    is_odd = (b"!" in data and _MAYBE_TAG.search(data)) or (
+        b"\\" in data and _MAYBE_NUL.search(data)
+    )
+    if is_odd or _may_be_large(data):
         _scan(data)
     return data
 
@@ -253,7 +258,7 @@ def _may_be_large(data: bytes) -> bool:
 
 
 def _scan(data: bytes) -> None:
-    """Refuse tags, too many nodes and too deep nesting by the events alone."""
+    """Refuse tags, NULs, too many nodes and too deep nesting by the events alone."""
     parser = _yaml.CParser(data)
     depth = 0
     for _ in range(2 * NODES_MAX):
@@ -263,6 +268,13 @@ def _scan(data: bytes) -> None:
         tag: str | None = getattr(event, "tag", None)
         if tag is not None and tag != "!":
             _refuse("yaml-tag", "tags are not supported: remove it", event.start_mark, found=tag)
+        if "\0" in getattr(event, "value", ""):
+            _refuse(
+                "yaml-syntax",
+                "text can't hold a NUL, which ends it for most programs: remove it",
+                event.start_mark,
+                found="U+0000",
+            )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEPTH_MAX:

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from reconciler.store.errors import DamagedError, StoreError
+from reconciler.store.errors import DamagedError, StoreError, UnfitError
 
 #: How long a connection waits for another one's lock.
 BUSY_TIMEOUT_S = 10
@@ -18,6 +18,9 @@ BUSY_TIMEOUT_S = 10
 READERS_MAX = 8
 #: Results of the driver that mean that the file is not what it should be.
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+#: What the driver raises for values that no store takes, however often they are written: a number
+#: that is none where one has to be, text that is too long.
+UNFIT = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
 
 def path_of(url: str) -> pathlib.Path:
@@ -90,4 +93,6 @@ def _translated(where: str, error: BaseException) -> StoreError:
         )
     if "no such table" in str(error) or "no such column" in str(error):
         return DamagedError(f"store {where} lacks a part of its schema ({error}); restore a backup")
+    if isinstance(error, UNFIT) or "binding parameter" in str(error):
+        return UnfitError(f"store {where} refuses a value that it was given: {error}")
     return StoreError(f"store {where} can't be used: {error}")

@@ -15,3 +15,12 @@ class StoreBusyError(StoreError):
 
 class DamagedError(StoreError):
     """The file is there but is no store that can be read."""
+
+
+class UnfitError(StoreError):
+    """The store is well and refuses what it was given to hold; nothing of it was written."""
+
+
+def is_of_store(error: Exception) -> bool:
+    """Whether the store itself can't be used, whatever is written to it."""
+    return isinstance(error, StoreError) and not isinstance(error, UnfitError)

@@ -8,7 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 import referencing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from reconciler.desired import explain, schema, yamlreader
@@ -159,7 +159,9 @@ def test_msgspec_and_jsonschema_agree(kind: str, data: st.DataObject) -> None:
         elif isinstance(container, dict):
             names = ["min", "gpuMemory", "runtime", "weight", "x", "priority"]
             container[data.draw(st.sampled_from(names))] = data.draw(VALUES)
-    document = yamlreader.read(json.dumps(document).encode())[0].value
+    written = json.dumps(document)
+    assume("\\u0000" not in written)  # no file with a NUL is read at all
+    document = yamlreader.read(written.encode())[0].value
     try:
         msgspec.convert(document, kinds.KINDS[kind])
         # msgspec does without the tag of a type that stands alone; reading needs it.

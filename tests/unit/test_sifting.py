@@ -5,15 +5,17 @@ a test names, or for how one is written.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from reconciler import containing, sifting
 from reconciler.desired import incumbents, undecided
-from reconciler.model import desired
+from reconciler.model import desired, outcome
 from reconciler.model.states import JobState
 from reconciler.operations import auditing, replaying, views
 from reconciler.store import Reader
@@ -109,6 +111,41 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
     assert not leader.loop._memory.jobs["goes"].removed
     (left,) = leader.refusals[0].jobs
     assert (left.name, left.spec) == ("goes", None)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "named"),
+    [
+        ({"submitted_at": math.nan}, "UnfitError"),  # which SQLite takes for nothing
+        ({"submitted_at": {}}, "UnfitError"),
+        ({"order": 2**63}, "OverflowError"),
+        ({"message": "\ud800"}, "UnicodeEncodeError"),
+    ],
+)
+def test_a_job_that_the_store_refuses_costs_nobody_else(
+    leader: Contained, spoilt: dict[str, Any], named: str
+) -> None:
+    """The store is well, and would refuse it each time anew."""
+    decide = leader.loop._decide_by
+
+    def spoiling(*args: Any, **options: Any) -> outcome.Outcome:
+        result = decide(*args, **options)
+        jobs = [
+            msgspec.structs.replace(one, **spoilt) if one.name == POISON else one
+            for one in result.jobs
+        ]
+        return msgspec.structs.replace(result, jobs=tuple(jobs))
+
+    leader.loop._decide_by = spoiling
+    leader.revision(job("fine"), job("goes"), job(POISON), job("new"))
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes", "new"}
+    assert [one.name for one in leader.refusals[0].jobs] == [POISON]
+    assert f"{named} in reconciler/" in leader.sync().problems[0].message
+    leader.now += 1
+    leader.hear("n0")
+    leader.cycle()
+    assert leader.loop._memory.nodes["n0"].last_report_at == leader.now
 
 
 def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:

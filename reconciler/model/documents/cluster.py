@@ -199,6 +199,10 @@ class RetentionSpec(Part, frozen=True):
     ] = None
 
 
+#: How many of something a limit may allow: more than there will ever be.
+LimitCount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
 class SyncLimitsSpec(Part, frozen=True):
     """How much a revision may disrupt before somebody has to approve it; null: any amount."""
 
@@ -210,7 +214,7 @@ class SyncLimitsSpec(Part, frozen=True):
         ),
     ] = 0.3
     gpu_floor: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
+        LimitCount,
         doc(
             "`gpuShare` holds only where at least so many GPUs are in service: in a small "
             "cluster one node is a large part.",
@@ -219,15 +223,15 @@ class SyncLimitsSpec(Part, frozen=True):
         ),
     ] = 16
     gpus: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        LimitCount | None,
         doc("How many GPUs may leave service at once.", example=64, unit="GPUs"),
     ] = None
     queues: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        LimitCount | None,
         doc("How many queues may be removed at once.", example=1),
     ] = None
     jobs: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        LimitCount | None,
         doc(
             "How many running jobs may be ended at once, by the structure or by removing their "
             "documents.",

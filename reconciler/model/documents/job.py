@@ -149,7 +149,7 @@ class ArraySpec(Part, frozen=True):
 
     count: Annotated[int, doc("How many elements, indexes from 0.", example=16, ge=1, le=100_000)]
     parallelism: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
+        Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None,
         doc("How many elements run at once at the most; left out: all that fit.", example=4),
     ] = None
 

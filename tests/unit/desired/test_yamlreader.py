@@ -63,6 +63,8 @@ REFUSED = [
     (b"a:\n  b: {c: 1, c: 2}\n", "yaml-duplicate-key", 2, 13),
     (b"a:\n\tb: 1\n", "yaml-tab", 2, 1),
     (b"a: [\n", "yaml-syntax", 2, 1),
+    (b'a: [b, "c\\0"]\n', "yaml-syntax", 1, 8),
+    (b'a: 1\n"\\u0000": 1\n', "yaml-syntax", 2, 1),
     (b"a: 1\nb\n", "yaml-syntax", 3, 1),
     (b"a: !!str 1\n", "yaml-tag", 1, 4),
     (b"a: !mine x\n", "yaml-tag", 1, 4),
@@ -90,6 +92,11 @@ def test_refused(data: bytes, rule: str, line: int, column: int) -> None:
     with pytest.raises(yamlreader.YamlError) as caught:
         yamlreader.read(data)
     assert (caught.value.rule, caught.value.line, caught.value.column) == (rule, line, column)
+
+
+def test_what_only_looks_like_a_nul_is_read() -> None:
+    (document,) = yamlreader.read(b"script: |\n  printf 'a\\0' \\x00\nb: 'c\\0'\n")
+    assert document.value == {"script": "printf 'a\\0' \\x00\n", "b": "c\\0"}
 
 
 def test_a_bomb_is_refused() -> None:
