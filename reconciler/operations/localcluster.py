@@ -421,15 +421,19 @@ class LocalCluster:
                 say(str(error))
 
     def stop(self) -> None:
-        """End nodes, tasks and controller; no process of the cluster is left."""
+        """End controller, nodes and tasks; no process of the cluster is left.
+
+        The controller first, so that it places nothing anew on nodes that are about to stop: of
+        tasks that are ended here it hears from its nodes when the cluster is up again.
+        """
         if self._api is not None:
             self._api.close()
             self._api = None
+        self._controller.stop()
         if self.nodes is not None:
             self.nodes.stop_all()
         if self.network is not None:
             self.network.end()
-        self._controller.stop()
         if self._lock is not None:
             (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
             os.close(self._lock)
