@@ -82,11 +82,13 @@ def headings(report: reports.Report) -> list[str]:
     """Names of columns in capitals, with units where values don't say them."""
     shown = {"GPU-hours": " GPUh", "CPU-hours": " CPUh"}
     plain = {"s", "ratio", "jobs", "attempts", ""}
-    return [
-        column.name.upper()
-        + ("" if column.unit in plain else shown.get(column.unit, f" {column.unit}"))
-        for column in report.columns
-    ]
+    found = []
+    for column in report.columns:
+        name = column.name.upper()
+        unit = "" if column.unit in plain else shown.get(column.unit, f" {column.unit}")
+        # CPUh of CPUs say it already
+        found.append(unit.strip() if unit.startswith(f" {name}") else name + unit)
+    return found
 
 
 def units(report: reports.Report) -> str:
@@ -151,16 +153,22 @@ def page(report: reports.Report) -> str:
     buffer = io.BytesIO()
     _draw(report, buffer, "svg")
     drawing = buffer.getvalue().decode()
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in headings(report))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>"
-        for row in cells(report)
-    )
+    head = _line("th", headings(report), len(report.by))
+    rows = "".join(_line("td", row, len(report.by)) for row in cells(report))
     return pictures.frame(
         title(report),
         drawing[drawing.index("<svg") :],
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>",
+        f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>",
     )
+
+
+def _line(tag: str, texts: Sequence[str], names: int) -> str:
+    """A line of a table; the first ``names`` columns are words, and begin at the left."""
+    found = [
+        f'<{tag} class="{"word" if position < names else "number"}">{html.escape(text)}</{tag}>'
+        for position, text in enumerate(texts)
+    ]
+    return f"<tr>{''.join(found)}</tr>"
 
 
 def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:

@@ -107,7 +107,7 @@ h1 {{ font-size: 1.4rem; }}
 .wide {{ overflow-x: auto; margin-bottom: 1.5rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
-th:first-child, td:first-child {{ text-align: left; }}
+th:first-child, td:first-child, .word {{ text-align: left; }}
 svg {{ max-width: 100%; height: auto; }}
 </style>
 </head>
@@ -231,6 +231,7 @@ def _scale(span_s: float) -> tuple[float, str]:
 #: Marks of axes in logarithms, and how they are told.
 _TIMES = {1: "1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
           86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
+_MARKS_MAX = 9
 _NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)}
 
 
@@ -254,6 +255,8 @@ def _distribution(
     most = max((max(found) for found in values.values() if found), default=least)
     marks = _TIMES if time else _NUMBERS
     shown = [mark for mark in marks if mark <= max(60.0 if time else 10.0, most)]
+    if len(shown) > _MARKS_MAX and not time:  # only the powers of ten, or they touch
+        shown = shown[::3]
     axes.set_xticks(shown, [marks[mark] for mark in shown])
     axes.minorticks_off()
     axes.grid(color=_GRID, linewidth=0.6)

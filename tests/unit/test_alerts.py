@@ -1,5 +1,6 @@
 """Alerts: their rules are right, each has its three tests and its runbook, and all are told of."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -87,6 +88,34 @@ def test_every_runbook_is_of_an_alert() -> None:
         for name in re.findall(r"^## (Muster\w+)$", text, re.MULTILINE)
     }
     assert told == {rule["alert"] for _, rule in RULES}
+
+
+def _told() -> dict[str, str]:
+    """What people read: pages of the documentation, dashboards, alerts."""
+    paths = [ROOT / "README.md"]
+    paths += [path for kind in ("guides", "runbooks") for path in (ROOT / "docs" / kind).glob("*")]
+    paths += [*FILES, ALERTS.parent / "alertmanager.yml"]
+    paths += (ALERTS.parent / "dashboards").glob("*.json")
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+def test_all_alerts_and_series_that_are_named_anywhere_are_there() -> None:
+    alerts = {rule["alert"] for _, rule in RULES}
+    for name, text in _told().items():
+        named = set(re.findall(r"\bMuster[A-Z]\w+\b", text))
+        assert named <= alerts, (name, named - alerts)
+        series = set(re.findall(r"\bmuster_[a-z0-9_]*[a-z0-9]\b(?![/*_.-])", text))
+        plain = {re.sub(r"_(bucket|sum|count)$", "", one) for one in series}
+        assert plain <= metrics.TABLE.keys(), (name, plain - metrics.TABLE.keys())
+
+
+def test_all_dashboards_that_runbooks_send_to_are_there() -> None:
+    boards = (ALERTS.parent / "dashboards").glob("*.json")
+    titles = {json.loads(path.read_text())["title"] for path in boards}
+    for path in (ROOT / "docs" / "runbooks").glob("*.md"):
+        text = " ".join(path.read_text().split())
+        for title in re.findall(r"dashboard \*([^*]+)\*|\*([^*]+)\* dashboard", text):
+            assert title[0] or title[1] in titles, (path.name, title)
 
 
 def test_alerts_that_silence_others_are_there() -> None:
