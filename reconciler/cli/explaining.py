@@ -20,6 +20,8 @@ from reconciler.model import times
 
 Json = Any
 NODES_SHOWN = 4
+#: Of an array, the most nodes whose elements are told.
+ELEMENT_NODES_SHOWN = 8
 #: Events that tell why a job is where it is, and how a sentence about them begins.
 PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
 #: Events that make the story of a job that is over, and how many of them are told, the newest.
@@ -45,6 +47,14 @@ NO_ESTIMATE = {
     "OverLimit": "a limit keeps it back, whatever room there is",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
+#: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
+NOT_OF_QUEUES = frozenset(
+    {
+        *("Held", "Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "Dependency"),
+        *(BACKING_OFF, "ArrayLimit"),
+    }
+)
+OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
 #: Ends of tries of which nothing ever ran, so that nothing was written.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -129,10 +139,13 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     leaves = f", {told}" if (told := joblist.stopping(job)) else ""
     verb = "was" if past else "is"
     _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
+    _explain_elements(job)
     if job.get("message") and not item.get("reasons"):
         _say(f"\n{job['message']}")
     if job["state"] in joblist.FINISHED:
         _tell_story(item)
+    elif job.get("array") and item.get("reasons") and job["state"] not in joblist.WAITING:
+        _say("\nThose that wait:")
     for reason in item.get("reasons") or []:
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
@@ -143,12 +156,14 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
         if reason.get("unblocks"):
             _say(f"  It would end with: {reason['unblocks']}.")
     _explain_placement(item, past=past)
-    if job["state"] not in joblist.FINISHED:
-        _explain_queue(item["queue"], item.get("borrowers") or [])
+    code = next((one["code"] for one in item.get("reasons") or []), "")
+    if job["state"] not in joblist.FINISHED and code not in NOT_OF_QUEUES:
+        others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
+        _explain_queue(item["queue"], others)
         if item.get("notReclaimed"):
             _say(item["notReclaimed"])
     if job["state"] in joblist.WAITING:
-        _explain_start(job, now)
+        _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
     elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
         last = _last(job["attempts"])
         if last.get("endReason") not in NEVER_RAN and last.get("started", True):
@@ -156,6 +171,34 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
             if last.get("element") is not None:
                 which += f" --element {last['element']}"
             _say(f"\nWhat it wrote: muster logs {job['name']} {which} --stderr")
+
+
+def _explain_elements(job: Json) -> None:
+    """How the elements of an array stand, and where those run that do."""
+    counts: dict[str, int] = job["elements"] if job.get("array") else {}
+    if not counts:
+        return
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    _say(f"\nIts {terminal.counted(sum(counts.values()), 'element')}: {told}.")
+    here: dict[str, set[int]] = {}
+    for one in job["attempts"]:
+        if one["state"] != "Ended":
+            here.setdefault(one["node"], set()).add(one["element"])
+    for node in sorted(here)[:ELEMENT_NODES_SHOWN]:
+        _say(f"  on {node}: {_spans_of(here[node])}")
+    if len(here) > ELEMENT_NODES_SHOWN:
+        _say(f"  and on {len(here) - ELEMENT_NODES_SHOWN} more: muster job {job['name']}")
+
+
+def _spans_of(numbers: set[int]) -> str:
+    """``2, 5-9``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 def _say(text: str) -> None:
@@ -250,16 +293,18 @@ def _explain_placement(item: Json, *, past: bool) -> None:
     if told and item["job"]["state"] not in joblist.FINISHED:
         last = told[-1]
         verb = "had been" if past else "was"
-        _say(f"\nIt {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
+        what = "The last of them" if item["job"].get("array") else "It"
+        _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
         _say(f"  {last['message']}")
 
 
-def _explain_start(job: Json, now: float) -> None:
-    if job["place"]:
-        _say(f"\nPlace in its queue: {job['place']}.")
+def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     at = terminal.seconds(job["estimatedStart"])
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
         return  # when it may start was said
+    _say("")
+    if job["place"] and in_line:
+        _say(f"Place in its queue: {job['place']}.")
     if at is None:
         codes = [one["code"] for one in job.get("reasons") or []]
         _say(f"No start can be estimated: {_unbounded(codes)}.")

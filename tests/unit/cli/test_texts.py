@@ -168,6 +168,75 @@ It was placed at 1970-01-01 00:00:
   try 1: 6 tasks
 """,
     ),
+    "an array runs": (
+        {
+            "job": _job(
+                state="Running",
+                array=True,
+                elements={"Pending": 3, "Running": 4, "Succeeded": 1},
+                attempts=[
+                    _attempt(element=0),
+                    *(_attempt(state="Running", node="n1", element=one) for one in (1, 2, 5)),
+                    _attempt(state="Running", node="n2", element=3),
+                ],
+            ),
+            "reasons": [{"code": "ArrayLimit", "message": "4 at once"}],
+            "events": [{"kind": "JobPlaced", "at": "1970-01-01T00:00:05Z", "message": "element 5"}],
+            "queue": QUEUE,
+            "borrowers": [BORROWER],
+        },
+        """\
+j is Running on n1, n2.
+
+Its 8 elements: 3 Pending, 4 Running, 1 Succeeded.
+  on n1: 1-2, 5
+  on n2: 3
+
+Those that wait:
+
+ArrayLimit: 4 at once
+
+The last of them was placed at 1970-01-01 00:00:
+  element 5
+""",
+    ),
+    "waits for another job": (
+        {
+            "job": _job(place=1, reasons=[{"code": "Dependency"}]),
+            "reasons": [{"code": "Dependency", "message": "afterOk a: waits until it ends"}],
+            "queue": QUEUE,
+            "borrowers": [BORROWER],
+        },
+        """\
+j is Pending.
+
+Dependency: afterOk a: waits until it ends
+
+No start can be estimated: it depends on others that have not ended.
+""",
+    ),
+    "is over its own limit": (
+        {
+            "job": _job(place=1, reasons=[{"code": "OverLimit"}]),
+            "reasons": [{"code": "OverLimit", "message": "m"}],
+            "queue": QUEUE,
+            "borrowers": [BORROWER],
+        },
+        """\
+j is Pending.
+
+OverLimit: m
+
+Queue vision:
+                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+  GPUs                 6           8           -           -          60
+  CPUs                 4           -           -           -         5.5
+  memory           3 GiB           -           -           -    1024 GiB
+
+Place in its queue: 1.
+No start can be estimated: a limit keeps it back, whatever room there is.
+""",
+    ),
     "failed": (
         {
             "job": _job(
