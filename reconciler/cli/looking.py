@@ -234,7 +234,8 @@ def queues(
 ) -> None:
     """List queues and what they take.
 
-    With -o wide also what is due to them, and what they ask for.
+    Below a queue stand the pools in which it has amounts. With -o wide also what is due to it, and
+    what it asks for, in every pool.
 
     Example: muster queues -o wide
     """
@@ -248,14 +249,7 @@ def queues(
     names = ["FAIR", "ASKED", "GUAR", "LIMIT"]
     if not wide:
         kinds, names = ["allocated", "guaranteed", "limit"], ["GUAR", "LIMIT"]
-    rows = []
-    for item in page["items"]:
-        mark = " (suspended)" if item.get("suspended") else ""
-        row = [item["name"] + mark, item.get("parent") or "-"]
-        row += [amount(item, kind, each) for each in ("gpu", "cpu") for kind in kinds]
-        if wide:
-            row += [f"{item['weight']:g}", str(item["priority"])]
-        rows.append([*row, str(item["running"]), str(item["pending"])])
+    rows = queue_rows(page["items"], kinds, wide=wide)
     headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
     headings += ["WEIGHT", "PRIO"] if wide else []
     terminal.table(
@@ -264,6 +258,31 @@ def queues(
         right="GPUS GUAR LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
         cut=not wide,
     )
+
+
+def queue_rows(items: list[Json], kinds: list[str], *, wide: bool) -> list[list[str]]:
+    """A row for each queue, and below it one for each pool in which it has amounts.
+
+    Args:
+        items: of the API. kinds: of the amounts that are shown, in order.
+        wide: with weight and priority, and with every pool.
+    """
+    rows = []
+    for item in items:
+        mark = " (suspended)" if item.get("suspended") else ""
+        row = [item["name"] + mark, item.get("parent") or "-", *_amounts(item, kinds)]
+        if wide:
+            row += [f"{item['weight']:g}", str(item["priority"])]
+        rows.append([*row, str(item["running"]), str(item["pending"])])
+        for one in item.get("pools") or []:
+            if wide or one["named"]:
+                cells = [f"  in {one['pool']}", "", *_amounts(one, kinds)]
+                rows.append(cells + [""] * (len(rows[-1]) - len(cells)))
+    return rows
+
+
+def _amounts(item: Json, kinds: list[str]) -> list[str]:
+    return [amount(item, kind, each) for each in ("gpu", "cpu") for kind in kinds]
 
 
 def amount(item: Json, kind: str, resource: str) -> str:

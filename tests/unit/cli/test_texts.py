@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import typer
 
-from reconciler.cli import changing, drifting, explaining, joblist, main, terminal, waiting
+from reconciler.cli import changing, drifting, explaining, joblist, looking, main, terminal, waiting
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -548,3 +548,24 @@ def test_a_pipe_is_as_wide_as_columns_says(
     assert max(map(len, capsys.readouterr().out.splitlines())) == expected
     terminal.paragraph("word " * 40)
     assert max(map(len, capsys.readouterr().out.splitlines())) in range(expected - 4, expected + 1)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_amounts_by_pool_stand_below_their_queue(*, wide: bool) -> None:
+    pools = [
+        {"pool": "a100", "named": True, "allocated": {"gpu": 2.0}, "limit": {"gpu": 6.0}},
+        {"pool": "h200", "named": False, "allocated": {"gpu": 4.0}, "limit": {"gpu": None}},
+    ]
+    counts = {"running": 3, "pending": 1, "weight": 2.0, "priority": 0, "parent": None}
+    items = [QUEUE | counts | {"pools": pools}, QUEUE | counts | {"name": "speech"}]
+    rows = looking.queue_rows(items, ["allocated", "limit"], wide=wide)
+    blank = [""] * (4 if wide else 2)
+    end = [*(["2", "0"] if wide else []), "3", "1"]
+    expected = [
+        ["vision", "-", "6", "-", "4", "-", *end],
+        ["  in a100", "", "2", "6", "-", "-", *blank],
+        ["speech", "-", "6", "-", "4", "-", *end],
+    ]
+    if wide:
+        expected.insert(2, ["  in h200", "", "4", "-", "-", "-", *blank])
+    assert rows == expected
