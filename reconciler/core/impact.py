@@ -25,6 +25,8 @@ How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"
 #: change of a job by whoever may change it.
 Part = Literal["structure", "removal", "job"]
 
+#: What there is of a queue that needs no document: it is there, and nothing is said of it.
+_NO_DOCUMENT = ("Queue/default", msgspec.to_builtins(desired.Queue("default")))
 _SILENT = (NodeState.UNKNOWN, NodeState.GONE)
 
 
@@ -129,7 +131,7 @@ class Impact(msgspec.Struct, frozen=True):
         jobs_removed: every job that the change itself takes out of the desired state, running
             or not.
         objects: labels (``Kind/name``) of structural objects that differ, in order.
-        removed: those of them that are not there after the change.
+        removed: those of them that are not there after the change, or are as without a document.
         approval: those of them that always need approval.
         digest: what approving this change names; see ``digests``.
     """
@@ -190,7 +192,11 @@ def find(
         jobs=jobs,
         jobs_removed=removed,
         objects=labels,
-        removed=tuple(label for label, (_, right) in differing.items() if right is None),
+        removed=tuple(
+            label
+            for label, (_, right) in differing.items()
+            if right is None or (label, right) == _NO_DOCUMENT
+        ),
         approval=tuple(
             structural.needing_approval(labels, before.structure.settings.safety.approval)
         ),

@@ -97,6 +97,19 @@ def test_an_objects_own_annotation_beats_its_kind() -> None:
     assert judged(msgspec.structs.replace(before, structure=own), after) == []
 
 
+@pytest.mark.parametrize("policy", ["confirm", "never"])
+def test_the_queue_that_needs_no_document_has_one_that_can_be_kept(policy: desired.Prune) -> None:
+    """Without it the queue stays, and what was said of it is gone."""
+    limited = desired.Queue("default", weight=5)
+    before = state(queues=(limited,), safety=limits())
+    own = msgspec.structs.replace(before.structure, prune={"Queue/default": policy})
+    before = msgspec.structs.replace(before, structure=own)
+    assert judged(before, state(queues=(desired.Queue("default"),))) == [
+        f"structure prune-{policy}"
+    ]
+    assert judged(before, state(queues=(desired.Queue("default", weight=4),))) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "of_job", "expected"),
     [
