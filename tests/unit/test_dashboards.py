@@ -51,6 +51,19 @@ def test_what_is_committed_is_what_is_built() -> None:
     assert found == TITLES
 
 
+def test_the_page_of_panels_is_what_is_built() -> None:
+    page = build.PAGE.read_text()
+    assert page == build.reference()
+    for text in BUILT.values():
+        document = json.loads(text)
+        section = page.split(f"## {document['title']}\n")[1].split("\n## ")[0]
+        for panel in panels_of(document):
+            (row,) = [
+                one for one in section.splitlines() if one.startswith(f"| {panel['title']} |")
+            ]
+            assert len(re.findall(r"(?<!\\)\|", row)) == 4, row
+
+
 @EACH
 def test_a_panel_says_what_it_shows_in_which_unit(name: str) -> None:
     for panel in panels_of(json.loads(BUILT[name])):
@@ -243,6 +256,19 @@ def test_all_that_is_provisioned_is_there_and_pinned() -> None:
                 assert (ROOT / source).exists(), volume
     told = " ".join(str(service) for service in compose["services"].values())
     assert "0.0.0.0" not in told
+
+
+def test_all_that_is_provisioned_listens_on_loopback() -> None:
+    """What isn't told where to listen listens everywhere."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert not any("ports" in service for service in services.values())
+    for name, option in (("prometheus", "web"), ("alertmanager", "web")):
+        (address,) = [
+            one for one in services[name]["command"] if one.startswith(f"--{option}.listen-address")
+        ]
+        assert address.split("=")[1].startswith("127.0.0.1:"), name
+    assert "--cluster.listen-address=" in services["alertmanager"]["command"]
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
