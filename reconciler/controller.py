@@ -329,6 +329,7 @@ class Loop:
         phases("commit")
         self._adoption.runs = ()
         self._passed = containing.Passed(self._desired or wanted, wanted, self._adoption.pending)
+        self._inbox.adopt(self._passed.taken.generation)
         if incumbents is not None:
             self._passed_incumbents = incumbents
         return result, decide_s
@@ -351,12 +352,9 @@ class Loop:
 
     def _is_new(self) -> bool:
         """Whether no cycle has passed with what is desired, and there is something before it."""
-        known = self._passed
-        if self._desired is self._kept:
-            return False
-        if known is None or known.adopting != self._adoption.pending:
-            return True
-        return known.taken is not self._desired
+        known, pending = self._passed, self._adoption.pending
+        passed = known is not None and known.adopting == pending and known.taken is self._desired
+        return not passed and self._desired is not self._kept
 
     def _spare(self, part: str) -> AbstractContextManager[None]:
         """Go on whatever the block raises, unless there is a desired state to refuse for it."""
@@ -397,7 +395,9 @@ class Loop:
         self._defects.explain(found, newer, defect, now, sifted)
         if found is None:
             raise defect
-        if sifted is not None and not sifted.is_whole:
+        if sifted is not None and sifted.is_whole:
+            self._inbox.adopt(newer.generation)
+        elif sifted is not None:
             self._refuse(
                 containing.Refusal(newer.generation, problem, self._passed_incumbents, sifted.apart)
             )

@@ -28,8 +28,8 @@ PROBLEMS_LOGGED_MAX = 100
 SLEEP_S_MAX = 600.0
 #: The shortest time between two looks for what is due by the clock alone.
 JUDGE_EVERY_S = 1.0
-#: Notes wait so long for the work that the revision brought: writing them takes several git
-#: processes, just when the machine starts what was committed.
+#: Notes wait for the loop's word, and so long for the work that the revision brought: writing them
+#: takes several git processes, just when the machine starts what was committed.
 NOTES_AFTER_S = 0.5
 #: The most defects that a note tells of.
 DEFECTS_NOTED_MAX = 10
@@ -46,6 +46,13 @@ class _Recorded(NamedTuple):
 
     value: desired.Desired
     number: int | None
+
+
+class _Note(NamedTuple):
+    """What is to be told of a revision in the repository, and which desired state it is about."""
+
+    generation: int
+    text: str
 
 
 class RepositoryThread(threading.Thread):
@@ -69,7 +76,7 @@ class RepositoryThread(threading.Thread):
         self._repository = repository
         self._loader = reading
         self._told: tuple[object, ...] = ()
-        self._notes: dict[str, str] = {}
+        self._notes: dict[str, _Note] = {}
         self._notices: deque[tuple[desired.Desired, messages.Notice]] = deque(maxlen=NOTES_MAX)
         self._notes_at = 0.0
         self._counted: str | None = None
@@ -77,6 +84,7 @@ class RepositoryThread(threading.Thread):
         self._polling = polling
         self._allow_root = allow_root
         self._look = threading.Event()
+        inbox.on_adopted = self._look.set
         self._due = False
         self._loaded_at = -JUDGE_EVERY_S
         self._stopping = False
@@ -118,12 +126,11 @@ class RepositoryThread(threading.Thread):
                 except Exception as defect:  # one look is lost, not the thread
                     log.exception("%s kept the repository from being read", containing.MARK)
                     self._fail(defect)
-            elif (self._notes or self._notices) and self._notes_left_s() <= 0:
+            elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
             else:
                 left_s = min(self._polling.next_poll_s(), self._judge_again_s())
-                waits = self._notes or self._notices
-                self._look.wait(min(left_s, self._notes_left_s()) if waits else left_s)
+                self._look.wait(min(left_s, self._notes_left_s()) if self._has_news() else left_s)
         self._write_notes()
         self._loader.close()
 
@@ -172,11 +179,13 @@ class RepositoryThread(threading.Thread):
                 self._withdrawn += [number] if number is not None else []
             for waiting in [one for one in self._notices if one[0].generation > before.generation]:
                 self._notices.remove(waiting)
+            kept = [n for n, one in self._notes.items() if one.generation <= before.generation]
+            self._notes = {name: self._notes[name] for name in kept}
 
     def _notify(self, value: desired.Desired) -> None:
         """Have those told outside who want to know what became of the revision.
 
-        They are told with the notes, when the loop may have refused it.
+        They are told with the notes, once the loop went by it.
         """
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:
@@ -258,7 +267,7 @@ class RepositoryThread(threading.Thread):
         if self._chained is not None:
             text += f"; audit {self._chained.number} {self._chained.hash}"
         self._later()
-        self._notes[status.attempted_revision] = text
+        self._notes[status.attempted_revision] = _Note(value.generation, text)
         while len(self._notes) > NOTES_MAX:
             left_out = next(iter(self._notes))
             del self._notes[left_out]
@@ -270,19 +279,33 @@ class RepositoryThread(threading.Thread):
         if not (self._notes or self._notices):
             self._notes_at = time.monotonic() + NOTES_AFTER_S
 
+    def _has_news(self) -> bool:
+        """Whether there is something to tell of a desired state that the loop went by."""
+        adopted = self._inbox.adopted
+        return any(one.generation <= adopted for one in self._notes.values()) or any(
+            value.generation <= adopted for value, _ in self._notices
+        )
+
     def _notes_left_s(self) -> float:
         """How many seconds from now the notes that wait are due."""
         return self._notes_at - time.monotonic()
 
     def _write_notes(self) -> None:
-        """Tell the notices and write the notes that wait; a note that can't be is given up."""
-        while self._notifier is not None and self._notices:
+        """Tell the notices and write the notes of what the loop went by; the others wait for its
+        word. A note that can't be written is given up."""
+        adopted = self._inbox.adopted
+        for _ in range(len(self._notices)):
             value, notice = self._notices.popleft()
-            self._notifier.tell([notice], value.structure.settings.notifications)
-        waiting, self._notes = self._notes, {}
-        for revision, text in waiting.items():
+            if value.generation > adopted:
+                self._notices.append((value, notice))
+            elif self._notifier is not None:
+                self._notifier.tell([notice], value.structure.settings.notifications)
+        for revision, note in list(self._notes.items()):
+            if note.generation > adopted:
+                continue
+            del self._notes[revision]
             try:
-                notes.write(self._repository, revision, text)
+                notes.write(self._repository, revision, note.text)
             except (gitobjects.GitError, OSError) as error:
                 log.warning("the outcome of %s is not noted in git: %s", revision, error)
 

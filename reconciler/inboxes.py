@@ -7,6 +7,7 @@ bounded. A byte in a pipe makes the loop's ``select`` return.
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from reconciler import metrics
 from reconciler.model import desired, provisioning
@@ -23,6 +24,9 @@ class Inbox:
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._provisioned: deque[provisioning.Result] = deque()
+        #: The newest generation that a cycle passed with, and who is told of it.
+        self.adopted = 0
+        self.on_adopted: Callable[[], None] = lambda: None
         self._looks: deque[metrics.Look] = deque(maxlen=LOOKS_MAX)
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -43,6 +47,12 @@ class Inbox:
             if incumbents is not None:
                 self._incumbents = incumbents
         self.wake()
+
+    def adopt(self, generation: int) -> None:
+        """A cycle passed with a desired state, and is durable: whoever put it may tell of it."""
+        if generation > self.adopted:
+            self.adopted = generation
+            self.on_adopted()
 
     def put_look(self, look: metrics.Look) -> None:
         """The repository was looked at; nothing waits for that to be known."""

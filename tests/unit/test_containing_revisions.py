@@ -53,7 +53,9 @@ class Told(delivery.Notifier):
 class Site:
     """A repository, the thread that reads it, and a loop driven by hand."""
 
-    def __init__(self, folder: Path, repository: repositories.Repository) -> None:
+    def __init__(
+        self, folder: Path, repository: repositories.Repository, *, starts: bool = True
+    ) -> None:
         self.repository = repository
         self.told = Told()
         state = folder / "state"
@@ -78,7 +80,8 @@ class Site:
         )
         self.leader.loop._refuse = self.reading.refuse
         self.leader.core.queues = {POISON}
-        self.reading.start()
+        if starts:
+            self.reading.start()
 
     @property
     def sync(self) -> str:
@@ -218,6 +221,41 @@ def test_what_stays_due_is_no_reason_to_look_without_a_pause(
     again_at: float | None, looked_s: float, left_s: float
 ) -> None:
     assert following.wait_s(again_at, 100.0, looked_s) == left_s
+
+
+def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
+    tmp_path: Path, repository: repositories.Repository
+) -> None:
+    """However long that takes: it may be refused."""
+    site = Site(tmp_path, repository, starts=False)
+    good = repository.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
+    site.reading._load()
+    assert not site.reading._has_news()
+    site.reading._write_notes()
+    assert not site.told.notices
+    site.step()
+    assert site.reading._has_news()
+    site.reading._write_notes()
+    assert [(one.revision, one.reason) for one in site.told.notices] == [(good, "applied")]
+    bad = repository.commit({"p.yaml": QUEUE})
+    site.reading._load()
+    site.step()
+    site.reading._write_notes()
+    assert len(site.told.notices) == 1
+    better = repository.commit({"p.yaml": None})
+    for _ in range(2):
+        site.reading._load()
+        site.step()
+    site.reading._write_notes()
+    assert {(one.revision, one.reason) for one in site.told.notices} == {
+        (good, "applied"),
+        (better, "applied"),
+    }
+    told = repositories.git(repository.path, "notes", "--ref=muster", "list")
+    noted = {line.split()[1] for line in told.splitlines()}
+    assert noted == {good, better}, f"of {bad} nobody knew more than that it was read"
+    site.leader.close()
+    site.loader.close()
 
 
 def test_what_people_are_told_of_a_refused_revision_came_to_pass(
