@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 from collections.abc import Callable
@@ -139,10 +140,10 @@ def submit(
     """
     if not arguments:
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
-    if all(map(submitwords.is_document, arguments)):
+    is_command = not all(map(submitwords.is_document, arguments))
+    if not is_command:
         asked = _from_files(arguments)
     else:
-        submitwords.tell_of_input()
         submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
         count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(
@@ -162,15 +163,16 @@ def submit(
             framework=framework,
         )
         asked = [operations.Submit(authoring.job_text(options), context.identity())]
-    _submit(asked, target(clone, server, token_file), dry_run=dry_run)
+    with submitwords.telling_of_input() if is_command else contextlib.nullcontext():
+        _submit(asked, target(clone, server, token_file), dry_run=dry_run)
 
 
 def _from_files(names: list[str]) -> list[operations.Submit]:
     """The text of each file, or of standard input."""
     owner = context.identity()
     return [
-        operations.Submit(_read(name), owner, "standard input" if name == "-" else name)
-        for name in names
+        operations.Submit(_read(name), owner, submitwords.STANDARD_INPUT if name == "-" else name)
+        for name in dict.fromkeys(names)
     ]
 
 
@@ -205,14 +207,14 @@ def leave_withheld(made: list[operations.Done]) -> None:
 
 
 def _read(argument: str) -> str:
-    if argument == "-":
-        return sys.stdin.read()
+    name = submitwords.STANDARD_INPUT if argument == "-" else argument
     try:
-        return Path(argument).read_text(encoding="utf-8")
+        data = submitwords.input_bytes() if argument == "-" else Path(argument).read_bytes()
+        return data.decode()
     except OSError as error:
-        terminal.fail(f"{argument} can't be read: {error.strerror or error}")
+        terminal.fail(f"{name} can't be read: {error.strerror or error}")
     except UnicodeDecodeError as error:
-        terminal.fail(f"{argument} is no text in UTF-8: {error}")
+        terminal.fail(f"{name} is no text in UTF-8: {error}")
 
 
 def change_all(

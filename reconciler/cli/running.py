@@ -118,7 +118,6 @@ def _carry_through(
         to = operations.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
-        submitwords.tell_of_input()
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
@@ -127,7 +126,7 @@ def _carry_through(
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
         changing.tell_withheld(made)
-        with context.controller(server, token_file) as api:
+        with submitwords.telling_of_input(), context.controller(server, token_file) as api:
             patient = patience.Patient(api, answered=True)
             return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded

@@ -6,6 +6,8 @@ it would become a job that fails.
 """
 
 import array
+import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -14,6 +16,7 @@ import shlex
 import stat
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +26,9 @@ import typer.core
 from reconciler.cli import terminal
 from reconciler.model import quantities
 
+NOT_READ = "standard input does not reach a job: it is not read"
+#: What ``-`` is called in messages.
+STANDARD_INPUT = "standard input"
 #: Key of ``Context.meta``: whether the words stood behind ``--``.
 BEHIND = "muster.behind"
 _ELEMENTS = re.compile(r"(?P<count>\d+)|0-(?P<last>\d+)(%(?P<at_once>\d+))?")
@@ -95,10 +101,32 @@ def time_limit(written: str | None) -> str | None:
     return written
 
 
-def tell_of_input() -> None:
-    """Say that what waits on standard input is not for a command that runs elsewhere."""
-    if has_input():
-        terminal.note("standard input does not reach a job: it is not read")
+@contextlib.contextmanager
+def telling_of_input() -> Iterator[None]:
+    """Say that what comes on standard input is not for a command that runs elsewhere.
+
+    At once where it waits there already, and at the end of the block where it comes late.
+    """
+    if told := has_input():
+        terminal.note(NOT_READ)
+    try:
+        yield
+    finally:
+        if not told and has_input():
+            terminal.note(NOT_READ)
+
+
+def input_bytes() -> bytes:
+    """All of standard input, however late it comes.
+
+    Raises:
+        OSError: it is closed.
+    """
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed")
+    if sys.stdin.isatty():
+        terminal.note("reading documents from the terminal; Ctrl-D ends them")
+    return sys.stdin.buffer.read()
 
 
 def has_input() -> bool:

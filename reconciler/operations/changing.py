@@ -246,9 +246,11 @@ def _in_clone(
         return [asked.said(change.name, _act(change, clone, dry_run=dry_run), told)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
+        told = str(error)
         if isinstance(change, Submit):
             problems = submitting.placed(change, submitting.owned(change), problems)
-        raise ChangeError(str(error), problems=problems) from error
+            told = f"{change.place}: {told}" if change.place and not problems else told
+        raise ChangeError(told, problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
     except clones.MissingError as error:

@@ -156,3 +156,40 @@ def test_a_file_that_is_not_there_is_told_in_words(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == (
         "muster: nosuch.yaml can't be read: No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"\xff\xfe", "standard input is no text in UTF-8"),
+        (b"", "standard input: there is no document in it"),
+        (None, "standard input can't be read: it is closed"),
+    ],
+)
+def test_documents_that_can_not_be_read_are_told(
+    text: bytes | None,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("in").write_bytes(text or b"")
+    with Path("in").open() as opened:
+        monkeypatch.setattr("sys.stdin", None if text is None else opened)
+        assert _run("submit", "-") == terminal.ERROR
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_input_that_comes_late_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as opened:
+        monkeypatch.setattr("sys.stdin", opened)
+        with submitwords.telling_of_input():
+            assert capsys.readouterr().err == ""
+            os.write(writes, b"late")
+        assert capsys.readouterr().err == f"{submitwords.NOT_READ}\n"
+        with submitwords.telling_of_input():
+            assert capsys.readouterr().err == f"{submitwords.NOT_READ}\n"
+        assert capsys.readouterr().err == ""
+    os.close(writes)
