@@ -5,6 +5,7 @@ between the two is lost. Logs outlive their attempt's directory until age or spa
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -27,7 +28,8 @@ LOOK_EVERY_S = 0.2
 HURRIED_TIMES = 2
 #: How often a silent log is posted anyway, to learn whether anybody still reads.
 ALIVE_EVERY_S = 15.0
-FILES_MAX = 50_000
+#: Files of logs of tasks that have ended, however small: going through them takes memory and time.
+FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
 STREAMS = logtimes.STREAMS
@@ -64,20 +66,21 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
     """Delete the oldest logs of attempts not in ``keep``, until the limits hold; what is left."""
-    old = []
-    for path in folder.iterdir():
-        attempt = path.name.removesuffix(logtimes.TIMES).removesuffix(".1").rpartition(".")[0]
-        if attempt not in keep:
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                old.append((found.st_mtime, found.st_size, path))
+    old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            attempt = entry.name.removesuffix(logtimes.TIMES).removesuffix(".1").rpartition(".")[0]
+            if attempt not in keep:
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat()
+                    old.append((found.st_mtime, found.st_size, entry.name))
     old.sort(reverse=True)
     total = left = 0
     oldest = time.time() - age_s_max
-    for position, (changed_at, size, path) in enumerate(old):
+    for position, (changed_at, size, name) in enumerate(old):
         total += size
         if position >= FILES_MAX or total > bytes_max or changed_at < oldest:
-            path.unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
         else:
             left += size
     return left

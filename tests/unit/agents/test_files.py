@@ -71,6 +71,20 @@ def test_old_logs_go_first_and_running_ones_never(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"run.stdout"}
 
 
+def test_there_are_never_more_logs_than_can_be_gone_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty ones count too: a node that runs thousands of silent tasks keeps the newest."""
+    monkeypatch.setattr(logs, "FILES_MAX", 4)
+    for number in range(9):
+        path = tmp_path / f"t{number}.stdout"
+        path.touch()
+        os.utime(path, (2e9 + number, 2e9 + number))
+    assert logs.prune(tmp_path, {"t0"}, 1000, 1e10) == 0
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {f"t{number}.stdout" for number in (0, 5, 6, 7, 8)}
+
+
 REQUIRED = ["--server", "http://localhost:1", "--name", "n1", "--root", "/x"]
 
 
