@@ -229,8 +229,8 @@ def isolation(top: Path) -> Iterator[Finding]:
         yield Finding("cgroup v2", NOTE, NOT_EXERCISED, "try a job that takes too much memory")
     wrapped = keeper.scope("auto", "/", top)
     yield Finding(
-        "systemd", NOTE,
-        f"a delegated scope holds the supervisor; {NOT_EXERCISED}" if wrapped
+        "systemd", OK if wrapped else NOTE,
+        "a delegated scope holds the supervisor" if wrapped
         else "no scopes: it does not run this machine",
     )  # fmt: skip
     if os.geteuid() == 0:

@@ -49,11 +49,15 @@ def words(path: Path) -> list[str]:
     return shlex.split(found)
 
 
+def here(path: Path) -> str:
+    """A unit whose programs are those of this environment."""
+    return path.read_text(encoding="utf-8").replace(PREFIX, str(Path(sys.executable).parent))
+
+
 def analyze(folder: Path, path: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run systemd-analyze over a unit whose programs are those of this environment."""
+    """Run systemd-analyze over a unit."""
     made = folder / path.name
-    here = str(Path(sys.executable).parent)
-    made.write_text(path.read_text(encoding="utf-8").replace(PREFIX, here), encoding="utf-8")
+    made.write_text(here(path), encoding="utf-8")
     return subprocess.run(
         ["systemd-analyze", *command, str(made)], capture_output=True, text=True, check=False
     )
