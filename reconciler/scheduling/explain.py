@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
-from reconciler.scheduling import bypool, funnels, wording
+from reconciler.scheduling import bounds, bypool, funnels, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.causes import Cause
@@ -64,6 +64,7 @@ class Explainer:
         """
         self.situation = situation
         self.ledger = ledger
+        self.bounds = bounds.Bounds(situation, ledger)
         self.now = now
         self.takers = takers
         self._empty: Room | None = None
@@ -95,7 +96,7 @@ class Explainer:
         told = []
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
-            alone = None if cause.kind == "quota" else self._too_much_alone(line, shape)
+            alone = None if cause.kind == "quota" else self.bounds.too_much_alone(line, shape)
             found = [reason for reason in (self.never(number), alone) if reason is not None]
             if not found:
                 return []
@@ -156,10 +157,10 @@ class Explainer:
             )
         if cause.excess is not None:
             if cause.kind == "limit":
-                return self._over_limit(cause.excess)
+                return self.bounds.over_limit(cause.excess)
             if cause.kind == "lending":
-                return self._over_lending(cause.excess)
-            return self._over_guarantee(line, cause.excess)
+                return self.bounds.over_lending(cause.excess)
+            return self.bounds.over_guarantee(line, cause.excess)
         reason = self._no_room(line.shape, behind=cause.ahead)
         if cause.kind == "reserved":
             return reasons.Reason(
@@ -169,108 +170,6 @@ class Explainer:
                 reason.unblocks,
             )
         return reason
-
-    def _over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
-        if excess.queue < 0:
-            return self._over_cap(excess)
-        name = self.situation.queues.names[excess.queue]
-        asked = self._text(excess, excess.asked, of=False)
-        bound = self._text(excess, excess.bound)
-        if excess.asked > excess.bound:
-            return reasons.Reason(
-                reasons.ReasonCode.OVER_LIMIT,
-                f"{asked} asked, more than the limit of queue {name}, {bound}: "
-                "it can't start under this limit",
-                unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
-            )
-        now_used = self.ledger.charged[excess.queue][excess.resource]
-        used = self._text(excess, now_used, of=False)
-        surplus = self._text(excess, now_used + excess.asked - excess.bound)
-        return reasons.Reason(
-            reasons.ReasonCode.OVER_LIMIT,
-            f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
-            unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
-        )
-
-    def _over_cap(self, excess: ledgers.Excess) -> reasons.Reason:
-        """A quota on all work in a pool."""
-        pools, pool = self.situation.pools, bypool.pool_of(excess.resource)
-        if pools is None:  # pragma: no cover - only pools are capped here
-            raise AssertionError("a cap on no pool")
-        quota, where = pools.capped_by[pool], f"pool {pools.names[pool]}"
-        asked = self._text(excess, excess.asked, of=False)
-        bound = self._text(excess, excess.bound, of=False)
-        now_used = self.ledger.in_all(excess.resource)
-        over = self._text(excess, now_used + excess.asked - excess.bound, of=False)
-        if excess.asked > excess.bound:
-            return reasons.Reason(
-                reasons.ReasonCode.OVER_LIMIT,
-                f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}",
-                unblocks=f"Quota {quota} is raised, or less is asked for",
-            )
-        return reasons.Reason(
-            reasons.ReasonCode.OVER_LIMIT,
-            f"Quota {quota} limits {where} to {bound}: {self._text(excess, now_used, of=False)} "
-            f"in use, {asked} asked",
-            unblocks=f"work in {where} ends and gives back {over}, or Quota {quota} is raised",
-        )
-
-    def _text(self, excess: ledgers.Excess, amount: int, *, of: bool = True) -> str:
-        """An amount of the resource of an excess; ``of``: with its pool."""
-        return wording.quota_text(self.situation, excess.resource, amount, of=of)
-
-    def _over_lending(self, excess: ledgers.Excess) -> reasons.Reason:
-        name = self.situation.queues.names[excess.queue]
-        asked = self._text(excess, excess.asked, of=False)
-        used = self._text(excess, excess.used, of=False)
-        bound = self._text(excess, max(0, excess.bound))
-        return reasons.Reason(
-            reasons.ReasonCode.WAITING_FOR_QUOTA,
-            f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
-            f"{used} in use, {asked} asked",
-            unblocks=f"work in queue {name} ends, or other queues lend more",
-        )
-
-    def _over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:
-        name = self.situation.queues.names[excess.queue]
-        asked = self._text(excess, excess.asked, of=False)
-        bound = self._text(excess, excess.bound)
-        alone = self._too_much_alone(line, self.situation.shapes[line.shape])
-        if alone is not None:
-            return alone
-        now_used = self.ledger.firm[excess.queue][excess.resource]
-        used = self._text(excess, now_used, of=False)
-        surplus = self._text(excess, now_used + excess.asked - excess.bound)
-        return reasons.Reason(
-            reasons.ReasonCode.WAITING_FOR_QUOTA,
-            f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
-            f"{bound}: {used} in use by such work, {asked} asked",
-            unblocks=f"such work in queue {name} ends and gives back {surplus}, "
-            "or the job becomes preemptible",
-        )
-
-    def _too_much_alone(
-        self, line: snapshots.Line, shape: snapshots.Shape
-    ) -> reasons.Reason | None:
-        """Work that is not preemptible and asks for more than is guaranteed at all."""
-        if line.preemptible:
-            return None
-        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        for queue in self.ledger.paths[line.queue]:
-            for resource in self.ledger.resources:
-                bound = self.ledger.firm_limit[queue][resource]
-                if asked[resource] > bound:
-                    name = self.situation.queues.names[queue]
-                    owed = wording.quota_text(self.situation, resource, bound)
-                    amount = wording.quota_text(self.situation, resource, asked[resource], of=False)
-                    return reasons.Reason(
-                        reasons.ReasonCode.NEVER_FITS,
-                        "work that is not preemptible may not borrow, and queue "
-                        f"{name} is guaranteed {owed}: {amount} asked",
-                        unblocks=f"queue {name} is guaranteed {amount}, "
-                        "or the job becomes preemptible",
-                    )
-        return None
 
     def could_start(self, line: snapshots.Line) -> bool:
         """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
@@ -288,7 +187,7 @@ class Explainer:
             limit = self.ledger.limit[queue]
             if any(asked[r] > limit[r] for r in self.ledger.resources):
                 return False
-        return self._too_much_alone(line, shape) is None and self.never(line.shape) is None
+        return self.bounds.too_much_alone(line, shape) is None and self.never(line.shape) is None
 
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.

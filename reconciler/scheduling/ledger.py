@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling import bypool, fairshare
+from reconciler.scheduling import demand as demands
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Charge, Vector
+from reconciler.scheduling.snapshot import UNLIMITED, Charge, Vector
 
 GPU = 2
 RESOURCES = (0, 1, GPU)
@@ -122,10 +123,17 @@ class Ledger:
         for row in np.flatnonzero(situation.running.leaving).tolist():
             holding = situation.holdings[row]
             self.release(holding.queue, bypool.total_of(situation, holding.tasks))
-        self.demand, units = self._demand(situation, columns)
+        held = [
+            added(tuple(c), tuple(g), -1) for c, g in zip(self.charged, self.going, strict=True)
+        ]
+        self.demand, units = demands.of(situation, columns, held, self.paths)
         self.fair = fairshare.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
+        self._measure_by_shares()
+
+    def _measure_by_shares(self) -> None:
+        """What follows from fair shares and guarantees."""
         #: What a queue can't lose by reclaim: its fair share, and never less than its guarantee.
         self._keep: list[Charge] = [
             tuple(map(max, fair, owed))
@@ -149,54 +157,6 @@ class Ledger:
             tuple([r for r in self.resources if rationed[r] and due[r] <= 0])
             for due, rationed in zip(self.due, self.rationed, strict=True)
         ]
-
-    def _demand(
-        self, situation: snapshots.Snapshot, columns: snapshots.LineColumns
-    ) -> tuple[list[Charge], list[int]]:
-        """What each queue has and asks for, and the unit of its GPU amounts."""
-        rows = [
-            [a - b for a, b in zip(c, g, strict=True)]
-            for c, g in zip(self.charged, self.going, strict=True)
-        ]
-        units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
-        width, shapes = self.width, situation.shapes
-        most = np.array([bypool.charge(s.most, s.pool, width) for s in shapes], dtype=np.int64)
-        most = most.reshape(-1, width)
-        shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in situation.shapes]
-        divided = np.zeros(len(rows), dtype=np.bool_)
-        some = columns.claims > 0
-        some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
-        divided[columns.queue[some]] = True
-        asked = _asked(columns, most, len(rows))
-        if width > bypool.BASE:
-            self._ask_elsewhere(situation, asked)
-        for queue, path in enumerate(self.paths):
-            for member in path:
-                for resource in self.resources:
-                    rows[member][resource] += asked[queue][resource]
-                if divided[queue]:
-                    units[member] = 1
-        for index in np.flatnonzero(columns.special).tolist():
-            line = situation.lines[index]
-            shape = situation.shapes[line.shape]
-            for claim in line.claims:
-                for group, _ in claim.missing:
-                    more = bypool.charge(shape.groups[group].amounts, shape.pool, width)
-                    for member in self.paths[line.queue]:
-                        for resource in self.resources:
-                            rows[member][resource] += more[resource]
-        return [tuple(row) for row in rows], units
-
-    def _ask_elsewhere(self, situation: snapshots.Snapshot, asked: list[list[int]]) -> None:
-        """What could go to several pools counts as asking in each of them."""
-        for line in situation.lines:
-            if not line.others:
-                continue
-            elements = sum(len(claim.elements) for claim in line.claims if not claim.missing)
-            for other in line.others:
-                shape = situation.shapes[other]
-                for resource, amount in zip(bypool.own(shape.pool), shape.most, strict=False):
-                    asked[line.queue][resource] += amount * elements
 
     # Changes
 
@@ -475,19 +435,6 @@ class Ledger:
         """
         row = self.charged[queue]
         return any(row[r] + more[r] > 0 for r in self._undue[queue] if r in resources)
-
-
-def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int) -> list[list[int]]:
-    """What waits in each queue, in plain integers, exact also where it passes 64 bits."""
-    each, counts = most[columns.shape], columns.elements[:, None]
-    highest = each.astype(np.float64) * counts
-    if highest.sum() >= UNLIMITED:
-        each, counts = each.astype(object), counts.astype(object)
-    found = np.zeros((queues, each.shape[1]), dtype=each.dtype)
-    for resource in range(each.shape[1]):  # much faster than all at once
-        np.add.at(found[:, resource], columns.queue, each[:, resource] * counts[:, 0])
-    asked: list[list[int]] = found.tolist()
-    return asked
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Charge]:

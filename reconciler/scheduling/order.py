@@ -1,16 +1,13 @@
-"""Who goes first: claims within a queue, and queues among each other.
+"""Who goes first within a queue; whose turn it is among queues is told by ``trees``.
 
-Within a queue: what is not yet running before what grows, then priority, then what is overdue, then
+First comes what is not yet running before what grows, then priority, then what is overdue, then
 arrival (among what arrived at one moment, what ``backlog`` says); among one owner's claims of equal
 priority the one with the least slack takes the owner's earliest turn. Overdue is what has waited
 ``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
 measure goes first, so that minutes of work don't wait days behind days of work. That measure counts
 for ``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so
 that no stream of short work can hold it back.
-Between queues the tree is walked from the roots, at each level to the child that is not above its
-fair share, then to one whose guarantee covers its next start, then to the higher priority, then to
-the lowest ratio of allocated to fair share, then to the earlier. Lines come in; turns go out one at
-a time.
+Lines come in; claims go out one at a time.
 """
 
 import bisect
@@ -23,22 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backlog, bypool
-from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import backlog
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import Charge
 
-#: Whether it is above its fair share; whether its guarantee does not cover the next start;
-#: negated priority; whether it has no share at all; dominant share with and without the next
-#: start; row. The order of these tests is KAI-Scheduler's (``proportion/queue_order``).
-Key = tuple[bool, bool, int, bool, float, float, int]
 #: Whether it grows, negated priority, negated response ratio where it is overdue, arrival (or
 #: rank), line, position in the line.
 Place = tuple[bool, int, float, float, int, int]
 #: What runs for less counts as running for so long, in seconds, when it is asked who is overdue.
 SHORTEST_S = 60.0
-#: Amounts up to which columns know shares exactly, and by how much they may be out beyond.
-EXACT_MAX, EPSILON = 2**53, 1e-12
 #: What has waited so long, in seconds, is overdue whatever its length, and then age alone decides:
 #: only what came earlier, or has a higher priority, still goes before it.
 WAIT_MAX_S = 3 * 86_400.0
@@ -361,146 +350,3 @@ def _ranked(
         (key[0], key[1], 0.0, float(rank), index, position)
         for rank, (key, index, position) in enumerate(result)
     ]
-
-
-class Tree:
-    """The queues that have something to try, by whose turn it is.
-
-    Each parent has a heap of its children; an entry whose version is old is dropped when it is
-    met. A queue with work of its own and children competes with them as one more child.
-    """
-
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
-        self.ledger = ledger
-        self.priority = [int(p) for p in situation.queues.priority]
-        count = len(ledger.paths)
-        self.asked: list[Charge | None] = [None] * count
-        self.heaps: list[list[tuple[Key, int, int]]] = [[] for _ in range(count + 1)]
-        self.versions = [0] * (2 * count)
-        self.count = count
-        self.inner = [False] * count
-        for parent in ledger.parents:
-            if parent >= 0:
-                self.inner[parent] = True
-
-    def put(self, queue: int, asked: Charge | None) -> None:
-        """A queue's next claim asks for this, or there is none, or the queue was charged."""
-        self.asked[queue] = asked
-        parents = self.ledger.parents
-        if not self.inner[queue]:
-            self._push(parents[queue], queue, queue, asked)
-            member = parents[queue]
-        else:
-            self._push(queue, queue + self.count, queue, asked)
-            member = queue
-        while member >= 0:
-            self._push(parents[member], member, member, self._asked_at(member))
-            member = parents[member]
-
-    def _push(self, parent: int, child: int, queue: int, asked: Charge | None) -> None:
-        self.versions[child] += 1
-        if asked is not None:
-            entry = (self.key(queue, asked), self.versions[child], child)
-            heapq.heappush(self.heaps[parent], entry)
-
-    def key(self, queue: int, asked: Charge) -> Key:
-        """A queue's place among its siblings."""
-        ledger = self.ledger
-        row, bounds, fair = ledger.charged[queue], ledger.guaranteed[queue], ledger.fair[queue]
-        rationed, resources = ledger.rationed[queue], ledger.concerned(asked)
-        over, uncovered, is_measured = False, False, False
-        for resource in resources:
-            if rationed[resource]:
-                is_measured = True
-                over = over or row[resource] > fair[resource]
-                uncovered = uncovered or row[resource] + asked[resource] > bounds[resource]
-        return (
-            over,
-            uncovered or not is_measured,
-            -self.priority[queue],
-            ledger.lacks_share(queue, asked, resources),
-            ledger.dominant_share(queue, asked, resources=resources),
-            ledger.dominant_share(queue, resources=resources),
-            queue,
-        )
-
-    def stays(self, queue: int, before: Charge, asked: Charge) -> bool:
-        """Whether a queue whose turn it is keeps it when it asks for something else than before.
-
-        Nothing else has changed; ``False`` may be wrong.
-        """
-        if all(now <= then for now, then in zip(asked, before, strict=True)):
-            return True
-        return all(
-            self.key(member, asked) <= self.key(member, before)
-            for member in self.ledger.paths[queue]
-        )
-
-    def staying(self, queue: int, before: Charge, asked: snapshots.Amounts) -> snapshots.Mask:
-        """(n,) ``stays`` for each of (n, w) amounts."""
-        less = asked <= np.array(before, dtype=np.int64)
-        found: snapshots.Mask = np.logical_and.reduce(less, axis=1)
-        if not found.all() and self.ledger.width == bypool.BASE:
-            own, *above = self.ledger.paths[queue]
-            keeps = self._no_later(own, before, asked)
-            for member in above:
-                keeps &= self._no_later(member, before, asked)
-            found |= keeps
-        return found
-
-    def _no_later(self, queue: int, before: Charge, asked: snapshots.Amounts) -> NDArray[np.bool_]:
-        """(n,) whether a queue's place among its siblings is for certain no later than before.
-
-        As of ``key``, whose other parts don't depend on what is asked for.
-        """
-        ledger = self.ledger
-        _, uncovered, _, lacks, share, _, _ = self.key(queue, before)
-        then = asked + np.array(ledger.charged[queue], dtype=np.int64)
-        rationed = ledger.rationed[queue]
-        bounds = np.array(ledger.guaranteed[queue], dtype=np.int64)
-        covered = (then <= bounds)[:, rationed].all(axis=1) & any(rationed)
-        lacking = ledger.lacking(queue, then)
-        surely = 0.0 if then.max() < EXACT_MAX else EPSILON
-        measured = ledger.measured(queue, then) <= share * (1 - surely)
-        same = ~covered == uncovered
-        found: NDArray[np.bool_] = (~covered < uncovered) | (
-            same & ((lacking < lacks) | ((lacking == lacks) & measured))
-        )
-        return found
-
-    def _top(self, parent: int) -> int | None:
-        heap = self.heaps[parent]
-        while heap:
-            _, version, child = heap[0]
-            if self.versions[child] == version:
-                return child
-            heapq.heappop(heap)
-        return None
-
-    def _asked_at(self, queue: int) -> Charge | None:
-        """What the next start below a queue asks for."""
-        at = queue
-        for _ in range(self.count):
-            child = self._top(at)
-            if child is None:
-                return None
-            if child >= self.count:
-                return self.asked[child - self.count]
-            if not self.inner[child]:
-                return self.asked[child]
-            at = child
-        return None
-
-    def first(self) -> int | None:
-        """The queue whose turn it is."""
-        at = -1
-        for _ in range(self.count + 1):
-            child = self._top(at)
-            if child is None:
-                return None
-            if child >= self.count:
-                return child - self.count
-            if not self.inner[child]:
-                return child
-            at = child
-        return None

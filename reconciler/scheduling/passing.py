@@ -24,6 +24,7 @@ from reconciler.scheduling import (
     explain,
     grouping,
     order,
+    trees,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -52,7 +53,7 @@ class Turns(Protocol):
     evictions: list[Eviction]
     blocked: blocking.Blocked
     queues: list[order.Line]
-    tree: order.Tree
+    tree: trees.Tree
     least: list[snapshots.Charge]
     reserved_in: dict[int, int]
 

@@ -26,6 +26,7 @@ from reconciler.scheduling import (
     order,
     passing,
     telling,
+    trees,
     ways,
     windows,
 )
@@ -64,7 +65,7 @@ class Cycle(ways.Ways):
         """``one_by_one``: every line has its turn, also where it is known to find no room."""
         super().__init__(situation)
         self.one_by_one = one_by_one
-        self.tree = order.Tree(situation, self.ledger)
+        self.tree = trees.Tree(situation, self.ledger)
         self.backlog = backlog.gather(situation, self.columns)
         self.blocked = blocking.Blocked(len(situation.lines))
         self.queues = order.lines_of(
