@@ -160,6 +160,8 @@ def _write(known: access.Access, folder: Path) -> _Keys:
     home = folder / digest
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(mode=0o700)
+    # To a clock that is behind, a key that was made just now is no other key.
+    (home / "gpg.conf").write_text("ignore-time-conflict\nignore-valid-from\n", encoding="utf-8")
     ssh: list[_Signer] = []
     gpg: dict[str, _Signer] = {}
     lines = []

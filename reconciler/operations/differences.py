@@ -4,12 +4,12 @@ Both sides are normalised, so that a default that is written out, a comment or a
 is no difference. Removals come first, since they are what a reader has to see.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from reconciler.model import desired
+from reconciler.model import access, desired
 from reconciler.operations import wording
 
 Operation = Literal["remove", "change", "add"]
@@ -71,22 +71,39 @@ def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
 def between(before: desired.Desired, after: desired.Desired) -> tuple[Change, ...]:
     """Removals first, what is needed by others last; then changes, additions; by kind and name."""
     old, new = objects(before), objects(after)
-    gone = sorted(sorted(old.keys() - new.keys()), key=lambda key: -_by(key)[0])
+    by, by_before = _by(after.structure.queues), _by(before.structure.queues)
+    gone = sorted(old.keys() - new.keys(), key=lambda key: _from_leaves(by_before(key)))
     removed = [_whole("remove", *key, old[key]) for key in gone]
-    added = [_whole("add", *key, new[key]) for key in sorted(new.keys() - old.keys(), key=_by)]
-    return (*removed, *_changed(old, new), *added)
+    added = [_whole("add", *key, new[key]) for key in sorted(new.keys() - old.keys(), key=by)]
+    return (*removed, *_changed(old, new, by), *added)
 
 
-def _by(key: tuple[str, str]) -> tuple[int, str]:
-    return (_RANK.get(key[0], len(_ORDER)), key[1])
+_Key = tuple[str, str]
+_Place = tuple[int, int, str]
+
+
+def _by(queues: Mapping[str, desired.Queue]) -> Callable[[_Key], _Place]:
+    """Where an object is told: by kind, queues below those that they are in, and by name."""
+    parents = {name: queue.parent for name, queue in queues.items()}
+
+    def place(key: _Key) -> _Place:
+        kind, name = key
+        depth = len(access.ancestors(name, parents)) if kind == "Queue" else 0
+        return (_RANK.get(kind, len(_ORDER)), depth, name)
+
+    return place
+
+
+def _from_leaves(place: _Place) -> _Place:
+    """The reverse, but for names."""
+    rank, depth, name = place
+    return (-rank, -depth, name)
 
 
 def _changed(
-    old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]
+    old: Mapping[_Key, Any], new: Mapping[_Key, Any], by: Callable[[_Key], _Place]
 ) -> Iterator[Change]:
-    for key in sorted(
-        (key for key, value in old.items() if _differs(value, new.get(key))), key=_by
-    ):
+    for key in sorted((key for key, value in old.items() if _differs(value, new.get(key))), key=by):
         found = fields(old[key], new[key])
         if found:
             kind, name = key

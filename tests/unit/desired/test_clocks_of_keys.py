@@ -1,5 +1,7 @@
 """A controller whose clock is wrong, and keys that are valid until a time: real keys, real git."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +108,34 @@ def test_what_counted_stays_when_the_key_or_the_clock_goes_on(
         value = again.load()
         assert set(value.jobs) == {"first", "b"}
         assert value.status.sync == "Synced"
+
+
+def test_a_clock_that_is_behind_the_making_of_a_gpg_key_takes_its_signature(
+    repository: Repository, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("gpg")
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "gpg").write_text(f'#!/bin/sh\nexec {real} --faked-system-time 20500101T000000 "$@"\n')
+    (later / "gpg").chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{later}{os.pathsep}{os.environ['PATH']}")
+        key = signing.GpgKey(tmp_path / "keyring", "ada@x.org")
+        repository.commit(
+            {
+                "a.yaml": documents(
+                    "apiVersion: muster/v1\nkind: Access\nmetadata: {name: people}\nspec:\n"
+                    f"  identities:\n    - email: ada@x.org\n      keys:\n      - {key.listed()}\n",
+                    "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\n"
+                    "spec: {verification: {mode: required}}\n",
+                    queue("q"),
+                )
+            }
+        )
+        one = make()
+        one.load()
+        repository.commit({"b.yaml": job("b", queue="q")})
+        signing.sign(repository, key)
+    value = one.load()  # by the real gpg, whose clock is that of today
+    assert value.status.problems == ()
+    assert set(value.jobs) == {"b"}

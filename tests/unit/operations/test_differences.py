@@ -97,3 +97,12 @@ def test_removals_come_first_then_changes_then_additions() -> None:
         ("change", "kept"),
         ("add", "came"),
     ]
+
+
+def test_queues_come_after_those_that_they_are_in_and_leave_before_them() -> None:
+    one = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: {0}}\nspec: {1}\n"
+    tree = {"z": "{}", "m": "{parent: z}", "a": "{parent: m}", "b": "{parent: m}"}
+    texts = [one.replace("{0}", name).replace("{1}", spec) for name, spec in tree.items()]
+    nothing, everything = state(CLUSTER), state(CLUSTER, *texts)
+    assert [x.name for x in differences.between(nothing, everything)] == ["z", "m", "a", "b"]
+    assert [x.name for x in differences.between(everything, nothing)] == ["a", "b", "m", "z"]
