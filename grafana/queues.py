@@ -115,7 +115,10 @@ def _promises() -> list[panels.Panel]:
             "GPUs that a queue is guaranteed and has not, though work waits that would fit in "
             "them. Should be 0 but for the time that victims are given; after half an hour an "
             "alert comes.",
-            {"{{queue}}": f"muster_queue_starved_gpus{QUEUE}"},
+            {
+                "{{queue}}": f"muster_queue_starved_gpus{QUEUE}",
+                "{{queue}} in {{pool}}": f"muster_queue_pool_starved_gpus{QUEUE}",
+            },
             steps=((None, "transparent"), (1, BAD)),
         ),
         panels.lines(

@@ -275,6 +275,13 @@ class Counters:
             self._starved = starving.amounts(self.queues, asked, memory.reasons)
         return self._starved
 
+    def starved_in_pools(self, memory: "ClusterState", now: float) -> Mapping[tuple[str, str], int]:
+        """The same by queue and pool, in milli-GPUs, where a queue has a guarantee in a pool."""
+        if not any(queue.pools for queue in self.queues):
+            return {}
+        asked = self.sums(memory, now).asked_by_reason
+        return starving.in_pools(self.queues, asked, memory.reasons)
+
 
 def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
     """Whether an attempt failed so soon that the node itself may be why."""

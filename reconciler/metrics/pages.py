@@ -137,6 +137,9 @@ def render_cluster(
     _put_jobs(page, sums, memory, wanted)
     _put_pools(page, sums, memory, wanted)
     _put_queues(page, counters.queues, sums, counters.starved(memory, now))
+    lacking = counters.starved_in_pools(memory, now)
+    for (queue, pool), lacks in lacking.items():
+        page.put("muster_queue_pool_starved_gpus", lacks / 1000, queue, pool)
     _put_suspended(page, sums, wanted)
     page.put("muster_approvals_waiting", sum(bool(one.digest) for one in wanted.status.held))
     for (channel, result), count in sorted(told.items()):

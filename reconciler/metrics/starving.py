@@ -5,7 +5,7 @@ work that would have to borrow. Of what waits only that counts which waits for r
 job would fit in what is still due to its queue or to one above it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,8 +23,12 @@ FOR_ROOM = frozenset(
 )
 
 
+#: Queue, key of the reason, and the only pool that the work may use; no pool where it has a choice.
+Whose = tuple[str, str, str]
+
+
 class Asked(msgspec.Struct):
-    """What pending elements of one queue and reason ask for together.
+    """What pending elements of one queue, reason and pool ask for together.
 
     Attributes:
         elements: how many there are.
@@ -37,25 +41,22 @@ class Asked(msgspec.Struct):
 
 def amounts(
     queues: Sequence[outcome.QueueUsage],
-    asked: Mapping[tuple[str, str], Asked],
+    asked: Mapping[Whose, Asked],
     why: Mapping[str, tuple[reasons.Reason, ...]],
 ) -> dict[str, tuple[int, int, int]]:
     """Of each queue, children included, what it lacks of its guarantee and asks for.
 
-    ``asked`` is by queue and key of the reason, ``why`` has the reasons by that key.
+    ``why`` has the reasons by their key.
     """
     known = {queue.name: queue for queue in queues}
     lacks = {queue.name: [0, 0, 0] for queue in queues}
-    for (name, key), one in asked.items():
-        told = why.get(key)
-        if not told or told[0].code not in FOR_ROOM:
+    for (name, key, _), one in asked.items():
+        if not _waits_for_room(why.get(key)):
             continue
-        queue = known.get(name)
-        while queue is not None:
+        for queue in _upwards(name, known):
             for resource, amount in enumerate(one.least):
                 if 0 < amount <= _room(queue, resource) * one.elements:
                     lacks[queue.name][resource] += amount
-            queue = known.get(queue.parent) if queue.parent is not None else None
     return {
         name: (
             min(lack[0], _room(known[name], 0)),
@@ -64,6 +65,46 @@ def amounts(
         )
         for name, lack in lacks.items()
     }
+
+
+def in_pools(
+    queues: Sequence[outcome.QueueUsage],
+    asked: Mapping[Whose, Asked],
+    why: Mapping[str, tuple[reasons.Reason, ...]],
+) -> dict[tuple[str, str], int]:
+    """The same of queue and pool, in milli-GPUs: what is guaranteed there, for work that has to go
+    there.
+    """
+    known = {queue.name: queue for queue in queues}
+    due = {
+        (queue.name, pool.pool): max(0, (pool.guaranteed[2] or 0) - pool.allocated[2])
+        for queue in queues
+        for pool in queue.pools
+        if pool.named and pool.guaranteed[2] is not None
+    }
+    lacks = dict.fromkeys(due, 0)
+    for (name, key, pool_name), one in asked.items():
+        if not pool_name or not one.least[2] or not _waits_for_room(why.get(key)):
+            continue
+        for queue in _upwards(name, known):
+            room = due.get((queue.name, pool_name), 0)
+            if one.least[2] <= room * one.elements:
+                lacks[queue.name, pool_name] = min(
+                    room, lacks[queue.name, pool_name] + one.least[2]
+                )
+    return lacks
+
+
+def _waits_for_room(told: tuple[reasons.Reason, ...] | None) -> bool:
+    return bool(told) and told is not None and told[0].code in FOR_ROOM
+
+
+def _upwards(name: str, known: Mapping[str, outcome.QueueUsage]) -> Iterator[outcome.QueueUsage]:
+    """A queue and all above it."""
+    queue = known.get(name)
+    while queue is not None:
+        yield queue
+        queue = known.get(queue.parent) if queue.parent is not None else None
 
 
 def _room(queue: outcome.QueueUsage, resource: int) -> int:

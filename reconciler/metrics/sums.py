@@ -23,7 +23,8 @@ class Job(msgspec.Struct, frozen=True):
     """What a job adds to the sums.
 
     ``wants`` is what its ``waiting`` elements ask for, ``least`` with what they could start, and
-    ``why`` the key of their reason, also where others of its elements run.
+    ``why`` the key of their reason, also where others of its elements run. ``pool`` is the only one
+    that they may use.
     """
 
     queue: str
@@ -37,6 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     waiting: int = 0
     least: tuple[int, int, int] = _NOTHING
     why: str = ""
+    pool: str = ""
 
 
 def job_of(record: records.JobRecord) -> Job:
@@ -62,6 +64,7 @@ def job_of(record: records.JobRecord) -> Job:
         waiting,
         least.as_vector(),
         record.reason_key if waiting else "",
+        record.spec.pools[0] if waiting and len(record.spec.pools) == 1 else "",
     )
 
 
@@ -114,7 +117,7 @@ class Sums:
         self.by_state: Counter[tuple[str, str]] = Counter()
         self.by_reason: Counter[tuple[str, str]] = Counter()
         self.gpus_by_reason: Counter[tuple[str, str]] = Counter()
-        self.asked_by_reason: dict[tuple[str, str], starving.Asked] = {}
+        self.asked_by_reason: dict[starving.Whose, starving.Asked] = {}
         self.wanted: dict[str, list[int]] = {}
         self.held: dict[str, list[int]] = {}
         self.gpus_of: Counter[tuple[str, str]] = Counter()
@@ -147,7 +150,7 @@ class Sums:
             _count(self.by_reason, (job.queue, job.reason_key), sign)
             _count(self.gpus_by_reason, (job.queue, job.reason_key), sign * job.wants[2])
         if job.why:
-            self._ask((job.queue, job.why), job, sign)
+            self._ask((job.queue, job.why, job.pool), job, sign)
         if job.wants != _NOTHING or job.queue in self.wanted:
             total = self.wanted.setdefault(job.queue, [0, 0, 0])
             for position, amount in enumerate(job.wants):
@@ -159,7 +162,7 @@ class Sums:
             else:
                 oldest.remove(name)
 
-    def _ask(self, key: tuple[str, str], job: Job, sign: int) -> None:
+    def _ask(self, key: starving.Whose, job: Job, sign: int) -> None:
         asked = self.asked_by_reason.setdefault(key, starving.Asked(0, [0, 0, 0]))
         asked.elements += sign * job.waiting
         for position, amount in enumerate(job.least):

@@ -221,6 +221,8 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "GPUs of a pool that a queue would have if all there were shared fairly, for its `flavors`."),
     ("muster_queue_pool_demand_gpus", "gauge", "gpus", ("queue", "pool"), "cluster",
      "GPUs of a pool that a queue has and could use there, for pools among its `flavors` alone."),
+    ("muster_queue_pool_starved_gpus", "gauge", "gpus", ("queue", "pool"), "cluster",
+     "GPUs of a pool that are guaranteed there, not had, and asked for by work of that pool."),
     ("muster_queue_weight_ratio", "gauge", "ratio", ("queue",), "cluster",
      "Weight of a queue in what is over."),
     ("muster_drift", "gauge", "", ("kind", "severity"), "cluster",

@@ -546,4 +546,5 @@ def test_a_queue_has_series_for_the_pools_that_it_names_and_no_others() -> None:
         'muster_queue_pool_fair_share_gpus{queue="default",pool="p"} 0.7',
         'muster_queue_pool_guaranteed_gpus{queue="default",pool="p"} 1',
         'muster_queue_pool_limit_gpus{queue="default",pool="p"} +Inf',
+        'muster_queue_pool_starved_gpus{queue="default",pool="p"} 0',
     ]

@@ -51,9 +51,41 @@ QUEUES = (
 def test_work_that_would_fit_in_the_rest_counts(
     queue: str, code: ReasonCode, elements: int, each: int, lacks: dict[str, int]
 ) -> None:
-    asked = {(queue, "r"): starving.Asked(elements, [0, 0, elements * each * GPU])}
+    asked = {(queue, "r", ""): starving.Asked(elements, [0, 0, elements * each * GPU])}
     found = starving.amounts(QUEUES, asked, {"r": (Reason(code, "x"),)})
     assert {name: lack[2] // GPU for name, lack in found.items() if any(lack)} == lacks
+
+
+def pool_usage(pool: str, guaranteed: int | None, has: int, *, named: bool) -> outcome.PoolUsage:
+    due = None if guaranteed is None else guaranteed * GPU
+    return outcome.PoolUsage(pool, (0, 0, has * GPU), (None, None, due), named=named)
+
+
+@pytest.mark.parametrize(
+    ("pool", "code", "elements", "each", "lacks"),
+    [
+        ("h200", ROOM, 1, 2, {("research", "h200"): 2}),
+        ("h200", ROOM, 9, 1, {("research", "h200"): 3}),
+        ("h200", ROOM, 1, 4, {}),  # more than is left there
+        ("a100", ROOM, 1, 2, {}),  # it has what it is guaranteed there
+        ("", ROOM, 1, 2, {}),  # it could go elsewhere
+        ("h200", ReasonCode.OVER_LIMIT, 1, 2, {}),
+    ],
+)
+def test_what_a_queue_is_guaranteed_in_a_pool_is_for_work_that_has_to_go_there(
+    pool: str, code: ReasonCode, elements: int, each: int, lacks: dict[tuple[str, str], int]
+) -> None:
+    pools = (
+        pool_usage("h200", 4, 1, named=True),
+        pool_usage("a100", 2, 5, named=True),
+        pool_usage("l40", None, 3, named=False),
+    )
+    # in the cluster it has all that it is guaranteed
+    research = msgspec.structs.replace(usage("research", None, 6, 9), pools=pools)
+    asked = {("research", "r", pool): starving.Asked(elements, [0, 0, elements * each * GPU])}
+    found = starving.in_pools((research,), asked, {"r": (Reason(code, "x"),)})
+    assert set(found) == {("research", "h200"), ("research", "a100")}
+    assert {key: lack // GPU for key, lack in found.items() if lack} == lacks
 
 
 def test_a_page_tells_of_it_as_work_comes_and_goes() -> None:
