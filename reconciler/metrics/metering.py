@@ -15,6 +15,9 @@ from reconciler.model.states import AttemptState, EndReason
 
 #: Of a longer silence nobody knows what the GPUs did.
 GAP_S_MAX = 120.0
+#: How often it is looked who starves where cycles follow each other closely: with many thousands of
+#: different reasons that takes longer than a cycle may.
+LOOK_EVERY_S = 10.0
 #: The longest attempt that is split into hours; older ones are charged from there.
 SPAN_S_MAX = 400 * rollups.DAY_S
 
@@ -32,6 +35,9 @@ class Meter:
         self._shares: dict[rollups.ShareKey, rollups.Share] = {}
         self._queues: tuple[outcome.QueueUsage, ...] = ()
         self._shared_at: float | None = None
+        #: What queues lacked when it was last looked, and when that was.
+        self._lacked: Mapping[str, int] = {}
+        self._looked_at: float | None = None
         self._heard_at: dict[str, float] = {}
         #: Attempt to GPU-seconds that were measured, and in which kernels ran.
         self._busy: dict[str, tuple[float, float]] = {}
@@ -79,12 +85,14 @@ class Meter:
         """Where the block raises nothing was metered or taken in it: it is tried again."""
         sums = self._usage.copy(), self._waits.copy(), self._shares.copy()
         queues, shared_at = self._queues, self._shared_at
+        lacked, looked_at = self._lacked, self._looked_at
         heard_at, busy = self._heard_at.copy(), self._busy.copy()
         try:
             yield
         except BaseException:
             self._usage, self._waits, self._shares = sums
             self._queues, self._shared_at = queues, shared_at
+            self._lacked, self._looked_at = lacked, looked_at
             self._heard_at, self._busy = heard_at, busy
             raise
 
@@ -105,11 +113,15 @@ class Meter:
         if decided.queues is not None:
             self._queues = decided.queues
 
-    def _lacks(self, memory: ClusterState, now: float) -> dict[str, int]:
+    def _lacks(self, memory: ClusterState, now: float) -> Mapping[str, int]:
         """Milli-GPUs that queues lack of their guarantee and could use; 0 where it isn't named."""
         if not any(_may_lack(queue) for queue in self._queues):
             return {}
-        return {name: lack[2] for name, lack in self._counters.starved(memory, now).items()}
+        if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_EVERY_S:
+            starved = self._counters.starved(memory, now)
+            self._lacked = {name: lack[2] for name, lack in starved.items()}
+            self._looked_at = now
+        return self._lacked
 
     def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float, lacks: int) -> None:
         key = rollups.ShareKey(hour, queue.name)

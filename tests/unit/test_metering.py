@@ -177,6 +177,23 @@ def test_who_waits_for_room_below_a_guarantee_starves_and_nobody_else(
     assert shares[rollups.ShareKey(1, "research")].starved_gpu_s == 0
 
 
+def test_who_starves_is_looked_at_now_and_then() -> None:
+    """Cycles that follow each other closely go by the last look, a later one by its own."""
+    counters = metrics.Counters()
+    meter = metering.Meter(counters)
+    memory = records.Observed(
+        jobs={"wait": WAITS}, reasons={"r": (Reason(ReasonCode.BEHIND, "x"),)}
+    )
+    ended = msgspec.structs.replace(WAITS, state=JobState.CANCELLED)
+    starved = []
+    for now, jobs in ((0.0, ()), (20.0, (ended,)), (24.0, ()), (34.0, ())):
+        decided = samples.cycle(now=now, queues=(QUEUE,), jobs=jobs)
+        meter.cycle(decided, memory)
+        counters.cycle(decided, decide_s=0, commit_s=0)
+        starved.append(sum(share.starved_gpu_s for share in meter.take().shares.values()))
+    assert starved == [0, 4 * 20, 4 * 4, 0]
+
+
 def test_a_job_waits_once_until_its_first_start() -> None:
     meter = metering.Meter(metrics.Counters())
     started = msgspec.structs.replace(TRAIN, started_at=400.0)
