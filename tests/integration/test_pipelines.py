@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.desired.repositories import ENVIRONMENT, git
 
@@ -195,22 +196,96 @@ def test_where_the_comments_cant_be_listed_no_second_one_is_put_up(
     assert len(forge.plans()) == 1
 
 
-def test_a_plan_of_thousands_of_jobs_is_cut_to_what_a_forge_takes(
-    forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that a team copies, in a repository without a commit; ``muster`` is on the path."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     for name in [name for name in os.environ if name.startswith("MUSTER_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    clone = tmp_path / "clone"
-    shutil.copytree(FOLDER, clone)
+    folder = tmp_path / "clone"
+    shutil.copytree(FOLDER, folder)
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    return folder
+
+
+def propose(clone: Path, limit: str) -> tuple[str, str]:
+    """Commit what there is, and then another limit of a queue; both revisions."""
+    found = []
+    for text in ("limit: {gpu: 8}", limit):
+        path = clone / "queues.yaml"
+        path.write_text(path.read_text().replace("limit: {gpu: 8}", text))
+        git(clone, "add", "--all")
+        git(clone, "commit", "--quiet", "--message", text)
+        found.append(git(clone, "rev-parse", "HEAD"))
+    return found[0], found[1]
+
+
+def shell(script: str, clone: Path, environment: dict[str, str]) -> int:
+    """The exit status of a step, run as the runners do."""
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=clone,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "t0ken" not in done.stdout + done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "sign"), [("limit: {gpu: 6}", 0, "🟡"), ("limit: {gpu: six}", 3, "❌")]
+)
+def test_the_steps_of_the_workflow_run_as_they_are_written(
+    forge: Forge, clone: Path, limit: str, status: int, sign: str
+) -> None:
+    folder = clone.parent
+    workflow = yaml.safe_load((clone / ".github/workflows/muster.yaml").read_text())
+    steps = {one["name"]: one["run"] for one in workflow["jobs"]["plan"]["steps"] if "name" in one}
+    base, _ = propose(clone, limit)
+    plan = {"BASE": base, "TOKEN": "t0ken", "MUSTER_SERVER": "", "RUNNER_TEMP": str(folder)}
+    comment = {
+        "GH_TOKEN": "t0ken", "GH_HOST": "github.localhost", "http_proxy": forge.url,
+        "REPOSITORY": "o/r", "NUMBER": "5", "HOME": str(folder),
+    }  # fmt: skip
+    for _ in range(2):
+        assert shell(steps["Validate"], clone, {}) == (1 if status else 0)
+        assert shell(steps["Plan"], clone, plan) == status
+        assert (folder / "muster-token").stat().st_mode & 0o777 == 0o600
+        assert shell(steps["Comment"], clone, comment) == 0
+        assert [one.splitlines()[1][0] for one in forge.plans()] == [sign]
+
+
+@pytest.mark.parametrize(("limit", "status"), [("limit: {gpu: 6}", 0), ("limit: {gpu: six}", 3)])
+def test_the_job_of_gitlab_runs_as_it_is_written(
+    forge: Forge, clone: Path, limit: str, status: int
+) -> None:
+    job = yaml.safe_load((clone / ".gitlab-ci.yml").read_text())["muster"]
+    base, head = propose(clone, limit)
+    variables = {
+        "CI_MERGE_REQUEST_DIFF_BASE_SHA": base, "CI_COMMIT_SHA": head,
+        "MUSTER_GITLAB_TOKEN": "t0ken", "CI_API_V4_URL": f"{forge.url}/api/v4",
+        "CI_PROJECT_ID": "3", "CI_MERGE_REQUEST_IID": "5",
+    }  # fmt: skip
+    for _ in range(2):
+        assert shell("\n".join(job["script"]), clone, variables) == status
+        # what follows has a shell of its own, and runs also where the script has failed
+        assert shell("\n".join(job["after_script"]), clone, variables) == 0
+        assert len(forge.plans()) == 1
+
+
+def test_a_plan_of_thousands_of_jobs_is_cut_to_what_a_forge_takes(
+    forge: Forge, clone: Path
+) -> None:
     one = (
         "apiVersion: muster/v1\nkind: Job\nmetadata: {{name: job-{0}, labels: {{of: 'ünï-{1}'}}}}\n"
         "spec: {{queue: research, owner: ada@example.org, timeLimit: {1}h, command: [x, '{1}'], "
         "resources: {{gpu: 1}}, priority: {1}, environment: {{SEED: '{1}', RATE: '0.{1}'}}}}"
     )
-    git(clone, "init", "--quiet", "--initial-branch", "main")
     for hours in (1, 2):
         text = "\n---\n".join(one.format(number, hours) for number in range(2000))
         (clone / "jobs/many.yaml").write_text(text)
