@@ -10,8 +10,9 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import requests
+from reconciler.desired import validate
 from reconciler.model import hostlists, nearest
-from reconciler.operations import pusher, revisions
+from reconciler.operations import pusher
 
 Verb = Literal["drain", "undrain"]
 
@@ -29,7 +30,7 @@ def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone
 
     Raises:
         ConflictError: a node is in no pool or not drained, or there is no reason for a drain.
-        CloneError, EditError, RevisionError: the clone can't be read.
+        CloneError, EditError: the clone can't be read.
     """
     if verb == "drain" and not reason:
         what = hostlists.fold(nodes)
@@ -44,7 +45,7 @@ def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone
 
 def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
     """The pool of each node, in order; raises where one is in none."""
-    found = revisions.read_folder(clone.state)
+    found = validate.check(clone.structural_files())  # as they are committed
     pools = found.structure.pool_of_node()
     errors = [problem for problem in found.status.problems if problem.severity == "error"]
     if not pools and errors:

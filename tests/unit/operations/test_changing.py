@@ -123,6 +123,11 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
         changing.carry_out([changing.Drain("drain", ("a4", "c1"), "moved")], target)
     with pytest.raises(changing.ChangeError, match=r"draining a\[4-5\] needs a --reason"):
         changing.carry_out([changing.Drain("drain", ("a4", "a5"))], target)
+    # what lies about and is not committed keeps nobody from it
+    (work / "copy.yaml").write_text(written(work, "pools.yaml"))
+    (work / "broken.yaml").write_text("kind: NodePool\nmetadata: {name: x\n")
+    (done,) = changing.carry_out([changing.Drain("drain", ("a4",), "smokes")], target)
+    assert done.pushed
 
 
 def head(work: Path) -> str:
