@@ -126,8 +126,8 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
     # what lies about and is not committed keeps nobody from it
     (work / "copy.yaml").write_text(written(work, "pools.yaml"))
     (work / "broken.yaml").write_text("kind: NodePool\nmetadata: {name: x\n")
-    (done,) = changing.carry_out([changing.Drain("drain", ("a4",), "smokes")], target)
-    assert done.pushed
+    (smoking,) = changing.carry_out([changing.Drain("drain", ("a4",), "smokes")], target)
+    assert smoking.pushed
 
 
 def head(work: Path) -> str:
