@@ -30,6 +30,9 @@ cp -a "$F/units/." "$M/etc/systemd/system/"
 cp -a "$F/etc/." "$M/etc/"
 mount --bind "$M/etc" "$R/etc"
 mount --bind "$F/mnt" "$R/mnt"
+for seen in $SEEN; do
+  mount --bind "$(readlink "$F/seen/$seen")" "$R/mnt/$seen"
+done
 mount -t proc proc "$R/proc"
 mount -o remount,bind,ro "$R/sys"
 mount -t tmpfs none "$R/sys/fs/cgroup" -o mode=755
@@ -39,7 +42,10 @@ mount -t cgroup2 cgroup2 "$R/sys/fs/cgroup/unified"
 for device in null zero full random urandom tty; do
   touch "$R/dev/$device"; mount --bind "/dev/$device" "$R/dev/$device"
 done
-mkdir "$R/dev/shm"; mount -t tmpfs none "$R/dev/shm" -o mode=1777
+mkdir "$R/dev/shm" "$R/dev/pts" "$R/dev/mqueue" "$R/dev/hugepages"
+mount -t tmpfs none "$R/dev/shm" -o mode=1777
+mount -t devpts devpts "$R/dev/pts" -o newinstance,ptmxmode=0666
+ln -s pts/ptmx "$R/dev/ptmx"
 ln -s /proc/self/fd "$R/dev/fd"
 # no chroot, which whoever enters the mount namespace again would not be in
 cd "$R"
@@ -67,13 +73,28 @@ def problem() -> str:
 
 
 class Machine:
-    """One, in a folder: ``mnt`` of it is /mnt in there."""
+    """One, in a folder: ``mnt`` of it is /mnt in there.
 
-    def __init__(self, folder: Path, units: dict[str, str], etc: dict[str, str]) -> None:
+    ``units`` and ``etc`` are texts of files by name; ``seen`` are folders of this machine that are
+    at /mnt/NAME in there, wherever they stand and whoever may go there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        units: dict[str, str],
+        etc: dict[str, str],
+        seen: dict[str, Path] | None = None,
+    ) -> None:
         self.folder = folder
+        self._seen = seen or {}
         self.name = f"machine-{os.getpid()}"
         for made in ("root", "memory", "mnt", "units", "etc"):
             (folder / made).mkdir(parents=True)
+        (folder / "seen").mkdir()
+        for name, place in self._seen.items():
+            (folder / "mnt" / name).mkdir()
+            (folder / "seen" / name).symlink_to(place.resolve())
         known = {path.name for path in SYSTEMD.parent.joinpath("system").iterdir()}
         for unit in known:
             if unit.rpartition(".")[2] in {"service", "socket", "timer", "mount", "path"}:
@@ -96,7 +117,8 @@ class Machine:
         space = "exec unshare --pid --fork --kill-child --mount --cgroup --ipc --uts "
         names = {
             "R": f"{self.folder}/root", "M": f"{self.folder}/memory", "F": str(self.folder),
-            "S": str(SYSTEMD), "WRITTEN": " ".join(WRITTEN), "PATH": os.environ["PATH"],
+            "S": str(SYSTEMD), "WRITTEN": " ".join(WRITTEN), "SEEN": " ".join(self._seen),
+            "PATH": os.environ["PATH"],
         }  # fmt: skip
         with self.log.open("ab") as stream:
             self._outer = subprocess.Popen(

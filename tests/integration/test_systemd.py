@@ -1,13 +1,20 @@
-"""The agent's unit under a real systemd: tasks outlive it, in a delegated scope of their own."""
+"""The units under a real systemd: tasks outlive the agent's, the controller works behind walls."""
 
+import contextlib
+import os
+import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from reconciler.model.states import EndReason
 from reconciler.model.wire import TaskTemplate
+from reconciler.operations import localcluster
 from tests.integration import machine, test_units
 from tests.integration.agents.controller import Controller
 
@@ -114,3 +121,104 @@ def test_an_agent_that_is_killed_is_started_again(scene: Scene) -> None:
     assert scene.machine.run("kill", "-KILL", agent).returncode == 0
     controller.wait(lambda: len(controller.lives) == 2, "another life of the agent")
     assert scene.shows(UNIT, "ActiveState") == "active"
+
+
+CONTROLLER = "muster-controller"
+POOL = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec: {hosts: gpu1, nodes: {cpu: 1, memory: 1Gi}}
+"""
+#: Of a system user that no other has.
+USER = 64_321
+
+
+@pytest.fixture
+def controlled(tmp_path: Path) -> Iterator[tuple[machine.Machine, str]]:
+    """A machine that knows the controller's unit and a repository, and where its API is to be."""
+    repository = tmp_path / "repository"
+    for command in (
+        ["init", "--quiet", "--initial-branch", "main", str(repository)],
+        ["-C", str(repository), "add", "--all"],
+        ["-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org",
+         "commit", "--quiet", "--message", "a pool"],
+    ):  # fmt: skip
+        subprocess.run(["git", *command], check=True, capture_output=True)
+        (repository / "pool.yaml").write_text(POOL)
+    for path in (repository, *repository.rglob("*")):
+        os.chown(path, USER, USER)
+    (path,) = [one for one in test_units.UNITS if one.stem == CONTROLLER]
+    # This environment stands where the unit's walls hide it: its parts are shown at /mnt. Devices
+    # of its own can't be made for a unit on a machine that is in a container itself.
+    text = (
+        path.read_text(encoding="utf-8")
+        .replace("PrivateDevices=yes\n", "")
+        .replace(
+            "ExecStart=/opt/muster/bin/muster controller",
+            "Environment=PYTHONPATH=/mnt/source:/mnt/packages LD_LIBRARY_PATH=/mnt/python/lib\n"
+            f"ExecStart=/mnt/python/bin/{Path(sys.executable).resolve().name} -m reconciler.daemon",
+        )
+    )
+    address = f"127.0.0.1:{localcluster.free_port()}"
+    made = machine.Machine(
+        tmp_path / "machine",
+        {path.name: text},
+        {
+            "muster/controller.env": "MUSTER_CONTROLLER_OPTIONS=--repo /mnt/repository "
+            f"--listen {address}\n",
+            "passwd": Path("/etc/passwd").read_text(encoding="utf-8")
+            + f"muster:x:{USER}:{USER}::/var/lib/muster:/usr/sbin/nologin\n",
+            "group": Path("/etc/group").read_text(encoding="utf-8") + f"muster:x:{USER}:\n",
+        },
+        {
+            "repository": repository,
+            "python": Path(sys.base_prefix),
+            "packages": Path(sysconfig.get_path("purelib")),
+            "source": test_units.ROOT,
+        },
+    )
+    try:
+        made.start()
+        yield made, f"http://{address}"
+    finally:
+        made.stop()
+
+
+def test_the_controller_works_behind_its_walls(controlled: tuple[machine.Machine, str]) -> None:
+    site, url = controlled
+    began = site.run("systemctl", "start", CONTROLLER)
+    status = ("systemctl", "status", "--no-pager", "--full", CONTROLLER)
+    assert began.returncode == 0, began.stderr + site.run(*status).stdout
+
+    def synced() -> bool:
+        with contextlib.suppress(httpx.HTTPError, KeyError, ValueError):
+            return bool(httpx.get(f"{url}/v1/sync", timeout=10).json()["sync"]["sync"] == "Synced")
+        return False
+
+    def until_synced() -> None:
+        ends_at = time.monotonic() + machine.DEADLINE_S
+        while not synced():
+            assert time.monotonic() < ends_at, site.run(*status).stdout
+            time.sleep(0.2)
+
+    def shows(name: str) -> str:
+        command = ("systemctl", "show", "--value", f"--property={name}", CONTROLLER)
+        return site.run(*command).stdout.strip()
+
+    until_synced()
+    assert [one["name"] for one in httpx.get(f"{url}/v1/pools", timeout=10).json()["items"]] == [
+        "pool"
+    ]
+    first = shows("MainPID")
+    process = site.run("cat", f"/proc/{first}/status").stdout
+    assert f"Uid:\t{USER}\t{USER}" in process
+    assert "NoNewPrivs:\t1" in process
+    assert "CapEff:\t0000000000000000" in process
+    assert "Seccomp:\t2" in process
+    assert site.run("kill", "-KILL", first).returncode == 0
+    until_synced()
+    assert shows("MainPID") not in {first, "0"}
+    assert site.run("systemctl", "stop", CONTROLLER).returncode == 0
+    assert shows("Result") == "success"
+    assert not synced()
