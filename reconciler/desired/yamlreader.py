@@ -224,7 +224,7 @@ def _checked(data: bytes) -> bytes:
     if len(data) > FILE_BYTES_MAX:
         _refuse(
             "yaml-too-large",
-            f"the file has {len(data)} bytes, more than {FILE_BYTES_MAX}; split it",
+            f"the file has more than {FILE_BYTES_MAX} bytes; split it",
         )
     data = data.removeprefix(_BYTE_ORDER_MARK)
     try:
