@@ -28,7 +28,7 @@ from reconciler import adopting, collecting, containing, controller, following, 
 from reconciler.changes import notes
 from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import loglines, outcome, records
+from reconciler.model import addresses, loglines, outcome, records
 from reconciler.notices import delivery, happenings
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
@@ -349,6 +349,10 @@ def run(
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     """Entry point of ``python -m reconciler.daemon``; ``decide`` is the core."""
     options = parser().parse_args()
+    try:
+        addresses.listening(options.listen, options.token_file)
+    except ValueError as error:
+        parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = logs.configure(options.log_format, options.log_level, "loop")
     try:

@@ -15,9 +15,9 @@ import uvicorn
 
 from reconciler import logs
 from reconciler.desired import source
-from reconciler.model import loglines
+from reconciler.model import addresses, loglines
 from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, origins, services
+from reconciler.server import access, app, services
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
@@ -54,15 +54,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--log-format", choices=loglines.FORMS, default="readable")
     parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
     options = parser.parse_args(arguments)
-    host, colon, port = options.listen.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or not host:
-        parser.error(f"--listen: found {options.listen!r}, expected HOST:PORT")
-    options.host, options.port = host.strip("[]"), int(port)
-    if options.token_file is None and not origins.is_loopback(options.host):
-        parser.error(
-            f"--listen {options.listen} can be reached from elsewhere and there is no "
-            "--token-file: anybody could run anything; give one, or listen on 127.0.0.1"
-        )
+    try:
+        options.host, options.port = addresses.listening(options.listen, options.token_file)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 

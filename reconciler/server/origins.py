@@ -7,9 +7,9 @@ loopback's. Of a body it is looked at what it says to be, with tokens and withou
 form can send are not among those that are read here.
 """
 
-import ipaddress
 from collections.abc import Iterable
 
+from reconciler.model import addresses
 from reconciler.server.failures import Failure
 
 JSON = frozenset({"application/json"})
@@ -20,17 +20,6 @@ YAML = JSON | {"application/yaml", "application/x-yaml", "text/yaml", "text/x-ya
 OPTION = "media_types"
 #: How much of what a caller says is said again.
 _SHOWN_MAX = 100
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, without a port, is a name or an address of loopback."""
-    name = host.lower().removesuffix(".")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def host_of(header: str) -> str:
@@ -55,7 +44,7 @@ def refuse_pages(origins: Iterable[str], hosts: Iterable[str]) -> None:
             "tokens: call from a program, or start the controller with --token-file",
         )
     for header in hosts:
-        if not is_loopback(host_of(header.strip())):
+        if not addresses.is_loopback(host_of(header.strip())):
             raise Failure(
                 403,
                 f"asked for by the name {header[:_SHOWN_MAX]} (Host), and without tokens only "

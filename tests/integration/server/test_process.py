@@ -11,8 +11,8 @@ from concurrent import futures
 
 import pytest
 
-from reconciler.model import link
-from reconciler.server import origins, stopping
+from reconciler.model import addresses, link
+from reconciler.server import stopping
 from tests.integration.server import parts
 
 
@@ -160,4 +160,4 @@ def test_it_does_not_even_start_when_its_parent_is_dead_already(tmp_path: pathli
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
 )
 def test_which_addresses_only_this_machine_reaches(host: str, loopback: bool) -> None:
-    assert origins.is_loopback(host) is loopback
+    assert addresses.is_loopback(host) is loopback
