@@ -163,6 +163,19 @@ class Clone:
             raise CloneError(f"nothing was changed: {error}") from error
         return {p: data for p, data in found.items() if any(name in data for name in names)}
 
+    def structural_files_at(self, commit: str) -> dict[str, bytes]:
+        """The same as an earlier commit has them; none where it is not known here."""
+        root, names = self.root.resolve(), sorted(kinds.STRUCTURAL_KINDS)
+        wanted = [part for name in names for part in ("-e", name)]
+        command = ("grep", "--name-only", "-z", "--fixed-strings", *wanted, commit)
+        listed = gitobjects.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
+        paths = [os.fsdecode(one).removeprefix(f"{commit}:") for one in listed if one]
+        return {
+            path: gitobjects.run(self.root, "show", f"{commit}:{path}").stdout
+            for path in paths
+            if self._is_state(root / path)
+        }
+
     def _paths(self, *command: str) -> list[str]:
         said = gitobjects.run(self.root, *command).stdout
         return [os.fsdecode(path) for path in said.split(b"\0") if path]

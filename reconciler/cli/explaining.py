@@ -239,7 +239,8 @@ def _tell_story(item: Json) -> None:
         _say(f"  ({terminal.counted(len(told) - STORY_MAX, 'event')} before)")
     for one in told[-STORY_MAX:]:
         where = f" on {one['node']}" if one.get("node") else ""
-        text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}: {one['message']}"
+        because = f": {one['message']}" if one["message"] else ""
+        text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}{because}"
         terminal.line(f"  {terminal.clocks(text)}", 12)
     tries = [one for one in item["job"]["attempts"] if one.get("ended")]
     if tries:

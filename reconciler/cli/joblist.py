@@ -20,7 +20,7 @@ Json = Any
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: How narrow columns become where a line is short: a reason keeps room for its code.
-LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "WHY": 21}
+LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "DONE": 14, "WHY": 21}
 WAITING = frozenset({"Pending", "Held"})
 
 

@@ -59,7 +59,9 @@ def rollback(
     given. Exits with 3 where it is committed to a branch that is held.
 
     Example: muster rollback HEAD~3 --reason "the new queues starve training"
+
     Example: muster rollback 4be1c02f --branch undo-queues
+
     Example: muster rollback HEAD~1 --dry-run
     """
     snapshot, live, why = reviewing.known(None, server, token_file)

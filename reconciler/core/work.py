@@ -346,7 +346,8 @@ class Work:
             draft.ended_at = self.now
             draft.reason_key = ""
             self.finished_now.append(draft.spec.name)
-        self.event(f"Job{state.value}", message, job=draft.spec.name)
+        why = draft.spec.suspend_reason if state is JobState.HELD else ""
+        self.event(f"Job{state.value}", message or why, job=draft.spec.name)
 
     def event(
         self, kind: str, message: str, *, job: str = "", node: str = "", attempt: str = ""

@@ -487,10 +487,10 @@ class Applied:
             return self._denied[f"Job/{name}"].message
         for _, fault in noted:
             if fault.severity == "error":
-                return fault.message
+                return fault.told()
         winner, _ = self._choose(name)
         if winner is not None and winner.document.faults:
-            return winner.document.faults[0].message
+            return winner.document.faults[0].told()
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:

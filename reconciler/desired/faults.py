@@ -24,6 +24,10 @@ class Fault(msgspec.Struct, frozen=True):
     at_key: bool = False
     severity: Literal["error", "warning"] = "error"
 
+    def told(self) -> str:
+        """What is wrong with what was found, where the object it is of is known already."""
+        return f"{self.message}; found {self.found}" if self.found else self.message
+
 
 def defect(error: Exception) -> Fault:
     """That Muster failed over a document: it is refused, and nothing else suffers for it."""

@@ -78,7 +78,7 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
         ChangeError: one was refused, and none was made.
     """
     if to.clone is not None:
-        return _judged(changes, _at_clone(changes, to.clone, to.endpoint, dry_run=dry_run), to)
+        return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
@@ -203,16 +203,12 @@ def _done(item: dict[str, Any], message: str) -> Done:
 
 
 def _at_clone(
-    changes: Sequence[Change],
-    clone: clones.Clone,
-    endpoint: endpoints.Endpoint | None,
-    *,
-    dry_run: bool,
+    changes: Sequence[Change], clone: clones.Clone, target: Target, *, dry_run: bool
 ) -> list[Done]:
     """All in one push; what was committed is undone where one can't be."""
 
     def carry(change: Change, *, dry: bool = False) -> list[Done]:
-        return _in_clone(change, clone, endpoint, dry_run=dry)
+        return _in_clone(change, clone, target, dry_run=dry)
 
     if dry_run or len(changes) > 1:
         found = asked.each(changes, functools.partial(carry, dry=True))
@@ -232,12 +228,12 @@ def _at_clone(
     ]
 
 
-def _in_clone(
-    change: Change, clone: clones.Clone, endpoint: endpoints.Endpoint | None, *, dry_run: bool
-) -> list[Done]:
+def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: bool) -> list[Done]:
+    endpoint = target.endpoint
     try:
         if isinstance(change, Submit):
-            return submitting.submit(change, clone, dry_run=dry_run)
+            standing = target.standing
+            return submitting.submit(change, clone, dry_run=dry_run, standing=standing)
         if isinstance(change, Drain):
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:

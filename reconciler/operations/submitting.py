@@ -1,7 +1,7 @@
 """Jobs submitted in a clone: a commit for each, or one for the file in which they stand there."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,22 @@ Json = Any
 NAMES_MAX = 3
 
 
-def submit(change: asked.Submit, clone: clones.Clone, *, dry_run: bool) -> list[asked.Done]:
+def submit(
+    change: asked.Submit,
+    clone: clones.Clone,
+    *,
+    dry_run: bool,
+    standing: Mapping[str, Any] | None = None,
+) -> list[asked.Done]:
     """A commit for each job of a text that is not there as it is written in it.
 
     A file of the clone that holds the text, and that is not committed so, is committed itself.
+    ``standing``: what the controller says of what is in force.
 
     Raises:
         ChangeError, CloneError, InvalidError: it can't be done.
     """
-    structure, unchecked = targets.structure_of(clone)
+    structure, unchecked = targets.structure_of(clone, standing)
     jobs = submission.read(owned(change), "", structure, time.time())
     told = "would be submitted" if dry_run else "submitted"
     in_hand = clone.in_hand(Path(change.place)) if change.place else None

@@ -1,6 +1,7 @@
 """Where a change is made: in the clone that somebody names or stands in, or at the controller."""
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,24 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
 
 
 def structure_of(
-    clone: clones.Clone,
+    clone: clones.Clone, standing: Mapping[str, Any] | None = None
 ) -> tuple[desired.Structure | None, tuple[str, ...]]:
-    """What is committed in a clone beside jobs; None where that is wrong, and a warning of it."""
+    """What is committed in a clone beside jobs, and a warning where that is wrong.
+
+    Then it is what is in force instead, as far as ``standing`` tells the revision and the clone has
+    it; else None.
+    """
     found = validate.check(clone.structural_files())
     wrong = [one for one in found.status.problems if one.severity == "error"]
     if not wrong:
         return found.structure, ()
+    kept = (standing or {}).get("structureRevision")
+    if kept:
+        files = clone.structural_files_at(kept)
+        earlier = validate.check(files)
+        if files and not any(one.severity == "error" for one in earlier.status.problems):
+            told = f"it was checked by what is in force, of {kept[:12]}: {wrong[0].text()}"
+            return earlier.structure, (told,)
     told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
     return None, (told,)
 

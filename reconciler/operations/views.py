@@ -248,7 +248,9 @@ def node_view(
 def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
-    why = viewtypes.ReasonView(ReasonCode.INVALID, problem, [], "correct its document and push")
+    why = viewtypes.ReasonView(
+        ReasonCode.INVALID, problem, [], "correct its document, and commit it"
+    )
     if problem.startswith(desired.DEFECT):
         why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
     if held:

@@ -239,5 +239,19 @@ def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> 
         assert told in " ".join((str(error.value), *error.value.problems))
     git(work, "add", "queues.yaml")
     git(work, "commit", "--quiet", "-m", "a mistake")
-    (done,) = changing.carry_out([asked], find(work))
+    target = find(work)
+    (done,) = changing.carry_out([asked], target)
     assert any("could not be checked: queues.yaml" in one for one in done.warnings)
+    # where a controller says what is in force, that is what counts
+    for kept in ("0" * 40, git(work, "rev-parse", "HEAD~2")):
+        target.standing = {"structureRevision": kept}
+        again = changing.Submit(job("c", queue="nosuch"))
+        if kept.startswith("0"):
+            (done,) = changing.carry_out([again], target, dry_run=True)
+            assert any("could not be checked: queues.yaml" in one for one in done.warnings)
+            continue
+        with pytest.raises(changing.ChangeError) as error:
+            changing.carry_out([again], target)
+        assert "nosuch" in " ".join(error.value.problems)
+        (done,) = changing.carry_out([changing.Submit(job("d", queue="team"))], target)
+        assert any(f"by what is in force, of {kept[:12]}: queues" in one for one in done.warnings)
