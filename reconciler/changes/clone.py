@@ -89,6 +89,11 @@ class Clone:
 
     # --- finding ----------------------------------------------------------------------------
 
+    @property
+    def pushes_to(self) -> str:
+        """The branch that commits made here go to: of the remote where there is one."""
+        return self.branch if self._upstream is None else self._upstream.partition("/")[2]
+
     def find(self, kind: str, name: str) -> str | None:
         """The file, relative to the clone, in which an object stands as things are on disk."""
         # Most files can be left out without parsing them.

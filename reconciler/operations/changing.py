@@ -103,7 +103,8 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     told = to.standing if to.standing is not None else places.standing(to.endpoint)
 
     def judged(one: Done) -> Done:
-        why = withheld.revision(told, one.commit)
+        why = withheld.elsewhere(told, to.clone.pushes_to if to.clone else "")
+        why = why or withheld.revision(told, one.commit)
         if not why and verbs & STRUCTURAL and "not in force" not in one.message:
             why = withheld.structure(told)
         if not why or not one.commit:

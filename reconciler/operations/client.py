@@ -72,8 +72,8 @@ class Client:
         *,
         answer_s: float = ANSWER_S_MIN,
     ) -> None:
-        token = endpoint.token()
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._endpoint = endpoint
+        self._headers = _bearer(endpoint.token())
         self.url = endpoint.url
         self._connect_s, self._answer_s = timeout_s, max(answer_s, timeout_s)
         self._kept = threading.local()
@@ -155,6 +155,9 @@ class Client:
         connection = self._connection(BEGIN_S)
         try:
             answer = self._ask(connection, "GET", _target(path, query), None, {})
+            if answer.status == 401 and self._has_another_token():
+                connection.close()
+                answer = self._ask(connection, "GET", _target(path, query), None, {})
             if not _is_success(answer):
                 raise self._error(path, answer, self._content(answer))
             if connection.sock is not None:
@@ -231,6 +234,9 @@ class Client:
             connection = self._ready()
             answer = self._ask(connection, method, target, body, headers or {})
             content = self._content(answer)
+            if answer.status == 401 and self._has_another_token():
+                answer = self._ask(self._ready(), method, target, body, headers or {})
+                content = self._content(answer)
         except BaseException as error:
             self._begin_anew()  # an exchange that was cut off leaves its connection of no use
             if isinstance(error, (OSError, http.client.HTTPException)):
@@ -239,6 +245,15 @@ class Client:
         if not _is_success(answer):
             raise self._error(target, answer, content)
         return content
+
+    def _has_another_token(self) -> bool:
+        """Whether the file holds another token by now: `muster up` makes one at each start."""
+        try:
+            found = _bearer(self._endpoint.token())
+        except endpoints.EndpointError:
+            return False
+        self._headers, before = found, self._headers
+        return found != before
 
     def _content(self, answer: http.client.HTTPResponse) -> bytes:
         told = answer.length  # of a body whose length is told only a whole read sees a cut end
@@ -292,6 +307,10 @@ def _target(path: str, query: Mapping[str, str]) -> str:
     """Path and query as they stand in a request."""
     escaped = quote(path, safe=_SAFE)
     return f"{escaped}?{urlencode(query, quote_via=quote)}" if query else escaped
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _is_success(answer: http.client.HTTPResponse) -> bool:

@@ -413,10 +413,11 @@ def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
     )
 
 
-def sync_view(of: desired.SyncStatus, folder: str = "") -> viewtypes.SyncView:
-    """How the repository stands, of which ``folder`` is read."""
+def sync_view(of: desired.SyncStatus, folder: str = "", branch: str = "") -> viewtypes.SyncView:
+    """How the repository stands, of which ``folder`` is read on ``branch``."""
     return viewtypes.SyncView(
         sync=of.sync,
+        branch=branch,
         folder=folder,
         attempted_revision=of.attempted_revision,
         structure_revision=of.structure_revision,

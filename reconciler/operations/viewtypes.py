@@ -331,9 +331,10 @@ class HeldView(viewforms.View, frozen=True):
 
 
 class SyncView(viewforms.View, frozen=True):
-    """How the repository stands; ``folder`` of it is read, all of it where that is empty."""
+    """How the repository stands; ``folder`` of ``branch`` is read, all where that is empty."""
 
     sync: str
+    branch: str
     folder: str
     attempted_revision: str | None
     structure_revision: str | None

@@ -34,6 +34,22 @@ def revision(sync: Json, commit: str | None = None) -> str:
     return ""
 
 
+def elsewhere(sync: Json, branch: str) -> str:
+    """Why a commit on a branch does not apply by itself; empty where it is the one that is read.
+
+    Args:
+        sync: what ``/v1/sync`` says; None: nothing is known.
+        branch: where it went; empty: where the controller itself puts it.
+    """
+    read = (sync or {}).get("branch")  # older controllers tell none
+    if not read or not branch or branch == read:
+        return ""
+    return (
+        f"the controller reads the branch {read}, and this is on {branch}: it applies once it is "
+        "merged there"
+    )
+
+
 def structure(sync: Json) -> str:
     """Why no change of structure applies although revisions do; empty where one may."""
     if not sync:

@@ -123,6 +123,7 @@ def main(arguments: list[str]) -> int:
         )
         service.signs = options.signing_key is not None
         service.folder = repository.sub_path
+        service.branch = repository.branch or ""
         service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
         if source.is_local(options.repository):
             service.repository = (pathlib.Path(options.repository), options.path)

@@ -218,7 +218,9 @@ def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
 
 def show_sync(service: services.Services) -> viewtypes.SyncView:
     """How the repository stands."""
-    return views.sync_view(views.stored_sync(service.reader.view(views.SYNC)), service.folder)
+    return views.sync_view(
+        views.stored_sync(service.reader.view(views.SYNC)), service.folder, service.branch
+    )
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")

@@ -54,6 +54,7 @@ class Services:
         self.jobs_folder = "jobs/"
         #: The folder of the repository that is read; empty: all of it.
         self.folder = ""
+        self.branch = ""
         #: The log of what became of revisions.
         self.audit_path = link_path.with_name(auditing.FILE)
         self.store_url = store_url

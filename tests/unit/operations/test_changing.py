@@ -255,3 +255,29 @@ def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> 
         assert "nosuch" in " ".join(error.value.problems)
         (done,) = changing.carry_out([changing.Submit(job("d", queue="team"))], target)
         assert any(f"by what is in force, of {kept[:12]}: queues" in one for one in done.warnings)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_goes_to_another_branch_than_is_read_is_said_not_to_apply(
+    work: Path, *, follows: bool
+) -> None:
+    git(work, "checkout", "--quiet", "-b", "side")
+    if follows:
+        git(work, "push", "--quiet", "-u", "origin", "side")
+    target = find(work)
+    target.standing = {"sync": "Synced", "branch": "main"}
+    (done,) = changing.carry_out([changing.Act("hold", "train")], target)
+    assert done.refused
+    assert "hold not applied yet" in done.message
+    assert "reads the branch main, and this is on side" in done.withheld
+    target.standing["branch"] = "side"
+    (done,) = changing.carry_out([changing.Act("release", "train")], target)
+    assert (done.refused, done.withheld) == (False, "")
+
+
+def test_a_branch_of_another_name_that_follows_the_one_that_is_read_is_that_one(work: Path) -> None:
+    git(work, "checkout", "--quiet", "-b", "mine", "--track", "origin/main")
+    target = find(work)
+    target.standing = {"sync": "Synced", "branch": "main"}
+    (done,) = changing.carry_out([changing.Act("hold", "train")], target)
+    assert (done.refused, done.withheld) == (False, "")

@@ -51,7 +51,11 @@ class Served:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.write(b"0\r\n\r\n")
                     return
+                known = (
+                    "Authorization" in self.headers and "second" in self.headers["Authorization"]
+                )
                 status, content = {
+                    "anew": (200, b"[1]") if known else (401, REFUSAL),
                     "refused": (403, REFUSAL),
                     "unknown": (401, REFUSAL),
                     "invalid": (422, PROBLEM),
@@ -142,6 +146,23 @@ def test_what_goes_wrong_is_told(
     if last == "invalid":
         (problem,) = told.value.problems
         assert problem.startswith("jobs/a.yaml:3:5")
+
+
+def test_a_token_that_was_made_anew_is_read_again(served: Served, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    token.chmod(0o600)
+    with of(served.url, str(token)) as api, of(served.url, str(token)) as other:
+        with pytest.raises(client.ApiError, match="names the file"):
+            api.post("/v1/anew")
+        assert len(served.asked) == 1, "the same token is not sent twice"
+        token.write_text("second\n")
+        assert api.post("/v1/anew", {"a": 1}) == [1]
+        assert b"".join(other.stream("/v1/anew", {})) == b"[1]"
+        token.unlink()
+        assert api.get("/v1/anew") == [1]
+    assert [entry[3] for entry in served.asked[1:3]] == [b'{"a":1}'] * 2
+    assert len(served.asked) == 6
 
 
 def test_a_connection_that_was_closed_meanwhile_is_made_anew(served: Served) -> None:
