@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import secrets
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,9 +116,10 @@ def _carry_through(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
     try:
-        to = operations.find_target(
-            clone=clone, server=server, token_file=token_file, here=Path.cwd()
-        )
+        with leaving.quietly():
+            to = operations.find_target(
+                clone=clone, server=server, token_file=token_file, here=Path.cwd()
+            )
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
@@ -193,6 +195,21 @@ class _Leaving:
     def is_before(self) -> bool:
         """Whether a signal came before there could be a job."""
         return bool(self._signal) and self._stage is _Stage.BEFORE
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """What fails after a signal fails by it: Ctrl-C ends git too, without which modules that
+        ask it as they are loaded stay half loaded.
+
+        Raises:
+            _Interrupted: instead of what came of a signal.
+        """
+        try:
+            yield
+        except Exception:
+            if self.is_before:
+                raise _Interrupted from None
+            raise
 
     def about_to_submit(self) -> None:
         """From here on there may be a job.
