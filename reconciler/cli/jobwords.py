@@ -78,6 +78,8 @@ def _show_use(told: list[Json]) -> None:
             below[len(rows)] = "; ".join(_on_gpu(one) for one in use["gpus"])
         rows.append([*of, *cpus, *(_size(one) for one in memory + moved)])
     there = [n < 2 or any(row[n] != "-" for row in rows) for n in range(len(headings))]
+    for named, beside in ((2, 3), (4, 5), (4, 6)):  # what is asked, or the most, says of what it is
+        there[named] |= there[beside]
     headings, *rows = [list(itertools.compress(row, there)) for row in (headings, *rows)]
     terminal.table(headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10})
     if len(told) > TASKS_MAX:
