@@ -5,6 +5,7 @@ empty table never hides a slip of the pen.
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -126,12 +127,18 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
 
 
 def why(item: Json) -> str:
-    """The first reason of a job that waits, or what is said of its end."""
-    reasons = item.get("reasons") or []
-    if reasons:
-        return terminal.clocks(f"{reasons[0]['code']}: {reasons[0]['message']}")
+    """The reason of a job that waits that tells most, or what is said of its end."""
+    reason = telling(item.get("reasons") or [])
+    if reason:
+        return terminal.clocks(f"{reason['code']}: {reason['message']}")
     told = "; ".join(filter(None, (stopping(item), item.get("message"))))
     return terminal.clocks(told)
+
+
+def telling(reasons: Sequence[Json]) -> Json:
+    """The first reason; before it one that no waiting ends. None: there is none."""
+    hopeless = [one for one in reasons if one["code"] == "NeverFits"]
+    return next(iter([*hopeless, *reasons]), None)
 
 
 def stopping(item: Json) -> str:
@@ -150,11 +157,11 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
     """
     below: dict[int, str] = {}
     for place, (row, item) in enumerate(zip(rows, items, strict=True)):
-        text, reasons = row[-1], item.get("reasons") or []
+        text, reason = row[-1], telling(item.get("reasons") or [])
         if len(text) <= room:
             continue
-        row[-1] = reasons[0]["code"] if reasons else ""
-        told = terminal.clocks(reasons[0]["message"]) if reasons else text
+        row[-1] = reason["code"] if reason else ""
+        told = terminal.clocks(reason["message"]) if reason else text
         if below.get(place - 1) == told:
             del below[place - 1]
         below[place] = told

@@ -149,3 +149,17 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
 )
 def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     assert explaining._unbounded(codes) == told
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        (["OverLimit", "NeverFits"], "NeverFits"),
+        (["OverLimit", "Behind"], "OverLimit"),
+        ([], ""),
+    ],
+)
+def test_of_a_job_that_no_waiting_starts_that_is_told(codes: list[str], told: str) -> None:
+    reasons = [{"code": code, "message": "so"} for code in codes]
+    row = {"reasons": reasons, "state": "Pending"}
+    assert joblist.why(row) == (f"{told}: so" if told else "")
