@@ -413,6 +413,7 @@ class Loop:
             found = sifting.sift(
                 lambda wanted: attempt(containing.Basis(wanted, None), containing.Inflow()),
                 *(newest.wanted, found.wanted, self._numbers),
+                clock=time.monotonic,
             )
         self._desired = found.wanted
         self._incumbents = newest.incumbents if found.is_whole else None

@@ -32,6 +32,7 @@ from reconciler.model import addresses, loglines, outcome, records
 from reconciler.notices import delivery, happenings
 from reconciler.operations import auditing, logfiles
 from reconciler.provisioning import runner
+from reconciler.server import tokens
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
@@ -351,7 +352,9 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     options = parser().parse_args()
     try:
         addresses.listening(options.listen, options.token_file)
-    except ValueError as error:
+        if options.token_file is not None:
+            tokens.load(options.token_file)
+    except ValueError as error:  # a token file that is of no use is one as well
         parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = logs.configure(options.log_format, options.log_level, "loop")

@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from reconciler import containing
-from reconciler.desired import undecided
+from reconciler.desired import dependents, undecided
 from reconciler.model import desired
 
 #: The first generation of what is tried, the next ones are below; no loader gives such numbers.
 GENERATION = -3
-#: How often a cycle is tried to find jobs; what that did not come to waits for the next look.
+#: How often a cycle is tried to find jobs, and for how long where finding one takes no longer; what
+#: that did not come to waits for the next look. Meanwhile nobody is heard.
 TRIES_MAX = 64
+SEARCH_S = 2.0
 UNTRIED = (
     f"{containing.MARK} keeps other jobs of this revision from being decided, and this one was not "
-    "come to: what was in force of it stays so, and it is tried again at once"
+    "come to: what was in force of it stays so, and it is tried again soon"
 )
 
 #: Decides a cycle by a desired state and carries it out; where that raised, nothing has happened,
@@ -28,7 +30,12 @@ Attempt = Callable[[desired.Desired], containing.Got]
 
 
 def sift(
-    attempt: Attempt, newer: desired.Desired, before: desired.Desired, numbers: Iterator[int]
+    attempt: Attempt,
+    newer: desired.Desired,
+    before: desired.Desired,
+    numbers: Iterator[int],
+    *,
+    clock: Callable[[], float],
 ) -> containing.Sifted:
     """Apply what can be of a revision with which no cycle passed.
 
@@ -36,13 +43,19 @@ def sift(
         attempt: see there.
         newer: what the revision asks for. before: what a cycle has just passed with.
         numbers: generations that no other desired state has.
+        clock: monotonic seconds.
 
     Returns:
         What is in force then; all of ``before`` where cycles raise by the structure of ``newer``.
     """
-    found = _Sifting(attempt, newer, before, numbers)
-    if newer.structure is not before.structure and not found.passes_without_jobs():
-        return containing.Sifted(before)
+    began = clock()
+    found = _Sifting(attempt, newer, before, numbers, lambda: clock() - began > SEARCH_S)
+    if newer.structure is not before.structure:
+        # whoever reads the revision takes no structure without the queue of a job that stays
+        if dependents.users_of_missing_queues(before.jobs, newer.structure):
+            return containing.Sifted(before)
+        if not found.passes_without_jobs():
+            return containing.Sifted(before)
     found.halve()
     return found.sifted()
 
@@ -56,8 +69,10 @@ class _Sifting:
         newer: desired.Desired,
         before: desired.Desired,
         numbers: Iterator[int],
+        is_late: Callable[[], bool],
     ) -> None:
         self._attempt = attempt
+        self._is_late = is_late
         self._newer, self._before, self._numbers = newer, before, numbers
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
         self._apart: dict[str, undecided.Undecided] = {}
@@ -72,8 +87,11 @@ class _Sifting:
 
     def halve(self) -> None:
         """Take over what passes of the changes of jobs, and leave what does not."""
-        parts = [changed(self._before.jobs, self._newer.jobs)]
+        parts = in_parts(self._before.jobs, self._newer.jobs)
+        least = 2 * sum(map(len, parts)).bit_length() + 4  # finds one wherever it is
         while parts and self._tries < TRIES_MAX:
+            if self._tries > least and self._is_late():
+                break
             part = [name for name in parts.pop() if not self._is_blocked(name)]
             if not part:
                 continue
@@ -169,6 +187,18 @@ class _Sifting:
                 self._blocked.add(name)
                 return True
         return False
+
+
+def in_parts(
+    before: Mapping[str, desired.Job], after: Mapping[str, desired.Job]
+) -> list[list[str]]:
+    """Names of jobs that are other afterwards, as a stack: on top those that leave or are held.
+
+    They make room, which those that come would else take from others.
+    """
+    names = changed(before, after)
+    leave = {name for name in names if name not in after or after[name].suspend}
+    return [[n for n in names if n not in leave], [n for n in names if n in leave]]
 
 
 def changed(before: Mapping[str, desired.Job], after: Mapping[str, desired.Job]) -> list[str]:

@@ -264,19 +264,27 @@ class Clone:
         subject = message or f"Submit Job/{name}"
         return self.change(str(target), added, subject, dry_run=dry_run)
 
-    def commit_file(self, path: str, text: str, message: str, *, dry_run: bool = False) -> Outcome:
+    def commit_file(
+        self, path: str, text: str, message: str, *, read: str, dry_run: bool = False
+    ) -> Outcome:
         """Commit a file that somebody has written here, with this text in it, and push.
 
+        Args:
+            path: the file. text: what it is to hold; ``read``: what it held when that was made.
+            message: of the commit. dry_run: commit nothing.
+
         Raises:
-            CloneError: git refused, or the push failed.
+            CloneError: git refused, the push failed, or the file holds something else by now.
         """
         if dry_run:
             return Outcome("rehearsed", path)
         if self._together is None:
             with self.together() as push:
-                outcome = self.commit_file(path, text, message)
+                outcome = self.commit_file(path, text, message, read=read)
             return _moved(outcome, push)
         before = self._read(path)
+        if before not in {text, read}:
+            raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
         try:
             commit = self._commit(path, before, text, message)
         except GitError as error:

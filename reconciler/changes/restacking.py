@@ -16,6 +16,7 @@ from reconciler.desired.gitobjects import GitError
 
 #: A line of ``diff-tree`` or ``update-index`` for a file that is not there.
 _ABSENT = "000000"
+_FOLDER = "040000"
 
 
 class ContradictionError(GitError):
@@ -96,6 +97,8 @@ def _changed(
         old_mode, new_mode, old_blob, new_blob, _ = head.decode().removeprefix(":").split()
         before, after = _Entry(old_mode, old_blob), _Entry(new_mode, new_blob)
         theirs = _at(root, base, path, absent=_Entry(_ABSENT, "0" * len(new_blob)))
+        if after.mode != _ABSENT and (above := _file_above(root, base, path)):
+            raise ContradictionError(f"others made a file of {above}, in which we have files")
         if theirs in (before, after):
             found.append((path, after))
         elif _ABSENT in (before.mode, after.mode, theirs.mode):
@@ -104,6 +107,16 @@ def _changed(
             blob = _merged(root, (after, before, theirs), os.fsdecode(path), scratch)
             found.append((path, _Entry(after.mode, blob)))
     return found
+
+
+def _file_above(root: Path, commit: str, path: bytes) -> str:
+    """A folder of a path that is a file in a commit, which git's index would drop for it."""
+    parts = path.split(b"/")
+    for depth in range(1, len(parts)):
+        above = b"/".join(parts[:depth])
+        if _at(root, commit, above, _Entry("", "")).mode not in {"", _FOLDER}:
+            return os.fsdecode(above)
+    return ""
 
 
 def _at(root: Path, commit: str, path: bytes, absent: _Entry) -> _Entry:

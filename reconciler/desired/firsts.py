@@ -12,6 +12,10 @@ from reconciler.desired import documents, source
 #: The most commits that are gone through, the newest; what is older counts as having come at once.
 COMMITS_MAX = 1000
 
+#: Names that are written more than once and looked for; of further ones the path decides, since
+#: each takes a look at every commit.
+NAMES_MAX = 100
+
 #: From a label and the files that hold it to the file that was first.
 Look = Callable[[str, Sequence[str]], str]
 
@@ -42,7 +46,8 @@ class Firsts:
         found = next((one for one in (home, self._known.get(key)) if one in ordered), None)
         if found is None:
             found = ordered[0]
-            if self._look is not None and len(ordered) > 1:
+            looks = len(ordered) > 1 and len(self._known) < NAMES_MAX
+            if self._look is not None and looks:
                 found = self._look(label, ordered)
         self._known[key] = found
         return found

@@ -15,8 +15,8 @@ from reconciler.model import desired
 #: What could not be decided is tried again after so long, and twice as long each time.
 WAIT_S = 60.0
 WAIT_S_MAX = 3600.0
-#: What nobody came to try is tried after so long.
-UNTRIED_S = 5.0
+#: What nobody came to try is tried after so long, so that the loop does something else as well.
+UNTRIED_S = 30.0
 
 
 class Undecided(msgspec.Struct, frozen=True):

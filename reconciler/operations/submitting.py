@@ -92,7 +92,7 @@ def _submit_file(
     names = [f"Job/{one.name}" for one in jobs]
     shown = ", ".join(names[:NAMES_MAX]) + (" and more" if len(names) > NAMES_MAX else "")
     text = owned(change) if before is None else change.text
-    return clone.commit_file(path, text, f"Submit {shown}", dry_run=dry_run)
+    return clone.commit_file(path, text, f"Submit {shown}", read=change.text, dry_run=dry_run)
 
 
 def owned(change: asked.Submit) -> str:

@@ -17,7 +17,7 @@ from reconciler import logs
 from reconciler.desired import source
 from reconciler.model import addresses, loglines
 from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, services
+from reconciler.server import access, app, services, tokens
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
@@ -92,9 +92,9 @@ def main(arguments: list[str]) -> int:
         die_with_parent(options.parent)
     logs.configure(options.log_format, options.log_level, "server")
     try:
-        tokens = None if options.token_file is None else access.load(options.token_file)
+        known = None if options.token_file is None else tokens.load(options.token_file)
         listener = _listen(options.host, options.port)
-    except access.TokenError as error:
+    except tokens.TokenError as error:
         log.critical("%s", error)
         return 1
     except OSError as error:
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
     service = services.Services(
-        store_url=options.store, link_path=options.link, gate=access.Gate(tokens)
+        store_url=options.store, link_path=options.link, gate=access.Gate(known)
     )
     if options.repository is not None:
         repository = source.Source(

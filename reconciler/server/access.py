@@ -5,74 +5,24 @@ but no web page that somebody looks at here.
 """
 
 import hmac
-import os
-import pathlib
-import stat
 from typing import Any
 
-import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from reconciler.server import origins
 from reconciler.server.failures import Failure
+from reconciler.server.tokens import Identity
 
-ROLES = frozenset({"admin", "user", "node"})
 #: Identity of a node's token that any node may use.
 ANY_NODE = "*"
-TOKENS_MAX = 10_000
 #: A handler's option: which roles may call it, beside ``admin``; None is everybody.
 OPTION = "roles"
 USERS = frozenset({"user"})
 NODES = frozenset({"node"})
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """Who is calling."""
-
-    name: str
-    role: str
-
-
 LOCAL = Identity("local", "admin")
-
-
-class TokenError(ValueError):
-    """The token file can't be used."""
-
-
-def load(path: pathlib.Path) -> dict[bytes, Identity]:
-    """Tokens to identities.
-
-    Raises:
-        TokenError: it can't be read, others may read it, or a line is wrong.
-    """
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise TokenError(
-                    f"token file {path} has mode {mode:04o}: others may read it; chmod 600 it"
-                )
-            lines = file.read().decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenError(f"token file {path} can't be read: {error}") from None
-    tokens: dict[bytes, Identity] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        parts = line.split()
-        if len(parts) != 3 or parts[2] not in ROLES:
-            raise TokenError(
-                f"token file {path}:{number}: found {len(parts)} words; expected "
-                "`TOKEN IDENTITY ROLE` with role admin, user or node"
-            )
-        tokens[parts[0].encode()] = Identity(parts[1], parts[2])
-    if not tokens:
-        raise TokenError(f"token file {path} holds no token: nobody could call")
-    if len(tokens) > TOKENS_MAX:
-        raise TokenError(f"token file {path} holds {len(tokens)} tokens; at most {TOKENS_MAX}")
-    return tokens
 
 
 class Gate:

@@ -10,7 +10,7 @@ from litestar.datastructures import State
 from litestar.params import JSONBody
 
 from reconciler.operations import submission, views, withheld
-from reconciler.server import access, api, failures, lists, origins, permissions, services
+from reconciler.server import access, api, failures, lists, origins, permissions, services, tokens
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
@@ -111,7 +111,7 @@ def _submitter(state: State) -> submission.Submitter:
 
 def _refused(
     service: services.Services,
-    caller: access.Identity,
+    caller: tokens.Identity,
     changes: list[submission.SubmittedDocument],
 ) -> dict[int, str]:
     """Positions of changes that may not be made, or not by this controller, and why."""
@@ -122,7 +122,7 @@ def _refused(
 
 
 async def _push(
-    state: State, caller: access.Identity, changes: list[submission.SubmittedDocument]
+    state: State, caller: tokens.Identity, changes: list[submission.SubmittedDocument]
 ) -> Results:
     """Have changes pushed that the caller may make, all or none, and the loop look at once.
 
@@ -196,7 +196,7 @@ async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run
 
 
 async def _documents(
-    request: Request[Any, Any, State], state: State, caller: access.Identity
+    request: Request[Any, Any, State], state: State, caller: tokens.Identity
 ) -> list[submission.SubmittedDocument]:
     """The jobs of a body; one that names no owner belongs to whom the token stands for.
 

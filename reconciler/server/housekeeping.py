@@ -17,7 +17,7 @@ import msgspec
 from reconciler.core import occurrences
 from reconciler.model import desired, times
 from reconciler.operations import pruning, submission, views
-from reconciler.server import access, permissions, services
+from reconciler.server import permissions, services, tokens
 from reconciler.store import StoreError, chores
 from reconciler.store import reader as store_reader
 
@@ -150,7 +150,7 @@ class Housekeeping:
         changes = [
             submission.SubmittedDocument("prune", said.identity, name, reason=why) for name in names
         ]
-        caller = access.Identity(said.identity, "user")
+        caller = tokens.Identity(said.identity, "user")
         refused = permissions.uncommittable(
             reader, changes, signs=self._service.signs, jobs_folder=self._service.jobs_folder
         ) | permissions.refusals(reader, caller, changes)

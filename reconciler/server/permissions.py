@@ -14,7 +14,7 @@ from reconciler.model import access as rules
 from reconciler.model import desired
 from reconciler.model.documents import job
 from reconciler.operations import submission, views
-from reconciler.server import access
+from reconciler.server import tokens
 from reconciler.store import Reader
 
 ADMIN = "admin"
@@ -83,7 +83,7 @@ NOTHING_IN_FORCE = (
 
 
 def refusals(
-    reader: Reader, caller: access.Identity, changes: Sequence[submission.SubmittedDocument]
+    reader: Reader, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
 ) -> dict[int, str]:
     """Positions of the changes that the caller may not make, and the rule that says so.
 
@@ -106,7 +106,7 @@ def refusals(
     return found
 
 
-def why_not_snapshot(reader: Reader, caller: access.Identity) -> str:
+def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
     """Why a caller may not take the records of everybody's jobs away; empty where it may.
 
     Raises:

@@ -71,6 +71,14 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def swept(bed: beds.Bed) -> beds.Bed:
+    """With the array ended: tests of this file need not come in this order, nor in one process."""
+    bed.commit({"sweep.yaml": SWEEP})
+    bed.until_state("sweep", "Failed", timeout_s=120)
+    return bed
+
+
 def command(bed: beds.Bed, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """A command line of ``muster``, and its environment."""
     return (
@@ -92,9 +100,8 @@ def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_all_of_an_array_is_shown_under_headings_that_name_the_task(bed: beds.Bed) -> None:
-    bed.commit({"sweep.yaml": SWEEP})
-    bed.until_state("sweep", "Failed", timeout_s=120)
+def test_all_of_an_array_is_shown_under_headings_that_name_the_task(swept: beds.Bed) -> None:
+    bed = swept
     lines = muster(bed, "logs", "sweep", "--all").stdout.splitlines()
     assert [line for line in lines if not line.startswith("muster: ")] == [
         "element 0",
@@ -114,7 +121,8 @@ def test_all_of_an_array_is_shown_under_headings_that_name_the_task(bed: beds.Be
     assert "nothing is known that job sweep wrote to $MUSTER_METRICS" in plotted.stderr
 
 
-def test_where_a_failure_stands_is_said(bed: beds.Bed) -> None:
+def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
+    bed = swept
     bed.commit({"broken.yaml": BROKEN})
     bed.until_state("broken", "Failed", timeout_s=120)
     told = muster(bed, "logs", "broken")

@@ -158,6 +158,31 @@ def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
     assert not any(one.removed for one in leader.loop._memory.jobs.values())
 
 
+def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jobs(
+    leader: Contained,
+) -> None:
+    """Who reads the revision takes no such structure: in force would be one, then the other."""
+    leader.core.jobs = {POISON}
+    structure = leader.world.structure
+    fewer = {name: one for name, one in structure.queues.items() if name != "default"}
+    queues = {**fewer, "new": desired.Queue("new")}
+    leader.world.structure = msgspec.structs.replace(structure, queues=queues)
+    moved = [job(name, queue="new") for name in ("fine", "goes", "more", POISON)]
+    leader.revision(*moved)
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes"}
+    assert {one.spec.queue for one in leader.loop._memory.jobs.values()} == {"default"}
+    assert leader.refusals[0].jobs == (), "all of it is refused"
+
+
+def test_what_leaves_and_what_is_held_is_tried_first() -> None:
+    """What comes would else take room from others that those give back in the same commit."""
+    before = {one.name: one for one in (job("gone"), job("held"), job("same"))}
+    held = msgspec.structs.replace(job("held"), suspend=True)
+    wanted = {one.name: one for one in (job("new"), held, job("same"))}
+    assert sifting.in_parts(before, wanted) == [["new"], ["held", "gone"]]
+
+
 def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained) -> None:
     leader.core.jobs = {POISON}
     leader.revision(
@@ -186,6 +211,21 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
     assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
     if poisoned == 1:
         assert found.keys() == leader.core.jobs
+
+
+def test_a_search_that_takes_long_finds_one_and_leaves_the_rest_for_later(
+    leader: Contained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sifting, "SEARCH_S", -1.0)
+    names = [f"j{number:03d}" for number in range(100)]
+    leader.core.jobs = set(names[::10])
+    leader.revision(job("fine"), job("goes"), *[job(name) for name in names])
+    leader.core.calls = 0
+    leader.cycle()
+    assert leader.core.calls <= 2 * len(names).bit_length() + 12
+    found = {one.name: one.tried for one in leader.refusals[0].jobs}
+    assert True in found.values()
+    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
 
 
 def test_what_passes_in_halves_is_replayed_as_it_was_decided(

@@ -281,3 +281,60 @@ def test_a_branch_of_another_name_that_follows_the_one_that_is_read_is_that_one(
     target.standing = {"sync": "Synced", "branch": "main"}
     (done,) = changing.carry_out([changing.Act("hold", "train")], target)
     assert (done.refused, done.withheld) == (False, "")
+
+
+def test_a_file_that_was_saved_again_meanwhile_is_not_written_over(work: Path) -> None:
+    file = work / "jobs" / "new.yaml"
+    file.write_text(job("new") + "# saved a moment later\n")
+    read = changing.Submit(job("new"), place=str(file))
+    with pytest.raises(changing.ChangeError, match="was changed meanwhile"):
+        changing.carry_out([read], find(work))
+    assert file.read_text().endswith("# saved a moment later\n")
+    assert git(work, "status", "--porcelain") == "?? jobs/new.yaml"
+
+
+def pushed_by_others(tmp_path: Path, path: str) -> None:
+    git(tmp_path, "clone", "--quiet", str(tmp_path / "state.git"), "others")
+    (tmp_path / "others" / path).parent.mkdir(exist_ok=True)
+    (tmp_path / "others" / path).write_text("theirs\n")
+    git(tmp_path / "others", "add", "--force", path)
+    git(tmp_path / "others", "commit", "--quiet", "-m", "theirs")
+    git(tmp_path / "others", "push", "--quiet")
+
+
+def test_a_file_that_git_ignores_here_is_not_overwritten_by_others(
+    work: Path, tmp_path: Path
+) -> None:
+    (work / ".git" / "info" / "exclude").write_text("notes.txt\n")
+    (work / "notes.txt").write_text("mine\n")
+    pushed_by_others(tmp_path, "notes.txt")
+    (done,) = changing.carry_out([changing.Act("hold", "train")], find(work))
+    assert (work / "notes.txt").read_text() == "mine\n"
+    assert any("others changed notes.txt as well" in one for one in done.warnings)
+    pushed = git(tmp_path / "state.git", "ls-tree", "-r", "--name-only", "main").split()
+    assert {"notes.txt", "jobs/a.yaml"} <= set(pushed)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"), [("kept/data", "kept"), ("kept", "kept/data")], ids=["folder", "file"]
+)
+def test_what_git_ignores_is_not_removed_for_what_others_added_in_its_place(
+    work: Path, tmp_path: Path, mine: str, theirs: str
+) -> None:
+    (work / ".git" / "info" / "exclude").write_text("kept\n")
+    (work / mine).parent.mkdir(exist_ok=True)
+    (work / mine).write_text("mine\n")
+    pushed_by_others(tmp_path, theirs)
+    (done,) = changing.carry_out([changing.Act("hold", "train")], find(work))
+    assert (work / mine).read_text() == "mine\n"
+    assert any("stays behind what was pushed" in one for one in done.warnings)
+
+
+def test_a_file_of_others_is_not_dropped_for_a_folder_of_ours(work: Path, tmp_path: Path) -> None:
+    (work / "team").mkdir()
+    (work / "team" / "x.yaml").write_text(job("x"))
+    pushed_by_others(tmp_path, "team")
+    submitted = changing.Submit(job("x"), place=str(work / "team" / "x.yaml"))
+    with pytest.raises(changing.ChangeError, match="others made a file of team"):
+        changing.carry_out([submitted], find(work))
+    assert "team" in git(tmp_path / "state.git", "ls-tree", "--name-only", "main").split()
