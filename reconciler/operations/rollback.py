@@ -24,10 +24,16 @@ class RollbackError(Exception):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """A commit that is made and not in any branch yet, and what it changes."""
+    """A commit that is made and not in any branch yet, and what it changes.
+
+    Attributes:
+        commit: it. head: the commit on top of which it is, and ``onto`` the branch that was there.
+        found: what changes. problems: what would be wrong then.
+    """
 
     commit: str
     head: str
+    onto: str
     found: revisions.Comparison
     problems: tuple[str, ...] = ()
 
@@ -62,7 +68,7 @@ def prepare(
     try:
         if gitobjects.run(clone, "status", "--porcelain", "--untracked-files=no").stdout:
             raise RollbackError(f"{clone} has changes that are not committed: commit or undo them")
-        head = _commit_of(clone, "HEAD")
+        head, onto = _commit_of(clone, "HEAD"), _checked_out(clone)
         target = _commit_of(clone, revision)
         paths = _paths(clone, sub_path, head, target, jobs=jobs)
         if not paths:
@@ -80,7 +86,7 @@ def prepare(
         for p in found.head.status.problems
         if p.severity == "error" and _identity(p) not in before
     ]
-    return Rollback(commit, head, found, tuple(problems))
+    return Rollback(commit, head, onto, found, tuple(problems))
 
 
 def _identity(of: desired.Problem) -> tuple[str, ...]:
@@ -107,6 +113,11 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
     if branch:
         gitobjects.run(clone, "branch", "--", branch, made.commit)
         remote, name = "origin", branch
+    elif _checked_out(clone) != made.onto:
+        raise RollbackError(
+            f"{made.onto or 'no branch'} was checked out in {clone} when this was prepared, and "
+            "is no longer: nothing was changed; look again"
+        )
     else:
         turns.git(clone, "merge", "--quiet", "--ff-only", made.commit)
         upstream = gitobjects.run(
@@ -122,6 +133,12 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
             "`git pull --rebase`, look again, and `git push`"
         )
     return True
+
+
+def _checked_out(clone: Path) -> str:
+    """The branch; empty: there is none."""
+    said = gitobjects.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
+    return said.stdout.decode().strip()
 
 
 def _commit_of(clone: Path, revision: str) -> str:

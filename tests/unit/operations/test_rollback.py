@@ -117,6 +117,17 @@ def test_somebody_was_faster(clone: Path, tmp_path: Path) -> None:
         rollback.publish(clone, made)
 
 
+def test_another_branch_was_checked_out_meanwhile(clone: Path) -> None:
+    git(clone, "branch", "staging", "HEAD~1")
+    made = prepared(clone)
+    git(clone, "checkout", "--quiet", "staging")
+    with pytest.raises(rollback.RollbackError, match="main was checked out"):
+        rollback.publish(clone, made)
+    assert git(clone, "rev-parse", "staging") == git(clone, "rev-parse", "main~1")
+    git(clone, "checkout", "--quiet", "main")
+    assert rollback.publish(clone, made)
+
+
 def test_outside_of_a_clone(tmp_path: Path) -> None:
     with pytest.raises(rollback.RollbackError, match="in no clone"):
         rollback.here(tmp_path)
