@@ -172,11 +172,13 @@ def test_nobody_waits_for_a_long_cycle_and_nothing_is_renewed_before_it_is_over(
     )
     assert len(questions) == 1, "asked once, however often the node comes"
     assert not [m for m in served.loop.wait(lambda heard: heard) if isinstance(m, link.Answered)]
-    assert [one.attempts for one in served.loop.reports("n1")][-1] == (report,)
+    served.loop.wait(  # the server answers before the loop has it
+        lambda _: [one for one in served.loop.reports("n1") if one.attempts == (report,)]
+    )
     with parts.in_background(
         lambda: served.sync(accepts_unrenewed=True, wait_s=30, usage=records.NodeUsage())
     ) as told:
-        served.loop.wait(lambda _: len(served.loop.reports("n1")) == 3)
+        served.loop.wait(lambda _: len(served.loop.reports("n1")) >= 3)
         served.loop.send(update(4, confirms=questions[0], lease_s=600.0))
         late = parts.answer(told())
     assert (late.renews, late.set, late.version) == (True, SET, 4)
