@@ -173,13 +173,15 @@ class Clone:
         root, names = self.root.resolve(), sorted(kinds.STRUCTURAL_KINDS)
         wanted = [part for name in names for part in ("-e", name)]
         command = ("grep", "--name-only", "-z", "--fixed-strings", *wanted, commit)
-        listed = gitobjects.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
-        paths = [os.fsdecode(one).removeprefix(f"{commit}:") for one in listed if one]
-        return {
-            path: gitobjects.run(self.root, "show", f"{commit}:{path}").stdout
-            for path in paths
-            if self._is_state(root / path)
-        }
+        try:
+            listed = gitobjects.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
+            paths = [os.fsdecode(one).removeprefix(f"{commit}:") for one in listed if one]
+            state = [path for path in paths if self._is_state(root / path)]
+            with contextlib.closing(gitobjects.Objects(self.root)) as objects:
+                found = objects.read_many([f"{commit}:{path}" for path in state])
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        return {path: one[2] for path, one in zip(state, found, strict=True) if one}
 
     def _paths(self, *command: str) -> list[str]:
         said = gitobjects.run(self.root, *command).stdout

@@ -8,6 +8,7 @@ from the very commit that it has seen there or not at all.
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from reconciler.desired.gitobjects import GitError
 
 #: A line of ``diff-tree`` or ``update-index`` for a file that is not there.
 _ABSENT = "000000"
-_FOLDER = "040000"
 
 
 class ContradictionError(GitError):
@@ -72,13 +72,26 @@ def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
     """The tree of ``base`` with what changes from one commit to another."""
     index = {"GIT_INDEX_FILE": str(scratch / "index")}
     gitobjects.run(root, "read-tree", base, extra=index)
-    lines = [
-        f"{entry.mode} {entry.blob}\t".encode() + path
-        for path, entry in _changed(root, base, change, scratch)
-    ]
+    changed = dict(_changed(root, base, change, scratch))
+    lines = [f"{one.mode} {one.blob}\t".encode() + path for path, one in changed.items()]
     data = b"".join(line + b"\0" for line in lines)
     gitobjects.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
-    return _text(gitobjects.run(root, "write-tree", extra=index).stdout)
+    tree = _text(gitobjects.run(root, "write-tree", extra=index).stdout)
+    _require_kept(root, base, tree, changed)
+    return tree
+
+
+def _require_kept(root: Path, base: str, tree: str, changed: Mapping[bytes, _Entry]) -> None:
+    """Raise where a file of others went without our having deleted it.
+
+    An index drops a file in whose place a folder is put, and says nothing of it.
+    """
+    listing = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=D")
+    gone = gitobjects.run(root, *listing, base, tree).stdout.split(b"\0")[:-1]
+    for path in gone:
+        if path not in changed:
+            made = os.fsdecode(path)
+            raise ContradictionError(f"others made a file of {made}, in which we have files")
 
 
 def _text(said: bytes) -> str:
@@ -97,8 +110,6 @@ def _changed(
         old_mode, new_mode, old_blob, new_blob, _ = head.decode().removeprefix(":").split()
         before, after = _Entry(old_mode, old_blob), _Entry(new_mode, new_blob)
         theirs = _at(root, base, path, absent=_Entry(_ABSENT, "0" * len(new_blob)))
-        if after.mode != _ABSENT and (above := _file_above(root, base, path)):
-            raise ContradictionError(f"others made a file of {above}, in which we have files")
         if theirs in (before, after):
             found.append((path, after))
         elif _ABSENT in (before.mode, after.mode, theirs.mode):
@@ -107,16 +118,6 @@ def _changed(
             blob = _merged(root, (after, before, theirs), os.fsdecode(path), scratch)
             found.append((path, _Entry(after.mode, blob)))
     return found
-
-
-def _file_above(root: Path, commit: str, path: bytes) -> str:
-    """A folder of a path that is a file in a commit, which git's index would drop for it."""
-    parts = path.split(b"/")
-    for depth in range(1, len(parts)):
-        above = b"/".join(parts[:depth])
-        if _at(root, commit, above, _Entry("", "")).mode not in {"", _FOLDER}:
-            return os.fsdecode(above)
-    return ""
 
 
 def _at(root: Path, commit: str, path: bytes, absent: _Entry) -> _Entry:

@@ -46,8 +46,7 @@ class Firsts:
         found = next((one for one in (home, self._known.get(key)) if one in ordered), None)
         if found is None:
             found = ordered[0]
-            looks = len(ordered) > 1 and len(self._known) < NAMES_MAX
-            if self._look is not None and looks:
+            if self._look and len(ordered) > 1 and len(self._known) < NAMES_MAX:
                 found = self._look(label, ordered)
         self._known[key] = found
         return found

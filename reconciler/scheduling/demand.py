@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reconciler.scheduling import bypool
+from reconciler.scheduling import bypool, fairshare
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Charge
-
-GPU = 2
 
 
 def of(
@@ -31,10 +29,10 @@ def of(
     """
     width, shapes = situation.queues.guaranteed.shape[1], situation.shapes
     rows = [list(row) for row in held]
-    units = [WHOLE if row[GPU] % WHOLE == 0 else 1 for row in rows]
+    units = [WHOLE if row[fairshare.GPU] % WHOLE == 0 else 1 for row in rows]
     most = np.array([bypool.charge(s.most, s.pool, width) for s in shapes], dtype=np.int64)
     most = most.reshape(-1, width)
-    shares = [any(g.amounts[GPU] % WHOLE for g in s.groups) for s in shapes]
+    shares = [any(g.amounts[fairshare.GPU] % WHOLE for g in s.groups) for s in shapes]
     divided = np.zeros(len(rows), dtype=np.bool_)
     some = columns.claims > 0
     some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]

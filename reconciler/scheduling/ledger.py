@@ -18,7 +18,7 @@ from reconciler.scheduling import demand as demands
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge, Vector
 
-GPU = 2
+GPU = fairshare.GPU
 RESOURCES = (0, 1, GPU)
 NOTHING: Vector = (0, 0, 0)
 

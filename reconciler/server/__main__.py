@@ -106,27 +106,7 @@ def main(arguments: list[str]) -> int:
         store_url=options.store, link_path=options.link, gate=access.Gate(known)
     )
     if options.repository is not None:
-        repository = source.Source(
-            options.repository,
-            branch=options.branch,
-            sub_path=options.path,
-            # a mirror of its own: the loop fetches into another one at the same time
-            state=options.state / "submissions",
-        )
-        service.submitter = submission.Batcher(
-            pusher.GitPusher(
-                repository,
-                lambda: _pool_names(service),
-                lambda name: _last_run(service, name),
-                signing_key=options.signing_key,
-            )
-        )
-        service.signs = options.signing_key is not None
-        service.folder = repository.sub_path
-        service.branch = repository.branch or ""
-        service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
-        if source.is_local(options.repository):
-            service.repository = (pathlib.Path(options.repository), options.path)
+        _take_changes(service, options)
     config = uvicorn.Config(
         app.create_app(service, address=address),
         access_log=False,
@@ -145,6 +125,31 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
+    """Let users change what is desired, by commits to the repository that is read."""
+    repository = source.Source(
+        options.repository,
+        branch=options.branch,
+        sub_path=options.path,
+        # a mirror of its own: the loop fetches into another one at the same time
+        state=options.state / "submissions",
+    )
+    service.submitter = submission.Batcher(
+        pusher.GitPusher(
+            repository,
+            lambda: _pool_names(service),
+            lambda name: _last_run(service, name),
+            signing_key=options.signing_key,
+        )
+    )
+    service.signs = options.signing_key is not None
+    service.folder = repository.sub_path
+    service.branch = repository.branch or ""
+    service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
+    if source.is_local(options.repository):
+        service.repository = (pathlib.Path(options.repository), options.path)
 
 
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
