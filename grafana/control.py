@@ -86,7 +86,7 @@ def _drift() -> list[panels.Panel]:
         ),
         panels.rows(
             "Drift now",
-            "By kind and severity; `muster drift` names each and says what to do.",
+            "By kind, severity and pool; `muster drift` names each and says what to do.",
             {"differences": "muster_drift"},
             width=12,
         ),

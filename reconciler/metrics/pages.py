@@ -151,9 +151,10 @@ def render_cluster(
             page.put("muster_node_failed_attempts_total", count, node, record.pool)
     for whose, gpu_s in sorted(counters.gpu_seconds.items()):
         page.put("muster_gpu_allocated_seconds_total", gpu_s, *whose)
-    found = Counter((one.kind, one.severity) for one in memory.drift if one.action != "ignore")
-    for (kind, severity), count in sorted(found.items()):
-        page.put("muster_drift", count, kind, severity)
+    told_of = (one for one in memory.drift if one.action != "ignore")
+    found = Counter((one.kind, one.severity, one.pool) for one in told_of)
+    for of, count in sorted(found.items()):
+        page.put("muster_drift", count, *of)
     _put_remedies(page, counters, memory)
     if disk is not None:
         page.put("muster_state_disk_free_bytes", disk.free_bytes)

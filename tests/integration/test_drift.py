@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,16 +113,16 @@ class Site(beds.Bed):
         except AssertionError as error:
             raise AssertionError(f"still there: {left}") from error
 
-    def measured(self) -> dict[str, float]:
+    def measured(self) -> dict[str, int]:
         """``muster_drift`` by kind."""
         headers = {"Authorization": f"Bearer {self.cluster.endpoint.token()}"}
         page = httpx.get(f"{self.cluster.url}/metrics", headers=headers).text
-        return {
-            sample.labels["kind"]: sample.value
-            for family in parser.text_string_to_metric_families(page)
-            if family.name == "muster_drift"
-            for sample in family.samples
-        }
+        found: Counter[str] = Counter()
+        for family in parser.text_string_to_metric_families(page):
+            if family.name == "muster_drift":
+                for sample in family.samples:
+                    found[sample.labels["kind"]] += int(sample.value)
+        return dict(found)
 
     def muster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command in the cluster's folder."""

@@ -10,7 +10,7 @@ import socketserver
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +167,10 @@ class Prometheus(_Program):
 class Alertmanager(_Program):
     """Tells a webhook of alerts at once, and of their end."""
 
-    def start(self, webhook: str) -> None:
-        """Start it."""
+    def start(self, webhook: str, inhibit_rules: Sequence[Json] = ()) -> None:
+        """Start it; ``inhibit_rules`` say what keeps quiet beside what."""
         document = {
+            "inhibit_rules": list(inhibit_rules),
             "route": {
                 "receiver": "hook",
                 "group_by": ["alertname", "kind"],
@@ -190,6 +191,18 @@ class Alertmanager(_Program):
             "--cluster.listen-address=",
             "--log.level=warn",
         )
+
+    def post(self, *alerts: dict[str, str]) -> None:
+        """Fire alerts with these labels, as Prometheus would."""
+        body = [{"labels": labels} for labels in alerts]
+        httpx.post(f"{self.url}/api/v2/alerts", json=body, timeout=30).raise_for_status()
+
+    def alerts(self) -> list[Json]:
+        """All that fire, each with its labels and what keeps it quiet."""
+        answer = httpx.get(f"{self.url}/api/v2/alerts", timeout=30)
+        answer.raise_for_status()
+        found: list[Json] = answer.json()
+        return found
 
 
 class Webhook:
