@@ -4,7 +4,6 @@ Whoever waits for an image is remembered with what is to be done when it is ther
 A pull has a time limit; what it said at its end is the reason that the task is given.
 """
 
-import collections
 import os
 import subprocess
 import threading
@@ -47,7 +46,6 @@ class Images:
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(TOGETHER_MAX)
         self._waiting: dict[tuple[str, str, str], dict[str, Told]] = {}
-        self._leftovers: collections.deque[dict[str, Any]] = collections.deque()
 
     def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
         """Have ``told`` called, from another thread, when the image is there or can't be had."""
@@ -67,21 +65,6 @@ class Images:
         """Attempts that wait, and for which image."""
         with self._lock:
             return {a: key[1] for key, waiting in self._waiting.items() for a in waiting}
-
-    def remove_later(self, cleanup: dict[str, Any] | None) -> None:
-        """A container has ended: what it may have left is to go."""
-        if cleanup:
-            self._leftovers.append(cleanup)
-
-    def remove_left(self) -> list[str]:
-        """Remove what containers have left; what could not be done."""
-        problems = []
-        for _ in range(len(self._leftovers)):
-            cleanup = self._leftovers.popleft()
-            status, said = execute(cleanup["argv"], cleanup["user"], cleanup["env"], LOOK_S)
-            if status != 0:
-                problems.append(f"`{' '.join(cleanup['argv'])}`: {said or f'status {status}'}")
-        return problems
 
     def _get(self, wanted: Wanted) -> None:
         try:

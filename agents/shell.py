@@ -20,14 +20,15 @@ import msgspec
 
 from agents import (
     carrying,
-    confinement,
     crashpoints,
+    ending,
     epochs,
     fabric,
     gates,
     inventory,
     jobdata,
     keeper,
+    leftovers,
     lineage,
     logs,
     noticing,
@@ -107,8 +108,8 @@ class Agent:
         self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
-        bins, events = (self.trash, self.carrier.images), (self.clean, self.leaving)
-        self.tidier = tidying.Tidier(self.settings, self, bins, events)
+        self.leftovers = leftovers.Leftovers(self.root, self, self.leaving)
+        self.tidier = tidying.Tidier(self.settings, self, self.trash, (self.clean, self.leaving))
         self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
@@ -125,6 +126,7 @@ class Agent:
             self.talks.poll,
             self.talks.report,
             self.tidier.run,
+            self.leftovers.turn,
             self.orders.work,
             self.senses.check,
             self.senses.look_at_tasks,
@@ -248,14 +250,10 @@ class Agent:
                     break
                 with self.lock:
                     self.state.attempts_changed(reports)
-        for pid in processes.supervisors_of(str(self.root)):
-            processes.kill(pid)
-        if not processes.kill_leftovers(str(self.root), []):
-            self.say("some processes of tasks can't be killed")
-        if not confinement.clean_up(str(self.root)):
-            self.say("some control groups of tasks can't be removed")
         with contextlib.suppress(LinkError, RejectedError):
             self.talks.tell_once(2.0)
+        for problem in ending.leave_nothing(self.root):
+            self.say(problem)
 
     # The controller --------------------------------------------------------------------------
 
@@ -387,6 +385,7 @@ class Agent:
 
     def _give(self, orders: list[dict[str, Any]]) -> None:
         """Give orders to the supervisor; one that can't be written down fails alone."""
+        self.leftovers.note(orders)
         try:
             self.keeper.send(orders)
         except (UnicodeError, TypeError, ValueError):  # raised before anything of them was sent
@@ -424,7 +423,7 @@ class Agent:
         """Move directories out of the way at once; they are deleted beside the work."""
         self.words.forget(attempts)
         for attempt in attempts:
-            self.carrier.images.remove_later(self.keeper.cleanups.pop(attempt, None))
+            self.leftovers.ended(attempt, self.keeper.cleanups.pop(attempt, None))
             self.carrier.stager.cache.forget(attempt)
             folder = f"{self.root}/attempts/{attempt}"
             try:
@@ -459,6 +458,11 @@ class Agent:
     def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
         """Make checks before or after a job, and have what they found told."""
         return self.senses.check_now(plan, names)
+
+    def may_begin(self, attempt: str) -> bool:
+        """Whether an attempt runs here, or may be about to, as far as is known."""
+        with self.lock:
+            return self.state.may_begin(attempt)
 
     def running(self) -> list[str]:
         """Attempts that have not ended."""

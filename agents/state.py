@@ -306,6 +306,11 @@ class NodeState:
         wanted = attempt in self.assignments and attempt not in self._forgotten
         return wanted and attempt not in self.known
 
+    def may_begin(self, attempt: str) -> bool:
+        """Whether an attempt is known here or may begin; before a set has come, any may."""
+        heard = self._supervised and self.have != (0, 0)
+        return not heard or attempt in self.known or self.awaits(attempt)
+
     def _known_to_end(self, attempt: str) -> bool:
         report = self.known.get(attempt)
         return report is not None and report.state is AttemptState.ENDED

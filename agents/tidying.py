@@ -1,4 +1,4 @@
-"""Deletes beside the work what is done with: directories, images, logs beyond their limits.
+"""Deletes beside the work what is done with: directories, logs beyond their limits.
 
 One thread of the agent runs it. Logs of tasks that run are turned over where they grow too large;
 when what all logs take passes ``--logs-total``, and when a task has ended, the oldest of tasks that
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from agents import images, logs, trash
+from agents import logs, trash
 from agents.settings import Settings
 
 ROTATE_EVERY_S = 5.0
@@ -88,12 +88,12 @@ class Tidier:
         self,
         settings: Settings,
         node: Node,
-        bins: tuple[trash.Trash, images.Images],
+        rubbish: trash.Trash,
         events: tuple[threading.Event, threading.Event],
     ) -> None:
         self.logs = Logs(settings.root / "logs", settings)
         self._node = node
-        self._trash, self._images = bins
+        self._trash = rubbish
         self._clean, self._leaving = events
 
     def run(self) -> None:
@@ -104,8 +104,6 @@ class Tidier:
             again_s = self.logs.again_s
             self._clean.wait(again_s if left_s is None else min(again_s, left_s))
             self._clean.clear()
-            for problem in self._images.remove_left():
-                self._node.say(problem)
             left_s = self._trash.empty()
             self.logs.turn(self._node.running())
             if time.monotonic() >= look_at:

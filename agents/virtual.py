@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents import confinement, journal, processes
+from agents import ending
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
@@ -231,14 +231,5 @@ class VirtualNodes:
     def _kill_rest(self, name: str) -> None:
         """End the supervisor, if one lives, and whatever its tasks have left."""
         root = self.root(name)
-        if not root.exists():
-            return
-        supervisors = processes.supervisors_of(str(root))
-        for pid in supervisors:
-            processes.kill(pid)
-        while supervisors and processes.is_locked(f"{root}/supervisor.lock"):
-            time.sleep(0.005)
-        alive = journal.read(f"{root}/journal")
-        recorded = [record for record in alive.values() if record["state"] != "Ended"]
-        processes.kill_leftovers(str(root), recorded)
-        confinement.clean_up(str(root))
+        if root.exists():
+            ending.leave_nothing(root)

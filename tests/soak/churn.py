@@ -2,8 +2,9 @@
 
 ``python -m tests.soak --tasks 4000`` is the proof, the integration tests run a short one. One node,
 whose folder is a small disk of its own in memory, is given task after task by a controller that
-only says what to run. In the end there must be no process of any task, no control group, no mount
-and no file; and the agent, whose last life is left alone, must be as large as before.
+only says what to run; where podman can be had, some of them run in containers. In the end there
+must be no process of any task, no control group, no mount, no file, no container and no layer of
+one; and the agent, whose last life is left alone, must be as large as before.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from agents import cgroups, journal, processes
 from reconciler.model import staging, wire
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
+from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -80,6 +82,30 @@ def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
     }  # fmt: skip
 
 
+def in_containers() -> dict[str, tuple[int, Make]]:
+    """What tasks do in containers, with how often it is drawn."""
+
+    def made(script: str, **more: object) -> Make:
+        return lambda mark: msgspec.structs.replace(
+            plain(""), command=("sh", "-c", f": {mark}; {script}"),
+            runtime="podman", image=containers.IMAGE, **more,
+        )  # fmt: skip
+
+    hidden = "setsid env -i /bin/sh -c ': MARK; sleep 3000; :' >/dev/null 2>&1 &"
+    hang = "trap '' TERM INT; sleep 3000; sleep 3000"
+
+    def marked(script: str) -> Make:
+        return lambda mark: made(script.replace("MARK", mark))(mark)
+
+    return {
+        "contained": (5, made("touch /layer $TMPDIR/x; exit 3")),
+        "contained-daemon": (3, marked(f"{hidden} sleep 0.1; exit 0")),
+        "contained-hang": (3, made(hang)),
+        "contained-memory": (1, made("tail /dev/zero; exit 9", memory_bytes=48 * MIB)),
+        "contained-disk": (1, made("cat /dev/zero > full; exit 1")),
+    }
+
+
 @dataclass
 class Account:
     """What was done and what became of it."""
@@ -99,7 +125,7 @@ class Account:
 class Churn:
     """One run: a node, tasks that arrive, kills drawn from a seed."""
 
-    def __init__(self, folder: Path, seed: int, count: int, kills: int) -> None:
+    def __init__(self, folder: Path, seed: int, count: int, kills: int, *, contained: bool) -> None:
         self.random = random.Random(seed)
         self.count, self.kills = count, kills
         self.account = Account()
@@ -116,6 +142,9 @@ class Churn:
             made.mkdir()
         (source / "data").write_bytes(b"d" * MIB)
         self.kinds = kinds(source, target)
+        self.podman = containers.Podman() if contained else None
+        if self.podman is not None:
+            self.kinds |= in_containers()
         self.mounted = mount(self.disk)
         self.mounts = mounts()
         self.node = Node(self.disk / "root", self.controller)
@@ -135,13 +164,16 @@ class Churn:
             self.controller.close()
             if self.mounted:
                 subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+            if self.podman is not None:
+                self.podman.remove()
         self.account.overtaken = len(self.controller.crossed)
         self.account.seconds = round(time.monotonic() - began, 1)
         return self.account
 
     def _start(self) -> None:
+        words = ["--podman", " ".join(self.podman.command)] if self.podman is not None else []
         self.node.start("--stop-tasks-on-exit", "--logs-total", "8Mi", "--log-limit", "1Mi",
-                        "--data-cache", "16Mi")  # fmt: skip
+                        "--data-cache", "16Mi", *words)  # fmt: skip
 
     def _churn(self) -> None:
         """Keep so many tasks there until all have been."""
@@ -226,7 +258,11 @@ class Churn:
         """What hangs is stopped after a moment, some of it before it has begun."""
         now = time.monotonic()
         for name, (kind, at) in self.begun.items():
-            if kind == "hang" and name not in self.stopped and now > at + self.random.random():
+            if (
+                kind.endswith("hang")
+                and name not in self.stopped
+                and now > at + self.random.random()
+            ):
                 self.stopped.add(name)
                 with self.controller.news:
                     there = name in self.controller.assignments
@@ -252,12 +288,16 @@ class Churn:
 
     def _rest(self) -> None:
         """Wait until nothing is left to be deleted, and count the ends."""
-        for report in self.ends.values():
-            self.account.ends[(report.end_reason or EndReason.LOST).value] += 1
+        for name, report in self.ends.items():
+            kind, reason = self.begun[name][0], report.end_reason or EndReason.LOST
+            self.account.ends[f"{kind}: {reason.value}"] += 1
+            if kind == "contained" and reason is EndReason.EXITED and report.exit_code != 3:
+                self._wrong(f"{name} did not run in its container: {report}")
         until = time.monotonic() + REST_S
         root = self.node.root
-        while time.monotonic() < until and any(
-            list((root / name).iterdir()) for name in ("attempts", "trash", "staging")
+        while time.monotonic() < until and (
+            any(list((root / name).iterdir()) for name in ("attempts", "trash", "staging"))
+            or (self.podman is not None and self.podman.containers())
         ):
             time.sleep(0.1)
 
@@ -282,12 +322,16 @@ class Churn:
             self._wrong(f"{len(parts)} copies that are not whole, as {parts[0]}")
         for pid in processes.processes():
             words = processes.read_file(f"/proc/{pid}/cmdline") if pid != os.getpid() else b""
-            if self.mark.encode() in words or (pid in self.node.tasks()):
+            if self._is_a_tasks(pid, words):
                 self._wrong(f"process {pid}: {words.replace(bytes(1), b' ').decode()!r}")
         token = cgroups.token_of(str(root))
         groups = [path for path, _, _ in os.walk("/sys/fs/cgroup") if token in path]
         if groups:
             self._wrong(f"{len(groups)} control groups, as {groups[0]}")
+        if self.podman is not None:
+            stored = self.podman.left()
+            if stored:
+                self._wrong(f"{len(stored)} things in the storage of containers, as {stored[0]}")
         more = mounts() - self.mounts
         if more:
             self._wrong(f"{len(more)} mounts, as {min(more)}")
@@ -297,6 +341,12 @@ class Churn:
             self._wrong(f"the agent grew from {max(memory[:half])} to {max(memory[half:])} MiB")
         if half and max(self.account.handles[half:]) > max(self.account.handles[:half]) + 8:
             self._wrong(f"the agent's open files grew: {self.account.handles}")
+
+    def _is_a_tasks(self, pid: int, words: bytes) -> bool:
+        """Whether a process is a task's, or the monitor of a container."""
+        if self.podman is not None and str(self.podman.folder).encode() in words:
+            return True
+        return self.mark.encode() in words or pid in self.node.tasks()
 
 
 def mount(folder: Path) -> bool:
@@ -317,8 +367,11 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=4000)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-containers", action="store_true")
     given = parser.parse_args()
+    contained = containers.can_run() and not given.no_containers
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        account = Churn(Path(folder), given.seed, given.tasks, given.kills).run()
+        churn = Churn(Path(folder), given.seed, given.tasks, given.kills, contained=contained)
+        account = churn.run()
     sys.stdout.write(json.dumps(vars(account), indent=2) + "\n")
     return 1 if account.wrong else 0

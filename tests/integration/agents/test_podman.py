@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-import tempfile
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,62 +12,28 @@ import pytest
 from agents import processes
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import TaskTemplate
+from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
-IMAGE = "localhost/muster-test"
-APPLETS = ["sh", "cat", "echo", "env", "ls", "setsid", "sleep", "touch", "true"]
-
 pytestmark = [
     pytest.mark.needs("podman"),
-    pytest.mark.skipif(
-        not all(map(shutil.which, ("podman", "runc", "busybox"))), reason="no podman here"
-    ),
+    pytest.mark.skipif(not all(map(shutil.which, containers.PROGRAMS)), reason="no podman here"),
     pytest.mark.skipif(os.geteuid() != 0, reason="the test's storage needs root"),
 ]
 
 
-class Podman:
-    """podman with storage of its own, and one image."""
-
-    def __init__(self, folder: Path) -> None:
-        self.command = [
-            "podman", "--root", str(folder / "root"), "--runroot", str(folder / "run"),
-            "--runtime", "runc",
-        ]  # fmt: skip
-        tree = folder / "image"
-        (tree / "bin").mkdir(parents=True)
-        (tree / "tmp").mkdir()
-        busybox = shutil.which("busybox")
-        assert busybox
-        shutil.copy(busybox, tree / "bin/busybox")
-        for applet in APPLETS:
-            (tree / "bin" / applet).symlink_to("busybox")
-        archive = folder / "image.tar"
-        subprocess.run(["tar", "-C", str(tree), "-cf", str(archive), "."], check=True)
-        self.ask("import", str(archive), IMAGE)
-
-    def ask(self, *words: str) -> str:
-        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-
 @pytest.fixture
-def podman() -> Iterator[Podman]:
-    folder = Path(tempfile.mkdtemp(prefix="mp-"))  # podman refuses folders with long names
-    made = Podman(folder)
+def podman() -> Iterator[containers.Podman]:
+    made = containers.Podman()
     yield made
-    left = made.ask("ps", "--all", "--quiet")
-    made.ask("rmi", "--force", IMAGE)
-    if f" {folder}/root/overlay " in Path("/proc/self/mountinfo").read_text():
-        subprocess.run(["umount", f"{folder}/root/overlay"], check=True)
-    shutil.rmtree(folder)
-    assert left == ""
+    left = made.left()
+    made.remove()
+    assert left == []
 
 
 @pytest.fixture
-def contained(node: Node, podman: Podman) -> Node:
+def contained(node: Node, podman: containers.Podman) -> Node:
     node.start("--podman", " ".join(podman.command), "--image-timeout", "20")
     return node
 
@@ -76,7 +41,7 @@ def contained(node: Node, podman: Podman) -> Node:
 def template(script: str, **fields: Any) -> TaskTemplate:
     return TaskTemplate(
         "job", 1, "g", script=script, runtime="podman",
-        **{"image": IMAGE, "grace_s": 20, "environment": {"MY": "a b"}, **fields},
+        **{"image": containers.IMAGE, "grace_s": 20, "environment": {"MY": "a b"}, **fields},
     )  # fmt: skip
 
 
@@ -98,7 +63,7 @@ def test_a_task_in_a_container(contained: Node, controller: Controller) -> None:
 
 
 def test_it_ends_with_all_that_it_has_started(
-    contained: Node, controller: Controller, podman: Podman
+    contained: Node, controller: Controller, podman: containers.Podman
 ) -> None:
     script = "#!/bin/sh\ntrap '' TERM\nsetsid env -i /bin/sleep 998855 &\necho ready\nsleep 9999\n"
     controller.assign("a.1", template=template(script))
@@ -197,3 +162,36 @@ def test_one_that_is_cancelled_while_it_waits(
     report = controller.ended("a.1")
     assert report.end_reason is EndReason.CANCELLED
     assert report.started_at is None
+
+
+def test_none_is_left_when_agent_and_supervisor_die_at_once(
+    contained: Node, controller: Controller, podman: containers.Podman
+) -> None:
+    controller.acknowledge = True
+    controller.assign("a.1", template=template("#!/bin/sh\necho ready\nsleep 9999\n"))
+    log = contained.root / "logs/a.1.stdout"
+    controller.wait(lambda: log.exists() and "ready" in log.read_text(), "the container")
+    assert (contained.root / "containers/a.1").exists()
+    contained.kill_agent()
+    os.kill(contained.supervisor(), signal.SIGKILL)
+    # the guardian kills the tasks, the monitor of the container too: nobody removes it then
+    controller.wait(lambda: not contained.tasks(), "the end of its processes")
+    assert podman.containers()
+    contained.start("--podman", " ".join(podman.command))
+    assert controller.ended("a.1").end_reason is EndReason.LOST
+    controller.wait(lambda: not podman.left(), "the container's removal")
+    controller.wait(lambda: not list((contained.root / "containers").iterdir()), "its note's")
+
+
+def test_a_node_that_leaves_with_its_tasks_leaves_no_container(
+    node: Node, controller: Controller, podman: containers.Podman
+) -> None:
+    node.start("--podman", " ".join(podman.command), "--stop-tasks-on-exit", "--stop-grace", "1")
+    controller.assign("a.1", template=template("#!/bin/sh\ntrap '' TERM\necho ready\nsleep 9999\n"))
+    log = node.root / "logs/a.1.stdout"
+    controller.wait(lambda: log.exists() and "ready" in log.read_text(), "the container")
+    assert node.agent is not None
+    node.agent.terminate()
+    node.agent.wait(120)
+    assert podman.left() == []
+    assert not node.tasks()

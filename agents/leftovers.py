@@ -1,0 +1,196 @@
+"""What containers may leave in their runtime's storage, remembered on disk until it is removed.
+
+A container removes itself when it ends in order. One that was killed with its monitor does not: its
+entry, its layer and its mounts stay in the storage of its user. How to remove them is noted before
+the container is started, a file for each attempt, and the note goes when they have been: so neither
+the death of the supervisor, nor that of the agent in between, nor a restart of the machine leaves a
+container to nobody. Removing what is not there succeeds. A removal that fails is tried again, less
+and less often.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from agents import images
+
+FOLDER = "containers"
+#: A removal that has failed is tried again after so long, doubled each time.
+AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 600.0
+#: How long removals may take when a node is ended with its tasks.
+LAST_S = 60.0
+
+#: Runs a removal: status, None past a limit of time, and its last words.
+Execute = Callable[
+    [list[str], dict[str, Any] | None, dict[str, str], float], tuple[int | None, str]
+]
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A command that removes what a container may have left. ``user`` is as in orders."""
+
+    argv: list[str]
+    user: dict[str, Any] | None
+    env: dict[str, str]
+
+    def run(self, limit_s: float, execute: Execute = images.execute) -> str:
+        """Run it; why it did not succeed, or nothing."""
+        status, said = execute(self.argv, self.user, self.env, limit_s)
+        if status == 0:
+            return ""
+        if status is None:
+            return f"`{' '.join(self.argv)}` did not end in {limit_s:g} s"
+        return f"`{' '.join(self.argv)}`: {said or f'status {status}'}"
+
+
+#: Made where no threads are yet.
+_DECODE = msgspec.json.Decoder(Removal).decode
+
+
+class Node(Protocol):
+    """What is asked of the agent around it."""
+
+    def say(self, text: str) -> None:
+        """Tell the operator."""
+
+    def may_begin(self, attempt: str) -> bool:
+        """Whether an attempt runs here, or may be about to, as far as is known."""
+
+
+class Leftovers:
+    """Notes of one node. ``turn`` is a thread's life, the rest may be called by any thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        node: Node,
+        leaving: threading.Event,
+        execute: Execute = images.execute,
+    ) -> None:
+        self._folder = root / FOLDER
+        self._node = node
+        self._leaving = leaving
+        self._execute = execute
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._noted = read(root)
+        #: Of an earlier agent: where no attempt of the name is left, nobody will tell of its end.
+        self._earlier = set(self._noted)
+        #: What has ended: when its removal is to be tried, and how often it has failed.
+        self._due: dict[str, tuple[float, int]] = {}
+
+    def note(self, orders: list[dict[str, Any]]) -> None:
+        """These are about to be carried out: note the containers that they start."""
+        for order in orders:
+            if order.get("cleanup"):
+                self._note(order["id"], order["cleanup"])
+
+    def _note(self, attempt: str, cleanup: dict[str, Any]) -> None:
+        removal = _removal(cleanup)
+        with self._lock:
+            self._earlier.discard(attempt)
+            if self._noted.get(attempt) == removal:
+                return
+            self._noted[attempt] = removal
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                fresh = self._folder / f".{attempt}"
+                fresh.write_bytes(msgspec.json.encode(removal))
+                fresh.replace(self._folder / attempt)
+            except OSError as problem:  # a full disk: the supervisor's journal may know it as well
+                self._node.say(f"container of {attempt} can't be noted: {problem}")
+
+    def ended(self, attempt: str, cleanup: dict[str, Any] | None = None) -> None:
+        """Nothing of an attempt runs any more; what it may have left is to go. ``cleanup`` is what
+        the supervisor's record says of it, an older agent having noted nothing."""
+        with self._lock:
+            if cleanup and attempt not in self._noted:
+                self._noted[attempt] = _removal(cleanup)
+            if attempt not in self._noted:
+                return
+            self._earlier.discard(attempt)
+            self._due.setdefault(attempt, (0.0, 0))
+        self._wake.set()
+
+    def turn(self) -> None:
+        """Remove what is due, until the agent leaves."""
+        while not self._leaving.is_set():
+            self._wake.wait(self._wait_s())
+            self._wake.clear()
+            self._find_orphans()
+            now = time.monotonic()
+            for attempt in [name for name, (at, _) in self._due.copy().items() if at <= now]:
+                if self._leaving.is_set():
+                    return
+                self._remove(attempt)
+
+    def _wait_s(self) -> float | None:
+        with self._lock:
+            if self._earlier:
+                return 1.0
+            soonest = min((at for at, _ in self._due.values()), default=None)
+        return None if soonest is None else max(0.05, soonest - time.monotonic())
+
+    def _find_orphans(self) -> None:
+        with self._lock:
+            earlier = list(self._earlier)
+        for attempt in earlier:
+            if not self._node.may_begin(attempt):
+                with self._lock:
+                    if attempt in self._earlier:
+                        self._earlier.discard(attempt)
+                        self._due.setdefault(attempt, (0.0, 0))
+
+    def _remove(self, attempt: str) -> None:
+        problem = self._noted[attempt].run(images.LOOK_S, self._execute)
+        with self._lock:
+            if not problem:
+                del self._due[attempt], self._noted[attempt]
+                forget(self._folder, attempt)
+                return
+            failures = self._due[attempt][1] + 1
+            again_s = min(AGAIN_S_MAX, AGAIN_S_MIN * 2.0 ** min(failures - 1, 16))
+            self._due[attempt] = (time.monotonic() + again_s, failures)
+        if failures == 1:
+            self._node.say(f"{problem}; tried again until it succeeds")
+
+
+def _removal(cleanup: dict[str, Any]) -> Removal:
+    return Removal(cleanup["argv"], cleanup["user"], cleanup["env"])
+
+
+def read(root: Path) -> dict[str, Removal]:
+    """What is noted, by attempt; what can't be read is no note."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in (root / FOLDER).iterdir():
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                if not path.name.startswith("."):
+                    found[path.name] = _DECODE(path.read_bytes())
+    return found
+
+
+def forget(folder: Path, attempt: str) -> None:
+    """A note is done with."""
+    for name in (attempt, f".{attempt}"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def clear(root: Path, execute: Execute = images.execute) -> list[str]:
+    """Remove all that is noted, where nothing of this node runs any more; what could not be, which
+    stays noted. All of it takes no longer than :data:`LAST_S`."""
+    deadline = time.monotonic() + LAST_S
+    problems = []
+    for attempt, removal in read(root).items():
+        limit_s = deadline - time.monotonic()
+        problem = removal.run(limit_s, execute) if limit_s > 0 else f"container of {attempt}: late"
+        if problem:
+            problems.append(problem)
+        else:
+            forget(root / FOLDER, attempt)
+    return problems
