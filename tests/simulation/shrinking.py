@@ -6,13 +6,13 @@ parts first, then smaller ones.
 
 import msgspec
 
-from tests.simulation import stories, telling
+from tests.simulation import plans, telling
 
 #: The most stories that are told to shorten one.
 TELLINGS_MAX = 250
 
 
-def broken(plan: stories.Plan) -> telling.BrokenError | None:
+def broken(plan: plans.Plan) -> telling.BrokenError | None:
     """What a story breaks, if anything."""
     try:
         telling.tell(plan)
@@ -21,7 +21,7 @@ def broken(plan: stories.Plan) -> telling.BrokenError | None:
     return None
 
 
-def shrink(plan: stories.Plan, checker: str, tellings_max: int = TELLINGS_MAX) -> stories.Plan:
+def shrink(plan: plans.Plan, checker: str, tellings_max: int = TELLINGS_MAX) -> plans.Plan:
     """A story with fewer steps that breaks the same invariant."""
     left = tellings_max
     for quiet in ("lose", "duplicate", "delay", "pace_s"):
@@ -43,15 +43,15 @@ def shrink(plan: stories.Plan, checker: str, tellings_max: int = TELLINGS_MAX) -
 
 
 def _try(
-    candidate: stories.Plan, plan: stories.Plan, checker: str, left: int
-) -> tuple[stories.Plan, int]:
+    candidate: plans.Plan, plan: plans.Plan, checker: str, left: int
+) -> tuple[plans.Plan, int]:
     if left <= 0:
         return plan, 0
     error = broken(candidate)
     return (candidate if error is not None and error.checker == checker else plan), left - 1
 
 
-def text(plan: stories.Plan) -> str:
+def text(plan: plans.Plan) -> str:
     """A story to read."""
     scheduling = plan.structure.settings.scheduling
     lines = [

@@ -21,7 +21,7 @@ from reconciler.model import desired, outcome, records, states
 from reconciler.model.states import EndReason
 from reconciler.simulation import agenda, faults, machines
 from reconciler.simulation import cluster as clusters
-from tests.simulation import invariants, stories
+from tests.simulation import invariants, plans, work
 
 #: Each so-many-th cycle is decided again from bytes.
 REPLAYED_EVERY = 9
@@ -32,7 +32,7 @@ HEARTBEAT_S = 10.0
 START_S = 0.5
 #: What messages, heartbeats that are lost, cycles that are late, and starts may take on top of
 #: leases and graces.
-SLACK_S = 12 * HEARTBEAT_S + 4 * (stories.DELAY_S_MAX + stories.PACE_S_MAX)
+SLACK_S = 12 * HEARTBEAT_S + 4 * (plans.DELAY_S_MAX + plans.PACE_S_MAX)
 #: Looks at the cluster while it comes to rest, and how many of them in a row have to be alike:
 #: together they are longer than any task that ends and than any wait before another try.
 LOOK_S = 60.0
@@ -49,7 +49,7 @@ class BrokenError(Exception):
     def __init__(self, checker: str, at: float, found: list[str]) -> None:
         self.checker = checker
         lines = "".join(f"\n  {line}" for line in found[:8])
-        super().__init__(f"{checker}, {at - stories.BEGIN:.1f} s after the beginning:{lines}")
+        super().__init__(f"{checker}, {at - plans.BEGIN:.1f} s after the beginning:{lines}")
 
 
 class CrashError(Exception):
@@ -86,16 +86,16 @@ class _Weather(faults.Weather):
 class Teller:
     """One story under way."""
 
-    def __init__(self, plan: stories.Plan) -> None:
+    def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
         self.told = Told()
-        self.changes = stories.Changes()
+        self.changes = plans.Changes()
         self.weather = _Weather(
             random.Random(f"{plan.seed} weather"),
             lose=plan.lose,
             duplicate=plan.duplicate,
             delay=plan.delay,
-            delay_s_max=stories.DELAY_S_MAX,
+            delay_s_max=plans.DELAY_S_MAX,
         )
         self.hardware = {
             name: pool.node_resources
@@ -105,10 +105,10 @@ class Teller:
         self.images = {
             step.job.name for step in plan.steps if step.job and step.job.runtime != "process"
         }
-        self.armed: list[stories.What] = []
+        self.armed: list[plans.What] = []
         self.up: set[str] = set()
         self.jobs = invariants.Jobs()
-        self.partly = invariants.PartlyRunning(stories.SILENCE_S, SLACK_S)
+        self.partly = invariants.PartlyRunning(plans.SILENCE_S, SLACK_S)
         self.wanted = desired.Desired()
         self.seen: invariants.View | None = None
         self.changed = 0
@@ -116,7 +116,7 @@ class Teller:
         self.ended_now: tuple[records.JobRecord, ...] = ()
         self.cluster = clusters.Cluster(
             plan.structure,
-            now=stories.BEGIN,
+            now=plans.BEGIN,
             fates=self._fate,
             timing=clusters.Timing(
                 start_s=START_S, heartbeat_s=HEARTBEAT_S, cycle_every_s=plan.pace_s
@@ -136,11 +136,11 @@ class Teller:
         """
         try:
             for step in self.plan.steps:
-                self.cluster.at(stories.BEGIN + step.at, partial(self._do, step))
-            self._run(stories.BEGIN + stories.STORM_S + 1)
+                self.cluster.at(plans.BEGIN + step.at, partial(self._do, step))
+            self._run(plans.BEGIN + plans.STORM_S + 1)
             self._mend()
             self._rest_with_hogs()
-            self.cluster.commit(remove=[n for n in self.cluster.jobs if stories.endless(n)])
+            self.cluster.commit(remove=[n for n in self.cluster.jobs if work.endless(n)])
             self._settle()
             self._hold("ended", invariants.ended(self._view()))
         except BrokenError:
@@ -168,7 +168,7 @@ class Teller:
         """Faults and changes are over."""
         self.armed.clear()
         self.weather.over = True
-        self.changes = stories.Changes()
+        self.changes = plans.Changes()
         self.cluster.change_structure(self.plan.structure)
         for name in self.cluster.nodes:
             for kind in ("boot", "connect"):
@@ -177,7 +177,7 @@ class Teller:
     def _rest_with_hogs(self) -> None:
         """Owners ask for what is guaranteed to them while others hold all they can."""
         self._run(self.cluster.now + LOOK_S)
-        self.cluster.commit(stories.owed(self.plan.seed))
+        self.cluster.commit(work.owed(self.plan.seed))
         self._settle()
         before = self._view()
         self._hold("guarantees", invariants.guarantees(before))
@@ -200,14 +200,14 @@ class Teller:
 
     # -- what happens
 
-    def _do(self, step: stories.Step) -> None:
+    def _do(self, step: plans.Step) -> None:
         self.told.steps += 1
         cluster = self.cluster
         if step.what in ("submit", "cancel", "change", "structure"):
             self._commit(step)
             cluster.hurry()  # else checkers would see only what several of them have led to
         elif step.what == "pause":
-            cluster.pause(stories.PAUSE_S)
+            cluster.pause(plans.PAUSE_S)
         elif step.what == "repair":
             cluster.suffer(faults.Fault(cluster.now, "boot", step.subject))
             cluster.suffer(faults.Fault(cluster.now, "connect", step.subject))
@@ -216,7 +216,7 @@ class Teller:
         elif step.fault is not None:
             self._suffer(step.fault)
 
-    def _commit(self, step: stories.Step) -> None:
+    def _commit(self, step: plans.Step) -> None:
         cluster = self.cluster
         if step.what == "submit" and step.job is not None:
             cluster.commit([step.job])
@@ -230,7 +230,7 @@ class Teller:
             if self.changes.gone:  # who says so has looked: it is off, and stays off
                 for kind in ("power-off", "cut"):
                     cluster.suffer(faults.Fault(cluster.now, kind, self.changes.gone))
-            cluster.change_structure(stories.structure_with(self.plan.structure, self.changes))
+            cluster.change_structure(plans.structure_with(self.plan.structure, self.changes))
 
     def _suffer(self, fault: faults.Fault) -> None:
         if fault.node and fault.node == self.changes.gone:
@@ -246,15 +246,15 @@ class Teller:
         """Alike for the tasks of one try, but that now and then one of them fails."""
         gang = f"{self.plan.seed} {attempt.job} {attempt.element} {attempt.try_number}"
         chance = random.Random(gang)
-        runs_s = chance.uniform(1, stories.RUNS_S_MAX)
+        runs_s = chance.uniform(1, plans.RUNS_S_MAX)
         own = random.Random(f"{gang} {attempt.index}")
-        fails = own.random() < (0.7 if stories.is_flaky(attempt.job) else 0.12)
+        fails = own.random() < (0.7 if work.is_flaky(attempt.job) else 0.12)
         image = random.Random(f"{gang} {attempt.index} image")
         return machines.Fate(
-            runs_s=float("inf") if stories.endless(attempt.job) else runs_s * (1 - fails / 2),
+            runs_s=float("inf") if work.endless(attempt.job) else runs_s * (1 - fails / 2),
             exit_code=3 if fails else 0,
             leaves_s=own.choice([0.0, 1.0, 5.0, 60.0]),
-            fetch_s=image.choice(stories.FETCHES_S) if attempt.job in self.images else 0.0,
+            fetch_s=image.choice(plans.FETCHES_S) if attempt.job in self.images else 0.0,
             fetches_again=image.random() < 0.5,
             looks_s=image.choice([0.0, 1.0]),
         )
@@ -447,6 +447,6 @@ def missing(table: str, counts: Mapping[str, int]) -> list[str]:
     return sorted(one for one in TABLES[table] if not counts.get(one))
 
 
-def tell(plan: stories.Plan) -> Told:
+def tell(plan: plans.Plan) -> Told:
     """Tell a whole story."""
     return Teller(plan).tell()

@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from tests.simulation import invariants, shrinking, stories, telling
+from tests.simulation import corners, invariants, shrinking, stories, telling
 
 #: Where the seeds of these tests begin.
 FIRST = 0
@@ -85,7 +85,7 @@ def test_images_on_the_way_lead_through_what_comes_before_a_start() -> None:
     with telling.transitions() as taken:
         for seed in range(120):
             plan = stories.draw(seed)
-            steps = tuple(stories.images_on_the_way(random.Random(seed), plan.nodes()))
+            steps = tuple(corners.images_on_the_way(random.Random(seed), plan.nodes()))
             telling.tell(msgspec.structs.replace(plan, steps=steps, lose=0.0, pace_s=0.0))
             counts = telling.by_table(taken)["attempts"]
             missing = wanted - {name for name, count in counts.items() if count}

@@ -1,0 +1,130 @@
+"""What a story of faults is: the cluster at first, and what happens at which moment.
+
+Stories are data, drawn by ``stories`` and told by ``telling``; so one that fails can be told again
+with less in it. Constants here hold for all of them.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.simulation import faults
+
+GI = 2**30
+BEGIN = 1_000_000.0
+#: Seconds for which people and faults are at work.
+STORM_S = 900.0
+SILENCE_S = 30
+LEASE_S = 60
+GRACE_S = 8
+#: The longest that a task runs which ends by itself.
+RUNS_S_MAX = 90.0
+#: The longest that a message takes.
+DELAY_S_MAX = 20.0
+#: How long the controller's machine stands still.
+PAUSE_S = 60.0
+#: The longest from one cycle to the next where there is input: leases have to be renewed meanwhile.
+PACE_S_MAX = 5.0
+FETCHES_S = (0.0, 2.0, 10.0, 45.0)
+OWNERS = ("alice@example.org", "bob@example.org")
+What = Literal[
+    "submit",
+    "cancel",
+    "change",
+    "structure",
+    "fault",
+    "repair",
+    "pause",
+    "crash-before-commit",
+    "crash-after-commit",
+]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing that happens.
+
+    Attributes:
+        at: seconds after the beginning.
+        what: ``change`` replaces ``fields`` of a job's document; ``structure`` sets one of the
+            ``Changes``; ``crash-*`` kills the controller in its next cycle; ``pause`` stops it for
+            ``PAUSE_S``; ``repair`` brings back a machine that was said to be gone.
+        subject: a job, or the field of ``Changes``.
+    """
+
+    at: float
+    what: What
+    subject: str = ""
+    job: desired.Job | None = None
+    fields: tuple[tuple[str, Any], ...] = ()
+    fault: faults.Fault | None = None
+
+    def text(self) -> str:
+        """One line."""
+        told = ""
+        if self.job is not None:
+            short = ("queue", "priority", "array_count", "lease_s", "preemptible", "depends_on")
+            told = ", ".join(f"{name}={getattr(self.job, name)}" for name in short)
+            groups = [(g.least, g.count, g.resources.as_vector()) for g in self.job.groups]
+            told = f"{told}, tasks={groups}"
+        if self.fault is not None:
+            told = f"{self.fault.kind} {self.fault.node} {self.fault.amount_s or ''}"
+        told += ", ".join(f"{name}={value}" for name, value in self.fields)
+        return f"{self.at:7.1f} {self.what} {self.subject} {told}".rstrip()
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What commits have made of the first structure; the plain value changes nothing."""
+
+    drained: str = ""
+    gone: str = ""
+    undeclared: str = ""
+    suspended: bool = False
+    swollen: bool = False
+    limit: int | None = None
+    closed: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A whole story.
+
+    ``lose``, ``duplicate``, ``delay``: of messages. ``pace_s``: from one cycle to the next at the
+    least, as of a controller that is slower than its input; what comes in between comes together.
+    """
+
+    seed: int
+    structure: desired.Structure
+    steps: tuple[Step, ...]
+    lose: float
+    duplicate: float
+    delay: float
+    pace_s: float = 0.0
+
+    def nodes(self) -> tuple[str, ...]:
+        """Names of all nodes."""
+        return tuple(name for pool in self.structure.pools.values() for name in pool.nodes)
+
+
+def structure_with(first: desired.Structure, changes: Changes) -> desired.Structure:
+    """The structure after commits."""
+    replace = msgspec.structs.replace
+    pools = {}
+    for pool in first.pools.values():
+        drains = {}
+        if changes.drained in pool.nodes:
+            drains[changes.drained] = desired.Drain("fan", owner=OWNERS[0])
+        if changes.gone in pool.nodes:
+            drains[changes.gone] = desired.Drain("burnt", gone=True)
+        nodes = tuple(name for name in pool.nodes if name != changes.undeclared)
+        has = pool.node_resources
+        if changes.swollen:
+            has = replace(has, cpu_milli=2 * has.cpu_milli)
+        pools[pool.name] = replace(pool, drains=drains, nodes=nodes, node_resources=has)
+    queues = dict(first.queues)
+    if changes.limit is not None:
+        limit = desired.Amounts(cpu_milli=changes.limit)
+        queues["research"] = replace(queues["research"], limit=limit)
+    if changes.closed in queues:
+        queues[changes.closed] = replace(queues[changes.closed], suspend=True)
+    settings = replace(first.settings, suspend=changes.suspended)
+    return replace(first, pools=pools, queues=queues, settings=settings)

@@ -1,0 +1,109 @@
+"""The jobs of stories of faults: of some shape, without an end, or asking for what is owed."""
+
+import random
+from typing import Literal
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.resources import Resources
+from tests.simulation import plans
+from tests.simulation.plans import GI
+
+
+def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
+    """A job of some shape."""
+    choose = chance.choice
+    gpu = choose([0, 0, 1000, 1000, 2000, 500, 250])
+    count = choose([1, 1, 1, 2, 3])
+    array = choose([None, None, None, 2, 4])
+    needs: list[desired.Dependency] = []
+    if others and chance.random() < 0.25:
+        condition: Literal["afterOk", "afterAny", "afterNotOk"]
+        condition = choose(["afterOk", "afterAny", "afterNotOk"])
+        needs.append(desired.Dependency(choose([*others[-5:], "never"]), condition))
+    group = desired.TaskGroup(
+        name="main",
+        count=count,
+        resources=Resources(choose([500, 1000, 2000]), choose([1, 2, 8]) * GI, gpu),
+        command=("true",),
+        minimum=choose([None, 1]) if count > 1 else None,
+    )
+    return desired.Job(
+        name=name,
+        run=1,
+        hash="0123456789abcdef",
+        queue=choose(["default", "default", "near", "far", "batch"]),
+        owner=choose(["", *plans.OWNERS]),
+        groups=(group,),
+        suspend=chance.random() < 0.08,
+        priority=choose([10, 50, 50, 90]),
+        preemptible=chance.random() < 0.8,
+        framework=choose(["none", "none", "torchrun"]),
+        array_count=array,
+        parallelism=choose([None, 1, 2]) if array else None,
+        depends_on=tuple(needs),
+        pools=choose([(), (), (), ("gpu",)]),
+        time_limit_s=choose([None, None, 30, 120]),
+        deadline=plans.BEGIN + chance.uniform(50, plans.STORM_S)
+        if chance.random() < 0.08
+        else None,
+        retries=desired.Retries(limit=choose([0, 1, 3]), backoff_s=choose([0, 5, 20])),
+        checkpoint=desired.Checkpoint(grace_s=choose([2, plans.GRACE_S]))
+        if choose([0, 1])
+        else None,
+        grace_s=choose([None, 1, plans.GRACE_S]),
+        lease_s=choose([None, plans.LEASE_S, plans.LEASE_S, 20]),
+        exclusive=chance.random() < 0.03,
+    )
+
+
+def endless(name: str) -> bool:
+    """Whether a job's tasks run until they are told to leave."""
+    return name.startswith(("hog", "owed"))
+
+
+def hogs(chance: random.Random) -> list[desired.Job]:
+    """Preemptible work without a guarantee that takes what there is and gives nothing back."""
+    return [
+        msgspec.structs.replace(
+            a_job(chance, f"hog{number}", []),
+            queue=chance.choice(["default", "batch"]),
+            owner="",
+            preemptible=True,
+            suspend=False,
+            deadline=None,
+            time_limit_s=None,
+            exclusive=False,
+        )
+        for number in range(chance.choice([2, 4, 6]))
+    ]
+
+
+def owed(seed: int) -> list[desired.Job]:
+    """Work that asks for what is guaranteed, once all is calm."""
+    chance = random.Random(f"{seed} owed")
+    found = []
+    for number in range(3):
+        group = desired.TaskGroup(
+            name="main",
+            count=1,
+            resources=Resources(chance.choice([500, 1000]), GI, chance.choice([0, 500, 1000])),
+            command=("true",),
+        )
+        found.append(
+            desired.Job(
+                name=f"owed{number}",
+                run=1,
+                hash="0123456789abcdef",
+                queue=chance.choice(["near", "far"]),
+                groups=(group,),
+                preemptible=chance.random() < 0.7,
+            )
+        )
+    return found
+
+
+def is_flaky(name: str) -> bool:
+    """Whether most tries of a job's tasks fail."""
+    return name.startswith("flaky")
