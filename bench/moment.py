@@ -132,9 +132,10 @@ class Moment:
             yield self.structure.queues[name]
             name = self.structure.queues[name].parent
 
-    def used(self, *, firm: bool = False) -> dict[str, list[int]]:
+    def used(self, *, firm: bool = False, pool: str = "") -> dict[str, list[int]]:
         """Amounts by queue with those below it, and what room is kept for; ``firm``: of work that
-        is not preemptible."""
+        is not preemptible; ``pool``: there, with all that room is kept for anywhere."""
+        pool_of = self.structure.pool_of_node()
         used: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         counts: Counter[tuple[str, int, str]] = Counter()
         for attempt in self.live:
@@ -145,6 +146,8 @@ class Moment:
             counts[key] += 1
             least = next((g.least for g in spec.groups if g.name == attempt.group), 0)
             if firm and (spec.preemptible or counts[key] > least):
+                continue
+            if pool and pool_of.get(attempt.node) != pool:
                 continue
             self._add(used, spec.queue, attempt.resources.as_vector())
         for job, count in self.seen.promised.items():
@@ -160,32 +163,54 @@ class Moment:
             for resource in range(3):
                 used[member.name][resource] += more[resource]
 
-    def guaranteed(self, queue: desired.Queue) -> list[int]:
-        """What a queue is guaranteed; of what it does not name, what its children are."""
+    def guaranteed(self, queue: desired.Queue, pool: str = "") -> list[int]:
+        """What a queue is guaranteed, in a pool if one is named; of what it does not name, what its
+        children are."""
         below = [q for q in self.structure.queues.values() if q.parent == queue.name]
-        sums = [self.guaranteed(child) for child in below]
-        own = queue.guaranteed.as_vector()
+        sums = [self.guaranteed(child, pool) for child in below]
+        own = _amounts_of(queue, pool).guaranteed.as_vector()
         return [
             sum(one[resource] for one in sums) if amount is None else amount
             for resource, amount in enumerate(own)
         ]
 
-    def bounds_of_firm(self, queue: desired.Queue) -> list[int | None]:
+    def bounds_of_firm(self, queue: desired.Queue, pool: str = "") -> list[int | None]:
         """What work that is not preemptible may have of a queue; None: nothing bounds it.
 
         What nobody is guaranteed is not rationed, nor CPUs and memory by a queue that names
         others only.
         """
-        owed: list[int | None] = list(self.guaranteed(queue))
-        named = [queue.guaranteed.as_vector(), queue.lending_limit.as_vector()]
+        owed: list[int | None] = list(self.guaranteed(queue, pool))
+        own = _amounts_of(queue, pool)
+        named = [own.guaranteed.as_vector(), own.lending_limit.as_vector()]
         names = [any(row[resource] is not None for row in named) for resource in range(3)]
         for resource in range(3):
             queues = self.structure.queues.values()
-            nobody = not any(self.guaranteed(other)[resource] for other in queues)
+            nobody = not any(self.guaranteed(other, pool)[resource] for other in queues)
             silent = resource < 2 and any(names) and not names[resource]
             if nobody or silent:
                 owed[resource] = None
         return owed
+
+    def is_beyond_firm(self, spec: desired.Job, pool: str, *, now: bool) -> bool:
+        """Whether work that is not preemptible asks for more than is guaranteed to its queue and
+        all above it, in a pool if one is named; ``now``: beside what such work has there."""
+        used = self.used(firm=True, pool=pool) if now else {}
+        return not spec.preemptible and any(
+            more and most is not None and has + more > most
+            for queue in self.path(spec.queue)
+            for has, more, most in zip(
+                used.get(queue.name, [0, 0, 0]),
+                asked(spec),
+                self.bounds_of_firm(queue, pool),
+                strict=True,
+            )
+        )
+
+
+def _amounts_of(queue: desired.Queue, pool: str) -> desired.Queue | desired.Flavor:
+    flavors = (flavor for flavor in queue.flavors if flavor.pool == pool)
+    return next(flavors, desired.Flavor(pool)) if pool else queue
 
 
 def asked(spec: desired.Job) -> tuple[int, int, int]:

@@ -134,7 +134,9 @@ class Checker(moment.Moment):
         tried: list[tuple[str, ...]] = [
             (pool,)
             for pool in pools
-            if pool in named and not self._over_in_pool(spec, asked, f"pool {pool}")
+            if pool in named
+            and not self._over_in_pool(spec, asked, f"pool {pool}")
+            and not self.is_beyond_firm(spec, pool, now=True)
         ]
         rest = tuple(pool for pool in pools if pool not in named)
         tried += [rest] if rest else []
@@ -325,24 +327,11 @@ class Checker(moment.Moment):
                 raise _OpenError("what was spent is not known here")
         return "no budget holds for it"
 
-    def _too_much_alone(self, spec: desired.Job) -> bool:
-        """Whether work that is not preemptible asks for more than is guaranteed."""
-        asked = moment.asked(spec)
-        return not spec.preemptible and any(
-            more and most is not None and more > most
-            for queue in self.path(spec.queue)
-            for more, most in zip(asked, self.bounds_of_firm(queue), strict=True)
-        )
-
     def _waiting_for_quota(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
         spec = record.spec
-        if not spec.preemptible:
-            used, asked = self.used(firm=True), moment.asked(spec)
-            for queue in self.path(spec.queue):
-                bounds = self.bounds_of_firm(queue)
-                after = zip(used[queue.name], asked, bounds, strict=True)
-                if any(b is not None and more and has + more > b for has, more, b in after):
-                    return None
+        pools = spec.pools or tuple(self.structure.pools)
+        if any(self.is_beyond_firm(spec, pool, now=True) for pool in ("", *pools)):
+            return None
         if any(self._kept_back(queue, moment.asked(spec)) for queue in self.path(spec.queue)):
             return None
         return "its queue's guarantee covers it" if not spec.preemptible else "nobody keeps back"
@@ -367,9 +356,14 @@ class Checker(moment.Moment):
     # -- room
 
     def _never_fits(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
-        if self._too_much_alone(record.spec):
+        if self.is_beyond_firm(record.spec, "", now=False):
             return None
-        fits = self.holds(record.spec, "empty", sure=True)
+        pools = record.spec.pools or tuple(self.structure.pools)
+        open_to = tuple(p for p in pools if not self.is_beyond_firm(record.spec, p, now=False))
+        if not open_to:
+            return None
+        spec = msgspec.structs.replace(record.spec, pools=open_to)
+        fits = self.holds(spec, "empty", sure=True)
         if fits is None:
             raise _OpenError("whether it fits was not found out")
         return "it fits where nothing runs" if fits else None

@@ -6,13 +6,14 @@ scheduler can't be in its checkers too.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from reconciler.model import desired, outcome, reasons, records
 from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, JobState
+from reconciler.model.states import JobState
+from tests.simulation import views
+from tests.simulation.views import Running, View
 
 #: Milli-GPUs of one device.
 WHOLE = 1000
@@ -27,75 +28,6 @@ LASTING = frozenset(
         reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
-#: Reasons for which an owner of a guarantee is not asking at the moment.
-_NOT_ASKING = LASTING - {reasons.ReasonCode.WAITING_FOR_QUOTA} | {
-    reasons.ReasonCode.BACKING_OFF,
-    reasons.ReasonCode.ARRAY_LIMIT,
-    reasons.ReasonCode.RESERVED,
-}
-
-
-class Running(msgspec.Struct, frozen=True):
-    """A task on a virtual node: the truth, whatever records say.
-
-    ``up``: it has started. ``told``: it was told to leave and takes its time.
-    """
-
-    node: str
-    attempt: records.AttemptRecord
-    up: bool = True
-    told: bool = False
-    reachable: bool = True
-
-
-class View(msgspec.Struct, frozen=True):
-    """Everything that a checker may look at, after one cycle.
-
-    Attributes:
-        structure, jobs: as git has them and the cycle saw them; ``generation`` numbers both.
-        job_records, attempts, nodes, why: as the cycle left them; ``why`` are the reasons by key.
-        hardware: what each virtual node really has.
-        running: tasks on all virtual nodes.
-        started: ids of attempts that this cycle starts.
-        ended: records of runs that this cycle ended, those that another run has replaced too.
-    """
-
-    now: float
-    structure: desired.Structure
-    generation: int = 0
-    jobs: Mapping[str, desired.Job] = {}
-    job_records: Mapping[str, records.JobRecord] = {}
-    attempts: Mapping[str, records.AttemptRecord] = {}
-    nodes: Mapping[str, records.NodeRecord] = {}
-    why: Mapping[str, tuple[reasons.Reason, ...]] = {}
-    hardware: Mapping[str, Resources] = {}
-    running: tuple[Running, ...] = ()
-    started: frozenset[str] = frozenset()
-    ended: tuple[records.JobRecord, ...] = ()
-
-    def is_as(self, before: "View") -> bool:
-        """Whether nothing but the time is other than it was, of nodes nothing but their words.
-
-        Only checkers that go by ``now`` can then find what they did not find before.
-        """
-        return (
-            self.structure is before.structure
-            and self.generation == before.generation
-            and not self.started
-            and not self.ended
-            and {name: (one.state, one.pool) for name, one in self.nodes.items()}
-            == {name: (one.state, one.pool) for name, one in before.nodes.items()}
-            and self.running == before.running
-            and self.attempts == before.attempts
-            and self.job_records == before.job_records
-            and self.why == before.why
-        )
-
-    def live(self) -> Iterator[records.AttemptRecord]:
-        """Attempts that hold something as far as records say."""
-        for attempt in self.attempts.values():
-            if attempt.state is not AttemptState.ENDED:
-                yield attempt
 
 
 # -- 1. No device is given to more than its capacity; no task runs where it can't be held
@@ -252,236 +184,6 @@ def _spec_of(view: View, attempt: records.AttemptRecord) -> desired.Job | None:
     return record.spec if record is not None and record.key == attempt.job_key else None
 
 
-# -- 3. A guarantee is met when its owner asks and preemptible work could make room
-
-
-def guarantees(view: View) -> list[str]:
-    """At rest: owners within their guarantee wait though room is there or could be made.
-
-    Only what is beyond doubt is told: of each queue its first job, of one task an element; and
-    what could make room is preemptible work of queues that have no guarantee at all.
-    """
-    queues = view.structure.queues
-    usage = _usage(view)
-    pending: defaultdict[str, list[records.JobRecord]] = defaultdict(list)
-    for record in view.job_records.values():
-        if record.state is JobState.PENDING:
-            pending[record.spec.queue].append(record)
-    found = []
-    for name, waiting in pending.items():
-        if name not in queues or any(queue.suspend for queue in _path(queues, name)):
-            continue
-        first = min(waiting, key=lambda record: (-record.spec.priority, record.order))
-        asked = first.spec.groups[0].resources
-        codes = {reason.code for reason in view.why.get(first.reason_key, ())}
-        if first.spec.element_count > 1 or sum(g.least for g in first.spec.groups) > 1:
-            continue
-        if codes & _NOT_ASKING or first.spec.suspend:
-            continue
-        covered = _covered(queues, usage, name, asked)
-        node = _could_hold(view, first.spec, asked, covered) if name in covered else ""
-        if node:
-            found.append(f"{first.name} is within the guarantee of {name} and fits on {node}")
-    return found
-
-
-def _covered(
-    queues: Mapping[str, desired.Queue],
-    usage: Mapping[str, Resources],
-    name: str,
-    asked: Resources,
-) -> frozenset[str]:
-    """Which of a queue and all above it stay within their guarantee; none past any limit."""
-    if not any(queues[name].guaranteed.as_vector()):
-        return frozenset()
-    found = set()
-    for queue in _path(queues, name):
-        after = (usage.get(queue.name, Resources()) + asked).as_vector()
-        owed, most = queue.guaranteed.as_vector(), queue.limit.as_vector()
-        if any(m is not None and a > m for a, m in zip(after, most, strict=True)):
-            return frozenset()
-        if (asked.gpu_milli and queue.guaranteed.gpu_milli is None) or (
-            queue.guaranteed.cpu_milli is None
-        ):
-            continue
-        if all(o is None or a <= o for a, o in zip(after, owed, strict=True)):
-            found.add(queue.name)
-    return frozenset(found)
-
-
-def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozenset[str]) -> str:
-    """A node that would have room if all that may be taken for a guarantee left it.
-
-    Where a queue above has more than its guarantee, that queue must not grow by the exchange.
-    """
-    queues = view.structure.queues
-    whole = all(queue.name in covered for queue in _path(queues, spec.queue))
-    pool_of = view.structure.pool_of_node()
-    kept = {name for one in view.structure.reservations.values() for name in one.nodes}
-    for name, node in view.nodes.items():
-        pool = view.structure.pools.get(pool_of.get(name, ""))
-        if pool is None or node.state.value != "Ready" or name in kept or spec.exclusive:
-            continue
-        if (spec.pools and pool.name not in spec.pools) or pool.taints:
-            continue
-        limited = _in_pool(view, spec.queue, pool.name)
-        if any(_exceeds((used + asked).as_vector(), most, asked) for _, most, used in limited):
-            continue
-        room, shares, taken = pool.promised(), Counter[int](), Resources()
-        for attempt in view.live():
-            if attempt.node != name:
-                continue
-            if _may_be_taken(view, attempt, spec.queue, covered):
-                taken += attempt.resources
-                continue
-            room -= attempt.resources
-            for device in attempt.devices:
-                shares[device] += attempt.share_milli
-        count = pool.node_resources.gpu_milli // WHOLE
-        free = sum(shares[device] == 0 for device in range(count))
-        part = asked.gpu_milli % WHOLE
-        enough = free * WHOLE >= asked.gpu_milli and not part
-        if part:
-            enough = any(shares[device] + asked.gpu_milli <= WHOLE for device in range(count))
-        settled = whole or (spec.preemptible and asked.fits_in(taken))
-        if asked.fits_in(room) and enough and settled and not _is_exclusive(view, name):
-            return name
-    return ""
-
-
-def _is_exclusive(view: View, node: str) -> bool:
-    return any(a.node == node and view.job_records[a.job].spec.exclusive for a in view.live())
-
-
-def _may_be_taken(
-    view: View, attempt: records.AttemptRecord, taker: str, covered: frozenset[str]
-) -> bool:
-    """Whether a guarantee is due from this work: judged below where the two branches part."""
-    queues = view.structure.queues
-    spec = view.job_records[attempt.job].spec
-    losing, taking = list(_path(queues, spec.queue)), list(_path(queues, taker))
-    owed = any(any(queue.guaranteed.as_vector()) for queue in losing if queue not in taking)
-    protected = view.structure.settings.scheduling.min_runtime_s
-    if any(queue.min_runtime_s for queue in losing) or protected:
-        return False
-    if not spec.preemptible or spec.queue not in queues or owed:
-        return False
-    branch = [queue for queue in taking if queue not in losing]
-    return bool(branch) and all(queue.name in covered for queue in branch)
-
-
-# -- 4. A limit or quota is never exceeded by a new start
-
-
-def limits(view: View) -> list[str]:
-    """Queues' limits, firm work in guarantees, and quotas: whatever started stays within."""
-    if not view.started:
-        return []
-    queues = view.structure.queues
-    usage, firm = _usage(view), _usage(view, firm=True)
-    found: dict[str, None] = {}
-    for name in sorted(view.started):
-        attempt = view.attempts.get(name)
-        if attempt is None:
-            continue
-        spec = view.job_records[attempt.job].spec
-        for queue in _path(queues, spec.queue):
-            bounds = [("limit", queue.limit, usage)]
-            if not spec.preemptible:
-                bounds.append(("guarantee of firm work", queue.guaranteed, firm))
-            for what, most, used in bounds:
-                amounts = used[queue.name].as_vector()
-                text = f"{attempt.job} starts and {queue.name} has {amounts}, {what} {most}"
-                if _exceeds(amounts, most, attempt.resources):
-                    found[text] = None
-        found |= dict.fromkeys(_beyond_pool(view, attempt))
-        for quota in view.structure.quotas.values():
-            if not _holds_for(view, quota, spec):
-                continue
-            held = [a for a in view.live() if _holds_for(view, quota, view.job_records[a.job].spec)]
-            amounts = _sum(held).as_vector()
-            count = len({a.job for a in held})
-            if _exceeds(amounts, quota.resources, attempt.resources):
-                found[f"{attempt.job} starts and quota {quota.name} has {amounts} in use"] = None
-            if quota.running is not None and count > quota.running and _is_first(view, attempt):
-                found[f"{attempt.job} starts as one of {count} under quota {quota.name}"] = None
-    return list(found)
-
-
-def _beyond_pool(view: View, attempt: records.AttemptRecord) -> list[str]:
-    """Amounts of the pool in which something starts that it went past."""
-    pool_of, spec = view.structure.pool_of_node(), view.job_records[attempt.job].spec
-    pool = pool_of.get(attempt.node, "")
-    return [
-        f"{attempt.job} starts in {pool} and {whose} has {used} there, at most {most}"
-        for whose, most, used in _in_pool(view, spec.queue, pool)
-        if _exceeds(used.as_vector(), most, attempt.resources)
-    ]
-
-
-def _in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.Amounts, Resources]]:
-    """Each limit that holds for a queue's work in a pool, whose it is, and what is in use of it."""
-    pool_of = view.structure.pool_of_node()
-    there = [a for a in view.live() if pool_of.get(a.node, "") == pool]
-    found = []
-    for one in _path(view.structure.queues, queue):
-        for flavor in one.flavors:
-            if flavor.pool == pool:
-                own = [a for a in there if one in _path_of(view, a)]
-                found.append((one.name, flavor.limit, _sum(own)))
-    found += [
-        (quota.name, quota.resources, _sum(there))
-        for quota in view.structure.quotas.values()
-        if quota.pool == pool
-    ]
-    return found
-
-
-def _path_of(view: View, attempt: records.AttemptRecord) -> list[desired.Queue]:
-    return list(_path(view.structure.queues, view.job_records[attempt.job].spec.queue))
-
-
-def _is_first(view: View, attempt: records.AttemptRecord) -> bool:
-    return all(a.id in view.started for a in view.live() if a.job == attempt.job)
-
-
-def _exceeds(amounts: tuple[int, int, int], most: desired.Amounts, asked: Resources) -> bool:
-    rows = zip(amounts, most.as_vector(), asked.as_vector(), strict=True)
-    return any(bound is not None and more and has > bound for has, bound, more in rows)
-
-
-def _holds_for(view: View, quota: desired.Quota, spec: desired.Job) -> bool:
-    if quota.user:
-        return quota.user == spec.owner
-    return any(queue.name == quota.queue for queue in _path(view.structure.queues, spec.queue))
-
-
-def _usage(view: View, *, firm: bool = False) -> dict[str, Resources]:
-    """Amounts by queue; ``firm``: what can't be preempted, of elastic work its minimum only."""
-    usage: defaultdict[str, Resources] = defaultdict(Resources)
-    counts: Counter[tuple[str, int, str]] = Counter()
-    for attempt in view.live():
-        spec = view.job_records[attempt.job].spec
-        counts[attempt.job, attempt.element, attempt.group] += 1
-        least = next((g.least for g in spec.groups if g.name == attempt.group), 0)
-        spare = counts[attempt.job, attempt.element, attempt.group] > least
-        if firm and (spec.preemptible or spare):
-            continue
-        for queue in _path(view.structure.queues, spec.queue):
-            usage[queue.name] += attempt.resources
-    return usage
-
-
-def _sum(attempts: Iterable[records.AttemptRecord]) -> Resources:
-    return sum((attempt.resources for attempt in attempts), Resources())
-
-
-def _path(queues: Mapping[str, desired.Queue], name: str | None) -> Iterator[desired.Queue]:
-    while name is not None and name in queues:
-        yield queues[name]
-        name = queues[name].parent
-
-
 # -- 5. A job is never lost, and no task runs twice at once
 
 
@@ -610,7 +312,7 @@ def true_reasons(view: View) -> list[str]:
 def _is_true(view: View, record: records.JobRecord, code: reasons.ReasonCode) -> bool:
     spec = record.spec
     if code is reasons.ReasonCode.HELD:
-        held = any(queue.suspend for queue in _path(view.structure.queues, spec.queue))
+        held = any(queue.suspend for queue in views.path(view.structure.queues, spec.queue))
         return spec.suspend or held or view.structure.settings.suspend
     if code is reasons.ReasonCode.BACKING_OFF:
         return any(note.not_before > view.now for note in record.notes.values())
@@ -629,15 +331,16 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
         return False
     asked = next(group.resources for group in spec.groups if group.least)
     amounts = asked.as_vector()
-    for queue in _path(view.structure.queues, spec.queue):
-        if _exceeds(amounts, queue.limit, asked):
+    for queue in views.path(view.structure.queues, spec.queue):
+        if views.exceeds(amounts, queue.limit, asked):
             return False
     return any(
         asked.fits_in(pool.promised())
         and (not spec.pools or pool.name in spec.pools)
         and not pool.taints
         and not any(
-            _exceeds(amounts, most, asked) for _, most, _ in _in_pool(view, spec.queue, pool.name)
+            views.exceeds(amounts, most, asked)
+            for _, most, _ in views.in_pool(view, spec.queue, pool.name)
         )
         and any(view.nodes[n].state.value == "Ready" for n in pool.nodes if n in view.nodes)
         for pool in view.structure.pools.values()

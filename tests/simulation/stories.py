@@ -129,7 +129,7 @@ def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
 
 
 def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Structure:
-    """In some stories queues have limits in pools, and a pool has a cap."""
+    """In some stories queues have limits and guarantees in pools, and a pool has a cap."""
     if chance.random() > BY_POOL:
         return structure
     replace, choose = msgspec.structs.replace, chance.choice
@@ -143,7 +143,29 @@ def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Str
     if chance.random() < 0.4:
         most = desired.Amounts(cpu_milli=choose([4000, 6000]))
         quotas["rented"] = desired.Quota(name="rented", pool="gpu", resources=most)
+    if chance.random() < 0.5:
+        queues |= _guaranteed_there(chance, queues)
     return replace(structure, queues=queues, quotas=quotas)
+
+
+def _guaranteed_there(
+    chance: random.Random, queues: dict[str, desired.Queue]
+) -> dict[str, desired.Queue]:
+    """Part of the cluster's guarantees is one in the pool of GPUs: of both owners, or of one."""
+    owners = ("near", "far") if chance.random() < 0.6 else ("near",)
+    cpu_milli = chance.choice([None, 3000])
+    gpu_milli = queues["near"].guaranteed.gpu_milli or 0
+    there = desired.Amounts(cpu_milli=cpu_milli, gpu_milli=gpu_milli)
+    both = desired.Amounts(
+        cpu_milli=None if cpu_milli is None else cpu_milli * len(owners),
+        gpu_milli=gpu_milli * len(owners),
+    )
+    found = {name: desired.Flavor("gpu", guaranteed=there) for name in owners}
+    found["research"] = desired.Flavor("gpu", guaranteed=both)
+    return {
+        name: msgspec.structs.replace(queues[name], flavors=(flavor,))
+        for name, flavor in found.items()
+    }
 
 
 def _quotas(chance: random.Random) -> dict[str, desired.Quota]:

@@ -21,7 +21,7 @@ from reconciler.model import desired, outcome, records, states
 from reconciler.model.states import EndReason
 from reconciler.simulation import agenda, faults, machines
 from reconciler.simulation import cluster as clusters
-from tests.simulation import invariants, plans, work
+from tests.simulation import invariants, plans, rights, views, work
 
 #: Each so-many-th cycle is decided again from bytes.
 REPLAYED_EVERY = 9
@@ -110,7 +110,7 @@ class Teller:
         self.jobs = invariants.Jobs()
         self.partly = invariants.PartlyRunning(plans.SILENCE_S, SLACK_S)
         self.wanted = desired.Desired()
-        self.seen: invariants.View | None = None
+        self.seen: views.View | None = None
         self.changed = 0
         self.started_now: frozenset[str] = frozenset()
         self.ended_now: tuple[records.JobRecord, ...] = ()
@@ -180,7 +180,7 @@ class Teller:
         self.cluster.commit(work.owed(self.plan.seed))
         self._settle()
         before = self._view()
-        self._hold("guarantees", invariants.guarantees(before))
+        self._hold("guarantees", rights.guarantees(before))
         self._run(self.cluster.now + 3 * LOOK_S)
         self._hold("moves", invariants.moves(before, self._view()))
 
@@ -319,7 +319,7 @@ class Teller:
             self.armed.remove("crash-after-commit")
             raise CrashError
 
-    def _look(self, view: invariants.View) -> None:
+    def _look(self, view: views.View) -> None:
         """Every checker that could find anything which it did not look at after the last cycle."""
         before, self.seen = self.seen, view
         checkers = [self.partly.check, invariants.true_reasons]
@@ -328,7 +328,7 @@ class Teller:
             checkers += [
                 invariants.capacity,
                 invariants.whole_gangs,
-                invariants.limits,
+                rights.limits,
                 self.jobs.check,
                 invariants.once,
             ]
@@ -337,7 +337,7 @@ class Teller:
         for checker in checkers:
             self._hold(getattr(checker, "__qualname__", ""), checker(view))
 
-    def _try_out(self, view: invariants.View) -> None:
+    def _try_out(self, view: views.View) -> None:
         """No reason is false as far as trying it out tells."""
         seen = moment.Seen(
             now=view.now,
@@ -362,10 +362,10 @@ class Teller:
         if found:
             raise BrokenError(checker, self.cluster.now, found)
 
-    def _view(self) -> invariants.View:
+    def _view(self) -> views.View:
         memory, now = self.cluster.memory, self.cluster.now
         running = tuple(
-            invariants.Running(
+            views.Running(
                 node=name,
                 attempt=task.attempt,
                 up=task.attempt.id in self.up and task.starts_at <= now,
@@ -375,7 +375,7 @@ class Teller:
             for name, node in self.cluster.nodes.items()
             for task in node.tasks.values()
         )
-        return invariants.View(
+        return views.View(
             now=now,
             structure=self.wanted.structure,
             generation=self.wanted.generation,

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -12,8 +13,8 @@ from reconciler.core import reconcile
 from reconciler.model import desired, outcome, reasons, records
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
-from tests.simulation import invariants
-from tests.simulation.invariants import Running, View
+from tests.simulation import invariants, rights, views
+from tests.simulation.views import Running, View
 from tests.unit.core.world import GI, job
 
 NOW = 1_000_000.0
@@ -178,12 +179,30 @@ def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, Any]:
 def test_guarantees() -> None:
     no_room = reasons.ReasonCode.INSUFFICIENT_RESOURCES
     spec = job("mine", gpu=1, queue="owner")
-    found = invariants.guarantees(view(**waiting(spec, no_room)))
+    found = rights.guarantees(view(**waiting(spec, no_room)))
     assert found == ["mine is within the guarantee of owner and fits on n0"]
     for other in (job("mine", gpu=1), job("mine", cpu=3, queue="owner")):
-        assert not invariants.guarantees(view(**waiting(other, no_room)))
+        assert not rights.guarantees(view(**waiting(other, no_room)))
     off = waiting(spec, reasons.ReasonCode.DEPENDENCY)
-    assert not invariants.guarantees(view(**off))
+    assert not rights.guarantees(view(**off))
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (desired.Amounts(cpu_milli=2000, gpu_milli=2000), True),
+        (desired.Amounts(cpu_milli=2000, gpu_milli=500), False),
+        (desired.Amounts(gpu_milli=2000), False),
+    ],
+)
+def test_guarantees_of_a_pool(there: desired.Amounts, *, told: bool) -> None:
+    """Where GPUs of a pool are guaranteed, only who is guaranteed enough of them there is owed."""
+    flavor = desired.Flavor("pool", guaranteed=there)
+    owner = msgspec.structs.replace(STRUCTURE.queues["owner"], flavors=(flavor,))
+    structure = msgspec.structs.replace(STRUCTURE, queues=STRUCTURE.queues | {"owner": owner})
+    spec = job("mine", gpu=1, queue="owner")
+    given = waiting(spec, reasons.ReasonCode.INSUFFICIENT_RESOURCES)
+    assert bool(rights.guarantees(view(**given, structure=structure))) is told
 
 
 def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
@@ -202,7 +221,7 @@ def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
         hog = job("hog", gpu=2, queue="borrower" if told else "owner")
         given["specs"] = (hog, spec)
         given["job_records"]["hog"] = record(hog, JobState.RUNNING)
-        found = invariants.guarantees(view(**given, structure=structure))
+        found = rights.guarantees(view(**given, structure=structure))
         assert bool(found) == told, found
 
 
@@ -223,9 +242,22 @@ SMALL = [with_resources(name, Resources(100), owner="ann") for name in ("first",
 )
 def test_limits(specs: tuple[desired.Job, ...], said: str) -> None:
     attempts = tuple(attempt(spec) for spec in specs)
-    assert any(said in line for line in invariants.limits(view(specs, attempts)))
+    assert any(said in line for line in rights.limits(view(specs, attempts)))
     older = view(specs, attempts, started=False)
-    assert invariants.limits(older) == [], "what runs already may stay"
+    assert rights.limits(older) == [], "what runs already may stay"
+
+
+@pytest.mark.parametrize(("gpus", "told"), [(500, True), (1000, False), (None, True)])
+def test_firm_work_does_not_borrow_in_a_pool(gpus: int | None, *, told: bool) -> None:
+    spec = job("firm", gpu=1, queue="owner", preemptible=False)
+    there = desired.Flavor("pool", guaranteed=desired.Amounts(gpu_milli=gpus))
+    other = desired.Flavor("pool", guaranteed=desired.Amounts(gpu_milli=1000))
+    owner = msgspec.structs.replace(STRUCTURE.queues["owner"], flavors=(there,))
+    mate = desired.Queue("mate", flavors=(other,))
+    queues = STRUCTURE.queues | {"owner": owner, "mate": mate}
+    structure = msgspec.structs.replace(STRUCTURE, queues=queues)
+    found = rights.limits(view((spec,), (attempt(spec, devices=(0,)),), structure=structure))
+    assert any("starts firm in pool" in line for line in found) is told
 
 
 @pytest.mark.parametrize("pool", ["pool", "elsewhere"])
@@ -240,10 +272,10 @@ def test_limits_of_a_pool(whose: str, pool: str) -> None:
         if whose == "rented"
         else {},
     )
-    found = invariants.limits(view((spec,), (attempt(spec),), structure=structure))
+    found = rights.limits(view((spec,), (attempt(spec),), structure=structure))
     assert any(f"{whose} has" in line for line in found) is (pool == "pool")
     older = view((spec,), (attempt(spec),), structure=structure, started=False)
-    assert invariants.limits(older) == [], "what runs already may stay"
+    assert rights.limits(older) == [], "what runs already may stay"
 
 
 def test_jobs_are_not_lost_and_end_once() -> None:
@@ -310,8 +342,8 @@ def test_reasons(state: JobState, code: str | None, said: str) -> None:
         invariants.capacity,
         invariants.whole_gangs,
         invariants.PartlyRunning(0, 0).check,
-        invariants.guarantees,
-        invariants.limits,
+        rights.guarantees,
+        rights.limits,
         invariants.Jobs().check,
         invariants.once,
         invariants.true_reasons,
@@ -345,12 +377,16 @@ def test_what_checkers_look_at_again(changes: dict[str, object]) -> None:
     assert later.is_as(plain) is (not changes)
 
 
-def test_checkers_import_the_model_alone() -> None:
-    tree = ast.parse(Path(invariants.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", [invariants, rights, views])
+def test_checkers_import_the_model_alone(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     plain = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
     sources = {node.module or "" for node in named}
     ours = {source for source in sources if source.partition(".")[0] in ("reconciler", "tests")}
-    assert all(source.startswith("reconciler.model") for source in ours), ours
-    assert plain == ["msgspec"]
-    assert sources - ours == {"collections", "collections.abc"}
+    allowed = ("reconciler.model", "tests.simulation")
+    assert all(source.startswith(allowed) for source in ours), ours
+    names = {alias.name for node in named for alias in node.names if node.module == allowed[1]}
+    assert names <= {"invariants", "views"}
+    assert set(plain) <= {"msgspec"}
+    assert sources - ours <= {"collections", "collections.abc"}

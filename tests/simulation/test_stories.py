@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from tests.simulation import corners, invariants, shrinking, stories, telling
+from tests.simulation import corners, invariants, shrinking, stories, telling, views
 
 #: Where the seeds of these tests begin.
 FIRST = 0
@@ -55,7 +55,7 @@ def test_a_story_that_fails_is_made_short(monkeypatch: pytest.MonkeyPatch) -> No
     plan = stories.draw(1)
     (name,) = [step.subject for step in plan.steps if step.what == "submit"][:1]
 
-    def blames(view: invariants.View) -> list[str]:
+    def blames(view: views.View) -> list[str]:
         return [f"{name} is there"] if name in view.job_records else []
 
     monkeypatch.setattr(invariants, "once", blames)
