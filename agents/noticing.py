@@ -164,7 +164,8 @@ class Senses:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
                     told = checks.unwell(found)
-                    self.take_over(msgspec.structs.replace(self.inventory, checks=told))
+                    known = msgspec.structs.replace(self.inventory, checks=told, unchecked=False)
+                    self.take_over(known)
 
     def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
         """Make checks before or after a job; what they found is told before anything else."""

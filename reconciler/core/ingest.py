@@ -6,6 +6,8 @@ newer one. Nothing is ever concluded from a report that an older state can't lea
 
 import math
 
+import msgspec
+
 from reconciler.core import held
 from reconciler.core import work as desk
 from reconciler.model import outcome, plausible, records, taskwords
@@ -71,7 +73,7 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         boot_id=report.boot_id,
         incarnation=report.incarnation,
         sequence=report.sequence,
-        inventory=plausible.inventory(report.inventory) if report.inventory else node.inventory,
+        inventory=_inventory(node, report),
         usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
         # what waited while the clock was set back was not received after now
         last_report_at=heard_at,
@@ -82,6 +84,17 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         _apply_attempt(work, node, told)
     if report.complete:
         _lose_unlisted(work, node, {told.id for told in report.attempts})
+
+
+def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
+    """What the node has as far as is known: an agent that begins has looked at nothing yet, which
+    makes no failed check well."""
+    if report.inventory is None:
+        return node.inventory
+    told = plausible.inventory(report.inventory)
+    if told.unchecked:
+        told = msgspec.structs.replace(told, checks=node.inventory.checks)
+    return told
 
 
 def tells_nothing(report: records.NodeReport) -> bool:

@@ -253,7 +253,8 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
     looked for one, ``host`` and ``isolation`` where the agent is older than the field. ``volumes``
-    are those that it was told to look at.
+    are those that it was told to look at. ``unchecked``: the agent has begun and has made no checks
+    yet, so that ``checks`` say nothing.
     """
 
     hostname: str = ""
@@ -271,6 +272,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     isolation: Isolation | None = None
     checks: tuple[Result, ...] = ()
     volumes: tuple[VolumeState, ...] = ()
+    unchecked: bool = False
 
 
 class NodeUsage(msgspec.Struct, frozen=True):

@@ -47,6 +47,25 @@ def test_a_node_on_which_a_check_failed_takes_no_work_and_is_drift() -> None:
     assert site.found() == []
 
 
+def test_an_agent_that_has_checked_nothing_yet_makes_no_node_well() -> None:
+    """One that is started anew, as by its own remedy, is no turn for the better and back."""
+    site = Site(remedies={})
+    site.finds("n0", ECC)
+    site.round()
+    turns = site.memory.nodes["n0"].flapping.at
+    node = site.node("n0")
+    node.inventory = msgspec.structs.replace(node.inventory, checks=(), unchecked=True)
+    site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    assert site.found() == [("node-check-failed", "n0/gpu-ecc")]
+    node.inventory = msgspec.structs.replace(node.inventory, checks=(ECC,), unchecked=False)
+    site.round()
+    assert site.memory.nodes["n0"].flapping.at == turns
+    node.inventory = msgspec.structs.replace(node.inventory, checks=())
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
 def test_a_degraded_node_works_on_and_is_told_of() -> None:
     site = Site()
     site.finds("n0", checks.Result("gpu-pcie", "degraded", "8 of 16 lanes"))
