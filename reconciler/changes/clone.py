@@ -13,33 +13,22 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import git
 import msgspec
 
-from reconciler.changes import commits, edit, requests, turns, uptake
+from reconciler.changes import commits, edit, requests, treefiles, turns, uptake
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
-from reconciler.model import nearest
-from reconciler.model.documents import kinds
 
 _LOG = logging.getLogger(__name__)
 
+#: The most commits that are not pushed among which those of an earlier command are looked for.
+_UNPUSHED_MAX = 1_000
 
-class CloneError(RuntimeError):
-    """The change was not made, or was made and not pushed; the message says which.
-
-    ``unreachable``: it was the remote repository that did not take it.
-    """
-
-    def __init__(self, message: str, *, unreachable: bool = False) -> None:
-        super().__init__(message)
-        self.unreachable = unreachable
-
-
-class MissingError(CloneError):
-    """The clone has no object of that name."""
+CloneError = treefiles.CloneError
+MissingError = treefiles.MissingError
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -58,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True):
 Change = Callable[[str | None], str | None]
 
 
-class Clone:
+class Clone(treefiles.Files):
     """A work tree that desired state is edited in.
 
     Args:
@@ -74,165 +63,23 @@ class Clone:
             with git.Repo(folder, search_parent_directories=True) as repository:
                 if repository.bare or repository.working_tree_dir is None:
                     raise CloneError(f"{folder} is a bare repository: edit in a clone of it")
-                self.root = Path(repository.working_tree_dir)
+                root = Path(repository.working_tree_dir)
                 if repository.head.is_detached:
-                    raise CloneError(f"{self.root}: no branch is checked out: check one out")
+                    raise CloneError(f"{root}: no branch is checked out: check one out")
                 self.branch: str = repository.active_branch.name
                 upstream = repository.active_branch.tracking_branch()
                 self._upstream = None if upstream is None else str(upstream)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):
             raise CloneError(f"{folder} is in no git repository") from None
-        self.state = (self.root / sub_path).resolve()
-        if not self.state.is_relative_to(self.root.resolve()):
+        super().__init__(root, (root / sub_path).resolve())
+        if not self.state.is_relative_to(root.resolve()):
             raise CloneError(f"sub-path {sub_path!r} leaves the repository")
         self._together: commits.Together | None = None
-
-    # --- finding ----------------------------------------------------------------------------
 
     @property
     def pushes_to(self) -> str:
         """The branch that commits made here go to: of the remote where there is one."""
         return self.branch if self._upstream is None else self._upstream.partition("/")[2]
-
-    def find(self, kind: str, name: str) -> str | None:
-        """The file, relative to the clone, in which an object stands as things are on disk."""
-        # Most files can be left out without parsing them.
-        for path, document in self._documents(name.encode()):
-            if document.kind == kind and document.name == name:
-                return str(path.relative_to(self.root.resolve()))
-        return None
-
-    def document(self, kind: str, name: str) -> dict[str, Any]:
-        """An object as it is written on disk.
-
-        Raises:
-            CloneError: there is none.
-        """
-        path = self._path_of(kind, name)
-        for document in edit.documents(self._read(path) or ""):
-            if edit.is_object(document, kind, name):
-                return dict(document)
-        raise CloneError(f"{kind}/{name} can't be read in {path}")
-
-    def names(self, kind: str) -> list[str]:
-        """Names of the objects of a kind, as things are on disk."""
-        return sorted(one.name for _, one in self._documents(kind.encode()) if one.kind == kind)
-
-    def _documents(self, holding: bytes) -> Iterator[tuple[Path, documents.Document]]:
-        """Every document of the files that hold these bytes."""
-        for path, data in self._files():
-            if holding in data:
-                for document in documents.read(data).documents:
-                    yield path, document
-
-    def _files(self) -> Iterator[tuple[Path, bytes]]:
-        """The files that git knows of, as they are on disk: what is new to it counts for nothing.
-
-        Raises:
-            CloneError: git can't tell.
-        """
-        root = self.root.resolve()
-        try:
-            tracked = sorted({root / path for path in self._paths("ls-files", "-z")})
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        for path in tracked:
-            if not self._is_state(path) or path.is_symlink():
-                continue
-            with contextlib.suppress(FileNotFoundError):  # it is deleted and not committed
-                yield path, path.read_bytes()
-
-    def structural_files(self) -> dict[str, bytes]:
-        """The files that may hold anything but jobs, as they are committed, by path.
-
-        What lies in the work tree and is not committed says nothing to a controller.
-
-        Raises:
-            CloneError: git can't tell.
-        """
-        names = [kind.encode() for kind in kinds.STRUCTURAL_KINDS]
-        root = self.root.resolve()
-        try:
-            if not gitobjects.run(
-                self.root, "rev-parse", "-q", "--verify", "HEAD", good=(0, 1)
-            ).stdout:
-                return {}
-            changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", "HEAD"))
-            on_disk = {str(path.relative_to(root)): data for path, data in self._files()}
-            found = {path: on_disk[path] for path in sorted(on_disk.keys() - changed)}
-            for path in sorted(one for one in changed if self._is_state(root / one)):
-                shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
-                if not shown.returncode:  # else it is new
-                    found[path] = shown.stdout
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        return {p: data for p, data in found.items() if any(name in data for name in names)}
-
-    def structural_files_at(self, commit: str) -> dict[str, bytes]:
-        """The same as an earlier commit has them; none where it is not known here."""
-        root, names = self.root.resolve(), sorted(kinds.STRUCTURAL_KINDS)
-        wanted = [part for name in names for part in ("-e", name)]
-        command = ("grep", "--name-only", "-z", "--fixed-strings", *wanted, commit)
-        try:
-            listed = gitobjects.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
-            paths = [os.fsdecode(one).removeprefix(f"{commit}:") for one in listed if one]
-            state = [path for path in paths if self._is_state(root / path)]
-            with contextlib.closing(gitobjects.Objects(self.root)) as objects:
-                found = objects.read_many([f"{commit}:{path}" for path in state])
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        return {path: one[2] for path, one in zip(state, found, strict=True) if one}
-
-    def _paths(self, *command: str) -> list[str]:
-        said = gitobjects.run(self.root, *command).stdout
-        return [os.fsdecode(path) for path in said.split(b"\0") if path]
-
-    def _is_state(self, path: Path) -> bool:
-        """Whether desired state is read from a file of this name."""
-        if path.suffix not in {".yaml", ".yml"} or not path.is_relative_to(self.state):
-            return False
-        return not any(part.startswith(".") for part in path.relative_to(self.state).parts)
-
-    def in_hand(self, file: Path) -> str | None:
-        """A file of desired state that is not committed as it is on disk, relative to the clone.
-
-        None: it is committed, lies elsewhere, or is one that git is told to ignore.
-
-        Raises:
-            CloneError: git can't tell.
-        """
-        path = file.resolve()
-        if file.is_symlink() or not self._is_state(path):
-            return None
-        relative = str(path.relative_to(self.root.resolve()))
-        return relative if self._status_of(relative) else None
-
-    def committed(self, path: str) -> bytes | None:
-        """A file as the newest commit has it; None: it has none."""
-        shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
-        return None if shown.returncode else shown.stdout
-
-    def _status_of(self, path: str) -> str:
-        """``??`` and the like; empty: it is as it is committed, or ignored."""
-        try:
-            said = gitobjects.run(
-                self.root, "status", "--porcelain", "--untracked-files=all", "--", path
-            )
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        return said.stdout.decode("utf-8", "replace")[:2]
-
-    def require_committed(self, path: str) -> None:
-        """Raise CloneError where a file is on disk other than it is committed."""
-        status = self._status_of(path)
-        if status == "??":
-            raise CloneError(
-                f"{path} is there and not committed: `muster submit {path}` submits the jobs in it"
-            )
-        if status:
-            raise CloneError(
-                f"{path} has changes that are not committed: commit or undo them first"
-            )
 
     def not_pushed(self, path: str) -> str | None:
         """The last commit of a file that the remote branch, as it was seen last, has not."""
@@ -245,13 +92,34 @@ class Clone:
         )
         return found.stdout.decode().strip() or None
 
+    def left_behind(self, subject: str) -> str | None:
+        """The file of a commit that an earlier command has left here and that is not pushed.
+
+        Args:
+            subject: how the command begins the message of its commit; a reason may stand behind.
+
+        None where there is none, or a later commit that is not pushed changes the file again.
+        """
+        if self._upstream is None:
+            return None
+        mine = (self._reference(), f"^refs/remotes/{self._upstream}")
+        log = ("log", f"--max-count={_UNPUSHED_MAX}", "--format=%H %s")
+        said = gitobjects.run(self.root, *log, *mine, good=(0, 128)).stdout
+        for line in said.decode("utf-8", "replace").splitlines():
+            commit, _, told = line.partition(" ")
+            if told == subject or told.startswith(f"{subject}: "):
+                shown = ("show", "--name-only", "--no-renames", "--format=", "-z", commit)
+                path = next(iter(self.paths(*shown)), "")
+                return path if path and self.not_pushed(path) == commit else None
+        return None
+
     # --- changing ---------------------------------------------------------------------------
 
     def add_job(self, text: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
         """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
         present = self.find("Job", name)
         if present is not None:
-            same = edit.documents(text)[0] in edit.documents(self._read(present) or "")
+            same = edit.documents(text)[0] in edit.documents(self.text(present) or "")
             if same:
                 return Outcome("unchanged", present)
             raise CloneError(f"another job of the name {name} stands in {present}")
@@ -284,17 +152,21 @@ class Clone:
             with self.together() as push:
                 outcome = self.commit_file(path, text, message, read=read)
             return _moved(outcome, push)
-        before = self._read(path)
-        if before not in {text, read}:
+        before, after = self.data(path), text.encode()
+        if before not in {after, read.encode()}:
             raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
-        try:
-            commit = self._commit(path, before, text, message)
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        return self._noted(commits.Made(commit, path, before, text))
+        return self._noted(self._commit(path, before, after, message))
 
     def push_again(self, commit: str, path: str) -> Outcome:
-        """Push a commit that an earlier command, or a person, has left in the clone."""
+        """Push a commit that an earlier command, or a person, has left in the clone.
+
+        Raises:
+            CloneError: the push failed.
+        """
+        if self._together is None:
+            with self.together() as push:
+                outcome = self.push_again(commit, path)
+            return _moved(outcome, push)
         return self._noted(commits.Made(commit, path, is_earlier=True))
 
     def set_fields(
@@ -316,41 +188,18 @@ class Clone:
                 raise CloneError("\n".join(problem.text() for problem in wrong))
             return after
 
-        path = self._path_of(kind, name)
+        path = self.path_of(kind, name)
         return self.change(path, changed, message, dry_run=dry_run)
 
     def remove(self, kind: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
         """Take an object out, and its file where nothing else stands in it."""
-        path = self._path_of(kind, name)
+        path = self.path_of(kind, name)
         return self.change(
             path,
             lambda before: edit.remove_document(before or "", kind, name),
             message or f"Remove {kind}/{name}",
             dry_run=dry_run,
         )
-
-    def _path_of(self, kind: str, name: str) -> str:
-        root = self.root.resolve()
-        found = [
-            str(path.relative_to(root))
-            for path, document in self._documents(name.encode())
-            if document.kind == kind and document.name == name
-        ]
-        if not found:
-            raise self.missing(kind, name)
-        if len(found) > 1:
-            raise CloneError(requests.several(kind, name, found))
-        return found[0]
-
-    def missing(self, kind: str, name: str) -> "MissingError":
-        """The error that there is no such object, with names that are like it."""
-        names = (one.name for _, one in self._documents(b"") if one.kind == kind)
-        hint = nearest.hint(name, names)
-        return MissingError(f"there is no {kind}/{name} in {self.state}{hint}")
-
-    def _read(self, path: str) -> str | None:
-        file = self.root / path
-        return file.read_text(encoding="utf-8") if file.exists() else None
 
     @contextlib.contextmanager
     def together(self) -> Iterator[commits.Together]:
@@ -406,7 +255,7 @@ class Clone:
                 if not commits.take_back(self.root, self._reference(), made.commit):
                     _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
                     return
-                if made.path and self._read(made.path) == made.after:
+                if made.path and self.data(made.path) == made.after:
                     _write(self.root / made.path, made.before)
                 self._unstage(made.path)
             except GitError as error:
@@ -432,20 +281,18 @@ class Clone:
 
     def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> Outcome:
         self.require_committed(path)
-        before = self._read(path)
+        before = self.data(path)
         try:
-            after = change(before)
+            after = change(self.text(path))
         except edit.EditError as error:
             raise CloneError(f"{path}: {error}") from error
-        if after == before:
-            return Outcome("unchanged", path)
+        data = None if after is None else after.encode()
+        if data == before:
+            earlier = None if dry_run else self.not_pushed(path)
+            return self.push_again(earlier, path) if earlier else Outcome("unchanged", path)
         if dry_run:
             return Outcome("rehearsed", path)
-        try:
-            commit = self._commit(path, before, after, message)
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-        return self._noted(commits.Made(commit, path, before, after))
+        return self._noted(self._commit(path, before, data, message))
 
     def _noted(self, made: commits.Made) -> Outcome:
         """Remember a commit for whoever pushes it, or undoes it."""
@@ -473,17 +320,24 @@ class Clone:
             raise CloneError(f"nothing was changed: {error}") from error
         return self._noted(commits.Made(commit))
 
-    def _commit(self, path: str, before: str | None, after: str | None, message: str) -> str:
-        """Write, stage and commit one file; as it was where git refuses."""
+    def _commit(
+        self, path: str, before: bytes | None, after: bytes | None, message: str
+    ) -> commits.Made:
+        """Write, stage and commit one file; as it was where git refuses.
+
+        Raises:
+            CloneError: git refused.
+        """
         file = self.root / path
         _write(file, after)
         try:
             turns.git(self.root, "add", "--", path)
-            return commits.make(self.root, "-m", message, "--only", "--", path)
-        except GitError:
+            commit = commits.make(self.root, "-m", message, "--only", "--", path)
+        except GitError as error:
             _write(file, before)
             self._unstage(path)
-            raise
+            raise CloneError(f"nothing was changed: {error}") from error
+        return commits.Made(commit, path, before, after)
 
 
 def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
@@ -491,9 +345,9 @@ def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
     return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
 
 
-def _write(file: Path, text: str | None) -> None:
-    if text is None:
+def _write(file: Path, data: bytes | None) -> None:
+    if data is None:
         file.unlink(missing_ok=True)
     else:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8", newline="")
+        file.write_bytes(data)

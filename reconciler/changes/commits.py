@@ -19,15 +19,15 @@ _MADE = re.compile(r"^\[.*?([0-9a-f]{40})\] ", re.MULTILINE)
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A commit, and the file that it changed: as it was, and as it is now.
+    """A commit, and the file that it changed: its bytes before, and after it.
 
     ``is_earlier``: it was there before this command, which pushes it and never takes it back.
     """
 
     commit: str
     path: str = ""
-    before: str | None = None
-    after: str | None = None
+    before: bytes | None = None
+    after: bytes | None = None
     is_earlier: bool = False
 
 

@@ -112,8 +112,47 @@ def documents(text: str) -> list[Any]:
         raise EditError(f"the file can't be read: {error}") from error
 
 
+_MARK = "\ufeff"
+
+
+def _plain(text: str) -> str:
+    """A text without a byte order mark, with the line ends of Unix."""
+    return text.removeprefix(_MARK).replace("\r\n", "\n")
+
+
+def _as_it_was(before: str, after: str) -> str:
+    """An edited plain text with the byte order mark and the line ends of what it was made from.
+
+    Lines that an edit has made end like most others do.
+    """
+    mark = _MARK if before.startswith(_MARK) else ""
+    windows, all_ends = before.count("\r\n"), before.count("\n")
+    if not windows:
+        return mark + after
+    if windows == all_ends:
+        return mark + after.replace("\n", "\r\n")
+    old, new = before.removeprefix(_MARK).split("\n"), after.split("\n")
+    ends = ["\r" if line.endswith("\r") else "" for line in old]
+    usual = "\r" if 2 * windows > all_ends else ""
+    at_most = min(len(old), len(new))
+    same = [line.removesuffix("\r") for line in old]
+    first = next((n for n in range(at_most) if same[n] != new[n]), at_most)
+    behind = range(1, at_most - first + 1)
+    last = next((n for n in behind if same[-n] != new[-n]), at_most - first + 1) - 1
+    middle = [usual] * (len(new) - first - last)
+    found = [*ends[:first], *middle, *ends[len(old) - last :]]
+    found[-1] = ""  # nothing ends behind the last line end
+    return mark + "\n".join(line + end for line, end in zip(new, found, strict=True))
+
+
 def append_document(text: str, document: str) -> str:
     """The file with one more document at its end."""
+    if not text.strip(_MARK + " \r\n\t"):
+        return _appended("", document)
+    return _as_it_was(text, _appended(_plain(text), _plain(document)))
+
+
+def _appended(text: str, document: str) -> str:
     addition = document if document.endswith("\n") else document + "\n"
     if not text.strip():
         return addition
@@ -132,6 +171,11 @@ def remove_document(text: str, kind: str, name: str) -> str | None:
     Raises:
         EditError: it is not there, or the file can't be read.
     """
+    left = _removed(_plain(text), kind, name)
+    return None if left is None else _as_it_was(text, left)
+
+
+def _removed(text: str, kind: str, name: str) -> str | None:
     before = documents(text)
     chunks = _split(text)
     index, value = _find(chunks, kind, name)
@@ -156,6 +200,10 @@ def set_fields(text: str, kind: str, name: str, changes: Sequence[tuple[Path, An
     Raises:
         EditError: the object or a field around the one meant is not there.
     """
+    return _as_it_was(text, _set(_plain(text), kind, name, changes))
+
+
+def _set(text: str, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> str:
     documents(text)
     chunks = _split(text)
     index, value = _find(chunks, kind, name)

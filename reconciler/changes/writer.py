@@ -92,7 +92,7 @@ class _Batch:
 
     def _text(self, path: str) -> str:
         data = self.files[path] if path in self.files else self._index.read(path)
-        return (data or b"").decode("utf-8-sig")
+        return (data or b"").decode()
 
     def judge(self, request: Request | requests.Together) -> None:
         """Take up one request or refuse it; of several that go together all or none."""

@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
-from reconciler.model import hostlists, states
+from reconciler.model import states
 from reconciler.operations import (
     asked,
     draining,
@@ -314,16 +314,31 @@ def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
         return clone.approve(requests.approval_subject(name, change.reason), name)
     if change.verb == "cancel":
         message = f"Cancel Job/{name}{because}"
-        return clone.remove("Job", name, message=message, dry_run=dry_run)
+        try:
+            return clone.remove("Job", name, message=message, dry_run=dry_run)
+        except clones.MissingError:
+            if left := clone.left_behind(f"Cancel Job/{name}"):
+                return _pushed_again(clone, left, dry_run=dry_run)
+            raise
     if change.verb in ("suspend", "resume"):
         return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     fields: requests.Fields = pusher.RELEASE_FIELDS
     if change.verb == "rerun":
+        if left := clone.left_behind(f"Rerun Job/{name}"):
+            return _pushed_again(clone, left, dry_run=dry_run)
         fields = ((("spec", "run"), pusher.run_of(clone.document("Job", name)) + 1),)
     elif change.verb == "hold":
         fields = pusher.hold_fields(change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
+
+
+def _pushed_again(clone: clones.Clone, path: str, *, dry_run: bool) -> clones.Outcome:
+    """What the same command has committed before, and could not push, is pushed now."""
+    earlier = clone.not_pushed(path)
+    if dry_run or earlier is None:
+        return clones.Outcome("rehearsed", path)
+    return clone.push_again(earlier, path)
 
 
 def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
@@ -332,7 +347,7 @@ def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
     told, done = _told(change.verb, dry_run=dry_run), []
     for one in draining.overrides(change.verb, change.nodes, change.reason, clone):
         fields: requests.Fields = ((("spec", "overrides"), one.overrides or edit.REMOVED),)
-        message = f"{change.verb.capitalize()} {hostlists.fold(one.nodes)}{because}"
+        message = f"{draining.subject(change.verb, one.nodes)}{because}"
         outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
         done += [asked.said(node, outcome, told) for node in one.nodes]
     return done

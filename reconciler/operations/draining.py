@@ -25,6 +25,11 @@ class Drained(msgspec.Struct, frozen=True):
     overrides: list[dict[str, Any]]
 
 
+def subject(verb: Verb, nodes: Sequence[str]) -> str:
+    """How the message of the commit begins."""
+    return f"{verb.capitalize()} {hostlists.fold(nodes)}"
+
+
 def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone) -> list[Drained]:
     """What becomes of the pools that declare some nodes.
 
@@ -66,13 +71,17 @@ def _of_pool(
     """The overrides of a pool with those nodes drained, or no longer drained."""
     before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]
     if verb == "drain":
-        return [*before, {"hosts": hostlists.fold(nodes), "reason": reason}]
+        added = {"hosts": hostlists.fold(nodes), "reason": reason}
+        is_so = any(pusher.drains_alike(entry, added) for entry in before)
+        return before if is_so else [*before, added]
     try:
         after = [left for entry in before if (left := _without(entry, nodes))]
         drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
     except hostlists.HostListError as error:
         raise requests.ConflictError(f"an override of pool {pool}: {error}") from None
     idle = [node for node in nodes if node not in drained]
+    if idle and clone.left_behind(subject("undrain", nodes)):
+        return before  # it is done, and not pushed
     if idle:
         raise requests.ConflictError(f"no override of pool {pool} drains {hostlists.fold(idle)}")
     return after

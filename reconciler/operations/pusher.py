@@ -252,6 +252,12 @@ def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
     return found
 
 
+def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
+    """Whether an override drains the very nodes of another for the same reason."""
+    wanted = ("hosts", "reason")
+    return entry.get("drain") is not False and all(entry.get(of) == added[of] for of in wanted)
+
+
 def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Fields]:
     """Add an override behind those that are there."""
     if not change.reason:
@@ -259,7 +265,10 @@ def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Field
     added = {"hosts": change.name, "reason": change.reason, "owner": change.identity}
 
     def revise(document: _Document) -> requests.Fields:
-        return ((("spec", "overrides", len(overrides_of(document))), added),)
+        overrides = overrides_of(document)
+        if any(drains_alike(entry, added) for entry in overrides):
+            return ()
+        return ((("spec", "overrides", len(overrides)), added),)
 
     return revise
 

@@ -168,7 +168,7 @@ def read(
     bounds = [0, *(start for start in starts if start > 0), len(text)]
     found: list[SubmittedDocument] = []
     for start, end in itertools.pairwise(bounds):
-        piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\n")
+        piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
         for one in documents.read(piece.encode()).documents:
             if one.kind != "Job":
                 raise InvalidError(

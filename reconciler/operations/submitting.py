@@ -108,7 +108,7 @@ def _stands(job: submission.SubmittedDocument, written: Json, clone: clones.Clon
     path = clone.find("Job", job.name)
     if path is None:
         return ""
-    there = edit.documents((clone.root / path).read_text(encoding="utf-8"))
+    there = edit.documents(clone.text(path) or "")
     if written not in there and edit.documents(job.text)[0] not in there:
         return ""
     clone.require_committed(path)

@@ -1,0 +1,94 @@
+"""A command whose push failed pushes when it is given again, and does nothing twice."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import changing
+from tests.unit.desired.repositories import documents, git, job, queue
+
+POOL = (
+    "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"
+    "  hosts: a[1-4]\n  nodes: {cpu: 8, memory: 8Gi}\n"
+    "  overrides:\n    - {hosts: a4, reason: old}\n"
+)
+CHANGES: dict[str, changing.Change] = {
+    "cancel": changing.Act("cancel", "train", "wrong data"),
+    "hold": changing.Act("hold", "train"),
+    "release": changing.Act("release", "held"),
+    "rerun": changing.Act("rerun", "train", "once more"),
+    "suspend": changing.Act("suspend", "queue/q"),
+    "resume": changing.Act("resume", "queue/asleep"),
+    "drain": changing.Drain("drain", ("a1", "a2"), "moved"),
+    "undrain": changing.Drain("undrain", ("a4",)),
+}
+
+
+@pytest.fixture
+def do(work: Path) -> Callable[..., list[changing.Done]]:
+    (work / "more.yaml").write_text(
+        documents(job("held", suspend=True), queue("q"), queue("asleep", suspend=True), POOL)
+    )
+    git(work, "add", "more.yaml")
+    git(work, "commit", "--quiet", "--message", "more")
+    git(work, "push", "--quiet")
+
+    def carried(change: changing.Change, *, dry_run: bool = False) -> list[changing.Done]:
+        target = changing.find_target(clone=None, server=None, token_file=None, here=work)
+        return changing.carry_out([change], target, dry_run=dry_run)
+
+    return carried
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_what_could_not_be_pushed_is_by_the_same_command_again(
+    work: Path, do: Callable[..., list[changing.Done]], verb: str
+) -> None:
+    origin, away = work.parent / "state.git", work.parent / "away.git"
+    origin.rename(away)
+    with pytest.raises(changing.ChangeError, match="or the same command again") as told:
+        do(CHANGES[verb])
+    assert told.value.unreachable
+    committed = git(work, "rev-parse", "HEAD")
+    with pytest.raises(changing.ChangeError, match="and not pushed"):
+        do(CHANGES[verb])
+    away.rename(origin)
+    rehearsed = do(CHANGES[verb], dry_run=True)
+    assert git(origin, "rev-parse", "main") != committed, rehearsed
+    done = do(CHANGES[verb])
+    assert {one.message for one in done} == {changing.DONE[verb]}
+    assert all(one.pushed for one in done)
+    assert git(origin, "rev-parse", "main") == git(work, "rev-parse", "HEAD") == committed
+
+
+def test_a_drain_that_is_there_is_not_written_twice(
+    work: Path, do: Callable[..., list[changing.Done]]
+) -> None:
+    do(CHANGES["drain"])
+    before = git(work, "rev-parse", "HEAD")
+    assert {one.message for one in do(CHANGES["drain"])} == {changing.UNCHANGED}
+    assert git(work, "rev-parse", "HEAD") == before
+
+
+def test_a_job_runs_once_more_each_time_that_it_is_asked_for(
+    work: Path, do: Callable[..., list[changing.Done]]
+) -> None:
+    for _ in range(2):
+        assert do(CHANGES["rerun"])[0].pushed
+    assert "run: 3" in (work / "jobs" / "a.yaml").read_text()
+
+
+def test_what_came_on_top_of_a_commit_is_not_taken_for_it(
+    work: Path, do: Callable[..., list[changing.Done]]
+) -> None:
+    origin, away = work.parent / "state.git", work.parent / "away.git"
+    origin.rename(away)
+    for verb in ("rerun", "hold"):
+        with pytest.raises(changing.ChangeError, match="and not pushed"):
+            do(CHANGES[verb])
+    away.rename(origin)
+    do(CHANGES["rerun"])
+    text = git(origin, "show", "main:jobs/a.yaml")
+    assert "run: 3" in text
+    assert "suspend: true" in text
