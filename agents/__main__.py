@@ -3,7 +3,7 @@
 import faulthandler
 import sys
 
-from agents import lineage, settings, shell
+from agents import lineage, memory, settings, shell
 from agents.link import LinkError
 from agents.tasks import UnfitError
 
@@ -16,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
+    memory.restrain()
     faulthandler.enable()  # a crash in compiled code says where it was
     try:
         return shell.Agent(given).run()

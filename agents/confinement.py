@@ -196,6 +196,12 @@ class Confinement:
             group.kill()
         return True
 
+    def strayed(self, pid: int) -> bool:
+        """Whether a process is in no group of any task. Only one of a task that could write to the
+        files of groups, as :func:`may_keep` tells, gets there."""
+        words = processes.read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
+        return bool(self.tree.bases and words) and f"/{self.tree.token}/run/" not in words
+
     def kill(self, name: str) -> None:
         """Kill all of an attempt that is held."""
         if name in self._groups:

@@ -330,7 +330,7 @@ class Supervisor:
             for attempt in gone
             if attempt.order.get("cleanup") and now < attempt.deadline - SWEEP_S / 2
         }
-        left = self.sweeper.sweep(self.live, {self.guardian.pid}, patient)
+        left = self.sweeper.sweep(self.live, {self.guardian.pid}, patient, self.held.strayed)
         for attempt in gone:
             name = attempt.record["id"]
             stays = self.held.left(name, kill=name not in patient) or name in left

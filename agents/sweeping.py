@@ -7,10 +7,10 @@ where there are.
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents import processes, spawning
+from agents import confinement, processes, spawning
 
 
 class Sweeper:
@@ -29,15 +29,23 @@ class Sweeper:
         self._owners = {p: owner for p, owner in self._owners.items() if owner != name}
 
     def sweep(
-        self, live: Mapping[str, spawning.Attempt], spare: set[int], patient: set[str]
+        self,
+        live: Mapping[str, spawning.Attempt],
+        spare: set[int],
+        patient: set[str],
+        strayed: Callable[[int], bool],
     ) -> set[str]:
         """Kill orphans of attempts that have ended; the ids of those that have some left.
 
-        Those of ``patient`` attempts have time to leave by themselves.
+        Those of ``patient`` attempts have time to leave by themselves. ``strayed`` tells what is in
+        no group of any task. Where nothing that still runs can have left its own, such an orphan is
+        of one that has ended, whichever it was.
         """
         left: set[str] = set()
         mains = {attempt.pid for attempt in live.values() if not attempt.exited}
         idle = not mains and not patient
+        staying = [attempt.order for attempt in live.values() if not attempt.exited]
+        sure = not patient and all(map(confinement.may_keep, staying))
         for pid in processes.own_children():
             if pid in mains or pid in spare:
                 continue
@@ -50,6 +58,9 @@ class Sweeper:
             elif owner or idle:
                 processes.kill(pid)
                 left.add(owner)
+            elif sure and strayed(pid):
+                processes.kill(pid)
+                left.update(name for name, one in live.items() if one.exited)
         return left
 
     def kill_trees(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from agents import logs, trash
+from agents import logs, memory, trash
 from agents.settings import Settings
 
 ROTATE_EVERY_S = 5.0
@@ -108,5 +108,6 @@ class Tidier:
             self.logs.turn(self._node.running())
             if time.monotonic() >= look_at:
                 self._node.look_at_host()
+                memory.give_back()
                 look_at = time.monotonic() + PRUNE_EVERY_S
             self._leaving.wait(0.05)

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -274,8 +273,8 @@ class Churn:
         self.account.kills[victim] += 1
         if victim != "supervisor":
             self.node.kill_agent()
-        if victim != "agent" and self.node.supervisor():
-            os.kill(self.node.supervisor(), signal.SIGKILL)
+        if victim != "agent":
+            self.node.kill_supervisor()
         if victim != "supervisor":
             self._start()
 

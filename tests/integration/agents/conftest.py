@@ -1,5 +1,6 @@
 """A node: a real agent, a real supervisor, and the proof that a test left no process behind."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -72,6 +73,13 @@ class Node:
         """Pid of the supervisor; 0 for none."""
         return next(iter(processes.supervisors_of(str(self.root))), 0)
 
+    def kill_supervisor(self) -> None:
+        """The supervisor dies, where one lives: no pid is 0, which would be all of one's own."""
+        supervisor = self.supervisor()
+        if supervisor:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGKILL)
+
     def tasks(self) -> set[int]:
         """Pids of all live processes of this node's attempts."""
         return {p for p in processes.processes() if processes.attempt_of(p, str(self.root))}
@@ -80,9 +88,7 @@ class Node:
         """End whatever there is."""
         if self.agent is not None and self.agent.poll() is None:
             self.kill_agent()
-        supervisor = self.supervisor()
-        if supervisor:
-            os.kill(supervisor, signal.SIGKILL)
+        self.kill_supervisor()
         assert processes.kill_leftovers(str(self.root), [])
         assert confinement.clean_up(str(self.root))
 

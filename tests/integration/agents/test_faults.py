@@ -55,7 +55,7 @@ def test_agent_and_supervisor_killed_together(agent: Node, controller: Controlle
     controller.assign("a.1", "sleep", "3600")
     controller.running("a.1")
     agent.kill_agent()
-    os.kill(agent.supervisor(), signal.SIGKILL)
+    agent.kill_supervisor()
     controller.wait(lambda: not agent.tasks(), "the task's end, with nobody left to enforce leases")
     agent.start()
     assert controller.ended("a.1").end_reason is EndReason.LOST

@@ -11,7 +11,8 @@ import pytest
 
 from agents import processes
 from reconciler.model.states import EndReason
-from tests.integration.agents.test_isolation import Bed, bed, controller
+from tests.integration.agents.supervised import Bed
+from tests.integration.agents.test_isolation import bed, controller
 
 __all__ = ["bed"]
 

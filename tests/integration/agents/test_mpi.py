@@ -17,7 +17,7 @@ from agents import confinement, keeper, processes, tasks
 from reconciler.model.records import AttemptReport, RankPlacement
 from reconciler.model.states import AttemptState
 from reconciler.model.wire import Assignment, TaskTemplate
-from tests.integration.agents.test_isolation import DEADLINE_S, wait
+from tests.integration.agents.supervised import DEADLINE_S, wait
 
 pytestmark = [
     pytest.mark.needs("openmpi-bin"),

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,7 +172,7 @@ def test_none_is_left_when_agent_and_supervisor_die_at_once(
     controller.wait(lambda: log.exists() and "ready" in log.read_text(), "the container")
     assert (contained.root / "containers/a.1").exists()
     contained.kill_agent()
-    os.kill(contained.supervisor(), signal.SIGKILL)
+    contained.kill_supervisor()
     # the guardian kills the tasks, the monitor of the container too: nobody removes it then
     controller.wait(lambda: not contained.tasks(), "the end of its processes")
     assert podman.containers()
