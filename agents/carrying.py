@@ -20,6 +20,7 @@ from agents import (
     gates,
     hosts,
     images,
+    keeper,
     mps,
     runtimes,
     staging,
@@ -393,6 +394,20 @@ class Carrier:
 def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
     """The order to record an end of what never started."""
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
+
+
+def give(to: keeper.Keeper, orders: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+    """Give orders to the supervisor; one that can't be written down fails alone."""
+    try:
+        to.send(orders)
+    except (UnicodeError, TypeError, ValueError):  # raised before anything of them was sent
+        for order in orders:
+            try:
+                to.send([order])
+            except (UnicodeError, TypeError, ValueError) as problem:
+                say(f"order {order['op']} of {order.get('id')!a}: {problem}")
+                if order["op"] == "start":
+                    to.send([refusal(order["id"], EndReason.START_FAILED, DEFECT)])
 
 
 def add_staged(order: dict[str, Any], found: dict[str, str]) -> None:

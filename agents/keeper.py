@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ SCRIPT = Path(__file__).resolve().with_name("supervisor.py")
 LOG_BYTES_MAX = 2**20
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
+#: How much longer than the grace of tasks a supervisor may take to end them.
+SHUTDOWN_S = 15.0
 LINE_BYTES_MAX = 64 * 2**20
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
@@ -84,6 +87,17 @@ class Keeper:
                 self.link.shutdown(socket.SHUT_RDWR)
             return False
         return True
+
+    def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
+        """Have the supervisor end every task, after ``grace_s`` by force, and leave."""
+        order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
+        deadline = time.monotonic() + grace_s + SHUTDOWN_S
+        if self.send([order]):
+            while time.monotonic() < deadline:
+                reports = self.receive()
+                if reports is None:
+                    break
+                heard(reports)
 
     def receive(self) -> list[AttemptReport] | None:
         """What has become of attempts, once the link is readable; None when it is closed."""

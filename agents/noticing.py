@@ -27,7 +27,7 @@ from agents.settings import Settings
 from reconciler.model import desired
 from reconciler.model.checks import Plan, Result
 from reconciler.model.devices import GpuUsage
-from reconciler.model.records import Gpu, Inventory
+from reconciler.model.records import Gpu, Inventory, Isolation
 from reconciler.model.staging import VolumeState
 from reconciler.model.wire import Assignment
 
@@ -126,6 +126,10 @@ class Senses:
         """What is to be checked from now on."""
         self._plan = plan
         self._look_now.set()
+
+    def hold_by(self, isolation: Isolation) -> None:
+        """This is how tasks are held from now on."""
+        self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
 
     def take_over(self, found: Inventory) -> bool:
         """Take over an inventory that says something new, under the lock, and have it told."""

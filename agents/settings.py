@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True):
     cache_bytes_max: int = 0
     #: Form of what the agent itself tells on its standard error.
     log_format: str = "readable"
+    log_level: str = "info"
 
 
 class Parser(argparse.ArgumentParser):
@@ -124,6 +125,8 @@ def parser(*, required: bool = True) -> Parser:
         help="leave, with all tasks, when the process that started this one ends")  # fmt: skip
     add("--log-format", choices=loglines.FORMS, default="readable", help="form of what the agent "
         "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
+    add("--log-level", choices=loglines.LEVELS, default="info", help="what is told at least: info "
+        "has the session with the controller, and tasks that begin and end")  # fmt: skip
     add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
     add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all logs may have: "
         "the oldest of tasks that have ended go")  # fmt: skip
@@ -206,6 +209,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         logs_total_bytes_max=parse_memory(given.logs_total),
         cache_bytes_max=parse_memory(given.data_cache) if given.data_cache else 0,
         log_format=given.log_format,
+        log_level=given.log_level,
     )
 
 

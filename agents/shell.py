@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ import msgspec
 
 from agents import (
     carrying,
+    chronicle,
     crashpoints,
     ending,
     epochs,
@@ -71,7 +71,8 @@ class Agent:
         self.target = Target(settings.server, token)
         self.target.parts()
         self.talks = talking.Talks(self, settings.name, self.target, self.changed, self.leaving)
-        self.voice = voice.Voice(settings.name, settings.log_format)
+        self.voice = voice.Voice(settings.name, settings.log_format, settings.log_level)
+        self.tells = chronicle.Chronicle(settings, self.voice)
         self._orphaned = False
         self.epoch = epochs.Newest(self.root, self.voice)
         self._restarting = False
@@ -120,6 +121,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.leave())
         self.prepare()
+        self.tells.begins(self.senses.inventory)
         self.senses.begin()
         self._meet_supervisor()
         for work in (
@@ -137,12 +139,14 @@ class Agent:
             self.keep_at(work)
         self.clean.set()
         self._listen()
-        if self._orphaned or (self.settings.stop_tasks_on_exit and not self._restarting):
+        stops = self._orphaned or (self.settings.stop_tasks_on_exit and not self._restarting)
+        self.tells.leaves(len(self.running()), stops=stops)
+        if stops:
             self._stop_all()
         return 0
 
     def say(self, text: str) -> None:
-        """Tell the operator."""
+        """Tell the operator of what is amiss."""
         self.voice.say(text)
 
     def leave(self) -> None:
@@ -181,8 +185,8 @@ class Agent:
             with self.lock:
                 isolation = self.carrier.supervised(self.keeper.hello)
                 reports = self.carrier.stager.hold(reports, self._end_later)
-                known = self.senses.inventory
-                self.senses.take_over(msgspec.structs.replace(known, isolation=isolation))
+                self.senses.hold_by(isolation)
+                self.tells.supervised(reports, isolation.kind)
                 self.carry_out(self.state.supervisor_up(reports))
             return
 
@@ -222,7 +226,7 @@ class Agent:
                 # within: a copy out that ends at once is told after what is said of it here
                 told = self.carrier.stager.hold(reports, self._end_later)
                 self.carrier.heard(reports)
-                self.carry_out(self.state.attempts_changed(told))
+                self._heard(told)
             return
         if self.leaving.is_set():
             return
@@ -232,28 +236,30 @@ class Agent:
             self.keeper.close()
         self._meet_supervisor()
 
+    def _heard(self, told: list[AttemptReport]) -> None:
+        """Some attempts changed: the operator hears of it, and the controller next."""
+        self.tells.heard(told, self.state)
+        self.carry_out(self.state.attempts_changed(told))
+
     def _outlive(self) -> None:
         """The parent is gone: leave, and take the tasks along."""
-        self.say("the process that started this agent has ended; leaving with it")
         self._orphaned = True
+        self.say("the process that started this agent has ended; leaving with it")
         self.leave()
 
     def _stop_all(self) -> None:
         """End every task and the supervisor, and tell the controller if it listens."""
-        grace_s = self.settings.stop_grace_s
-        order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
-        deadline = time.monotonic() + grace_s + 15.0
-        if self.keeper.send([order]):
-            while time.monotonic() < deadline:
-                reports = self.keeper.receive()
-                if reports is None:
-                    break
-                with self.lock:
-                    self.state.attempts_changed(reports)
+        self.keeper.end_all(self.settings.stop_grace_s, self._ended)
         with contextlib.suppress(LinkError, RejectedError):
             self.talks.tell_once(2.0)
         for problem in ending.leave_nothing(self.root):
             self.say(problem)
+
+    def _ended(self, reports: list[AttemptReport]) -> None:
+        """Some attempts have ended since the agent leaves: nothing follows from it any more."""
+        with self.lock:
+            self.tells.heard(reports, self.state)
+            self.state.attempts_changed(reports)
 
     # The controller --------------------------------------------------------------------------
 
@@ -296,8 +302,13 @@ class Agent:
             self.state.not_delivered(request.attempts)
             self.words.again(request.task_metrics or ())
 
+    def unreached(self, problem: Exception) -> None:
+        """The controller did not answer as it should."""
+        self.tells.unreached(problem, len(self.running()))
+
     def answered(self, request: SyncRequest, response: SyncResponse, sent_at: float) -> None:
         """Do what the answer to a request asks for."""
+        self.tells.reached(response.epoch)
         with self.lock:
             if request.inventory is self.senses.inventory and response.renews:
                 self.state.want_inventory = False
@@ -386,18 +397,7 @@ class Agent:
     def _give(self, orders: list[dict[str, Any]]) -> None:
         """Give orders to the supervisor; one that can't be written down fails alone."""
         self.leftovers.note(orders)
-        try:
-            self.keeper.send(orders)
-        except (UnicodeError, TypeError, ValueError):  # raised before anything of them was sent
-            for order in orders:
-                try:
-                    self.keeper.send([order])
-                except (UnicodeError, TypeError, ValueError) as problem:
-                    self.say(f"order {order['op']} of {order.get('id')!a}: {problem}")
-                    if order["op"] == "start":
-                        reason = EndReason.START_FAILED
-                        refusal = carrying.refusal(order["id"], reason, carrying.DEFECT)
-                        self.keeper.send([refusal])
+        carrying.give(self.keeper, orders, self.say)
 
     def _order_later(self, order: dict[str, Any]) -> None:
         """An image that was waited for is there, or can't be had.
@@ -417,7 +417,7 @@ class Agent:
     def _end_later(self, report: AttemptReport) -> None:
         """What an attempt has left was copied out, or can't be: its end is told."""
         with self.lock:
-            self.carry_out(self.state.attempts_changed([report]))
+            self._heard([report])
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         """Move directories out of the way at once; they are deleted beside the work."""

@@ -50,8 +50,8 @@ class Node(Protocol):
     def lease_s_min(self) -> float | None:
         """The shortest lease of what is assigned; None when nothing has one."""
 
-    def say(self, text: str) -> None:
-        """Tell the operator."""
+    def unreached(self, problem: Exception) -> None:
+        """The controller did not answer as it should."""
 
 
 class Talks:
@@ -85,7 +85,7 @@ class Talks:
             except (LinkError, RejectedError) as problem:
                 failures += 1
                 wait_s = 0.0
-                self._node.say(str(problem))
+                self._node.unreached(problem)
                 self._back_off(failures)
                 continue
             failures = 0
@@ -116,7 +116,7 @@ class Talks:
                 failures = 0
             except (LinkError, RejectedError) as problem:
                 failures += 1
-                self._node.say(str(problem))
+                self._node.unreached(problem)
                 self._changed.set()
                 self._back_off(failures)
             told_at = time.monotonic()

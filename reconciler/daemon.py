@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from agents import turning
-from reconciler import adopting, collecting, containing, controller, following, inboxes, logs
+from reconciler import (
+    __version__,
+    adopting,
+    collecting,
+    containing,
+    controller,
+    following,
+    inboxes,
+    logs,
+)
 from reconciler.changes import notes
 from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
@@ -160,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         help="form of its own log, one event a line; json is for programs that collect logs",
     )
     options.add_argument(
-        "--log-level", choices=logs.LEVELS, default="info", help="nothing below it is logged"
+        "--log-level", choices=loglines.LEVELS, default="info", help="nothing below it is logged"
     )
     options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
@@ -276,6 +285,12 @@ def _reading(
     )
 
 
+def _tell_start(epoch: int, options: argparse.Namespace) -> None:
+    """Say who leads; addresses of the repository and the store may hold passwords."""
+    place = f"its state in {options.state}, its API at {options.listen}"
+    log.info("controller %s leads as epoch %d, %s", __version__, epoch, place)
+
+
 def run(
     options: argparse.Namespace,
     lines: logs.EventLines | None = None,
@@ -334,9 +349,11 @@ def run(
         reading.start()
         server.start()
         collecting.settle()
+        _tell_start(epoch, options)
         try:
             loop.run()
         finally:
+            log.info("controller leaves; what runs on nodes runs on")
             server.stop()
             reading.stop()
             reading.join(timeout=STOP_S_MAX)

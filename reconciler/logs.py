@@ -14,7 +14,6 @@ from reconciler.model import events, loglines
 
 #: Names under which ``extra`` may say what a message is of.
 FIELDS = ("event", "revision", "cycle", "job", "node", "pool", "attempt", "path")
-LEVELS = ("debug", "info", "warning", "error")
 
 
 class Lines(logging.Formatter):
@@ -79,7 +78,7 @@ def configure(form: str, level: str, source: str) -> EventLines | None:
 
     Args:
         form: one of ``loglines.FORMS``.
-        level: one of ``LEVELS``; below it nothing is written.
+        level: one of ``loglines.LEVELS``; below it nothing is written.
         source: who says it, such as ``loop``.
     """
     handler = logging.StreamHandler(sys.stderr)

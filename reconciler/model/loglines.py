@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from reconciler.model import times
 
 FORMS = ("readable", "json")
+LEVELS = ("debug", "info", "warning", "error")
 
 #: Control characters, and the two separators that some readers take for ends of lines.
 #: Those of the second set of control characters, and what turns the direction of text.

@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
     )
     parser.add_argument("--log-format", choices=loglines.FORMS, default="readable")
-    parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
+    parser.add_argument("--log-level", choices=loglines.LEVELS, default="info")
     options = parser.parse_args(arguments)
     try:
         options.host, options.port = addresses.listening(options.listen, options.token_file)

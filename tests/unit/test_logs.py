@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from agents import voice
+from agents import chronicle, settings, state, voice
 from reconciler import logs
-from reconciler.model import events, loglines
+from reconciler.model import events, loglines, records, resources, states, wire
 
 NASTY = 'a "b" = c\nlevel=ERROR \x1b[31m\u2028\x9b\u202eend'
 FIELDS = {"job": "train", "node": "", "cycle": 7, "revision": None, "path": "a b"}
@@ -117,4 +117,79 @@ def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[
     if form == "json":
         assert json.loads(line)["node"] == "gpu001"
     else:
-        assert line.endswith(" INFO    agent: no controller node=gpu001\n")
+        assert line.endswith(" WARNING agent: no controller node=gpu001\n")
+
+
+def _agent(level: str = "info") -> tuple[chronicle.Chronicle, state.NodeState]:
+    given = settings.parse(
+        ["--server", "http://c:7420", "--name", "gpu001", "--root", "/var/muster"]
+    )
+    says = voice.Voice("gpu001", "json", level)
+    return chronicle.Chronicle(given, says), state.NodeState("boot")
+
+
+def _told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    lines = map(json.loads, capsys.readouterr().err.splitlines())
+    return [(line["level"], line["message"]) for line in lines]
+
+
+def test_an_agent_says_who_it_is_and_what_it_offers(capsys: pytest.CaptureFixture[str]) -> None:
+    tells, _ = _agent()
+    gpus = tuple(records.Gpu(i, f"GPU-{i}", "NVIDIA H200", 2**37) for i in range(8))
+    has = resources.Resources(64_000, 512 * 2**30, 8000)
+    tells.begins(records.Inventory(capacity=has, gpus=gpus, agent_version="1.0"))
+    ((level, message),) = _told(capsys)
+    assert level == "INFO"
+    assert message.startswith("agent 1.0 begins in /var/muster, ")
+    assert message.endswith("at http://c:7420; it offers 64 CPUs, 512Gi, 8 NVIDIA H200")
+
+
+def test_an_agent_says_when_its_session_begins_breaks_and_is_taken_up_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tells, _ = _agent()
+    for _ in range(3):
+        tells.reached(4)
+    assert _told(capsys) == [("INFO", "registered with the controller of epoch 4")]
+    for _ in range(3):
+        tells.unreached(OSError("refused"), 2)
+    (level, message), again = _told(capsys)
+    assert (level, again) == ("WARNING", ("WARNING", "refused"))
+    assert message.startswith("no session with the controller: refused; 2 tasks run on")
+    tells.reached(4)
+    tells.reached(4)
+    tells.reached(5)
+    (_, message), newer = _told(capsys)
+    assert message.startswith("session taken up again after ")
+    assert newer == ("INFO", "the controller of epoch 5 leads now, after that of 4")
+
+
+def test_an_agent_says_once_that_a_task_starts_and_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tells, node = _agent()
+    node.assignments = {"a": wire.Assignment("a", "t", "boot", devices=(0, 3))}
+    node.templates = {"t": wire.TaskTemplate("train", 1, "main")}
+    runs = records.AttemptReport("a", states.AttemptState.RUNNING, started_at=100.0)
+    ends = records.AttemptReport(
+        "a", states.AttemptState.ENDED, started_at=100.0, ended_at=160.0, exit_code=3,
+        end_reason=states.EndReason.EXITED,
+    )  # fmt: skip
+    for report in (runs, runs, ends, ends):
+        tells.heard([report], node)
+        node.attempts_changed([report])
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == [
+        "task started on GPUs 0,3",
+        "task ended: Exited, exit code 3, after 60.0 s",
+    ]
+    assert {(line["job"], line["attempt"], line["node"]) for line in lines} == {
+        ("train", "a", "gpu001")
+    }
+
+
+def test_what_an_agent_says_is_as_bad_as_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    tells, _ = _agent("warning")
+    tells.reached(1)
+    tells.unreached(OSError("refused"), 1)
+    assert [level for level, _ in _told(capsys)] == ["WARNING"]
