@@ -7,26 +7,23 @@ acknowledged request is in the branch; each one that is not says why.
 """
 
 import logging
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import msgspec
-
-from reconciler.changes import edit, index, pushing, requests, scraps, signing, turns, worktrees
-from reconciler.changes.requests import (
-    MUSTER,
-    AddJob,
-    EditObject,
-    Person,
-    Request,
-    Result,
-    ReviseObject,
+from reconciler.changes import (
+    importing,
+    index,
+    pushing,
+    requests,
+    scraps,
+    signing,
+    turns,
+    worktrees,
 )
-from reconciler.desired import documents, gitobjects, source
+from reconciler.changes.batch import Batch
+from reconciler.changes.requests import MUSTER, Person, Request, Result
+from reconciler.desired import gitobjects, source
 from reconciler.desired.gitobjects import GitError
-from reconciler.model import nearest
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,222 +33,6 @@ ATTEMPTS_MAX = 8
 TURN_S = 30.0
 #: The most requests of one batch; more are done in several.
 BATCH_MAX = 1_000
-_SUBJECTS_MAX = 50
-
-
-class _Step(NamedTuple):
-    """What one request makes of a commit: files, and what its message says."""
-
-    author: Person
-    subject: str
-    files: dict[str, bytes | None]
-    trailers: tuple[tuple[str, str], ...] = ()
-
-
-class _Batch:
-    """Requests judged against one revision, and the files that they change."""
-
-    def __init__(self, known: index.Index, sub_path: str) -> None:
-        self._index = known
-        self._prefix = f"{sub_path}/" if sub_path else ""
-        #: Files as changed so far; None: taken away.
-        self.files: dict[str, bytes | None] = {}
-        #: Where objects stand now that were added or taken out.
-        self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
-        self.results: list[Result] = []
-        #: Of each request that changed something, in order.
-        self.steps: list[_Step] = []
-
-    def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
-        """Where an object stands; a file once for each document of the name.
-
-        Raises:
-            MissingError: nowhere.
-        """
-        key = (kind, name)
-        found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
-        if not found:
-            hint = nearest.hint(name, self._index.names(kind))
-            unreadable = self._index.unreadable()
-            if unreadable:
-                hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
-            raise requests.MissingError(f"there is no {kind}/{name} in the repository{hint}")
-        return found
-
-    def _only_path_of(self, kind: str, name: str) -> str:
-        """Where an object stands.
-
-        Raises:
-            MissingError: nowhere.
-            ConflictError: several documents have its name.
-        """
-        path, *others = self._paths_of(kind, name)
-        if others:
-            raise requests.ConflictError(requests.several(kind, name, [path, *others]))
-        return path
-
-    def _text(self, path: str) -> str:
-        data = self.files[path] if path in self.files else self._index.read(path)
-        return (data or b"").decode()
-
-    def judge(self, request: Request | requests.Together) -> None:
-        """Take up one request or refuse it; of several that go together all or none."""
-        if not isinstance(request, requests.Together):
-            self._judge(request)
-            return
-        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
-        first = len(self.results)
-        for one in request.requests:
-            self._judge(one)
-        mine = self.results[first:]
-        if any(result.status in requests.BAD for result in mine):
-            self.files, self._moved = files, moved
-            del self.steps[steps:]
-            withdrawn = Result("withdrawn", message="another that goes together with it is refused")
-            self.results[first:] = [
-                result if result.status in requests.BAD else withdrawn for result in mine
-            ]
-
-    def _judge(self, request: Request) -> None:
-        try:
-            if isinstance(request, AddJob):
-                result = self._add(request)
-            elif isinstance(request, EditObject | ReviseObject):
-                result = self._edit(request)
-            elif isinstance(request, requests.Approve):
-                result = self._approve(request)
-            else:
-                result = self._remove(request)
-        except requests.MissingError as error:
-            result = Result("missing", message=str(error))
-        except requests.ConflictError as error:
-            result = Result("conflict", message=str(error))
-        except requests.ElsewhereError as error:
-            result = Result("elsewhere", message=str(error))
-        except (edit.EditError, UnicodeError) as error:
-            result = Result("refused", message=str(error))
-        except Exception as error:
-            if isinstance(error, GitError | OSError):
-                raise  # it is the repository, and concerns all
-            # Many people share a batch: what nobody thought of costs one of them the change.
-            _LOG.exception("%s of the batch can't be judged", type(request).__name__)
-            told = "an unexpected error while it was made; the controller's log has it"
-            result = Result("defect", message=told)
-        self.results.append(result)
-
-    def _approve(self, request: requests.Approve) -> Result:
-        subject = requests.approval_subject(request.digest, request.reason)
-        trailers = ((requests.APPROVE_TRAILER, request.digest),)
-        self.steps.append(_Step(request.author, subject, {}, trailers))
-        return Result("accepted")
-
-    def _change(self, files: dict[str, bytes | None], author: Person, subject: str) -> Result:
-        self.files.update(files)
-        self.steps.append(_Step(author, subject, files))
-        return Result("accepted", next(iter(files)))
-
-    def _add(self, request: AddJob) -> Result:
-        data = request.text.encode()
-        file = documents.read(data)
-        path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
-        problems = documents.problems(path, data, file)
-        if problems:
-            return Result("refused", path, message="\n".join(p.text() for p in problems))
-        if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
-            message = f"a submission is one document, of kind Job and name {request.name}"
-            return Result("refused", path, message=message)
-        key = ("Job", request.name)
-        taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
-        if taken:
-            wanted = edit.documents(request.text)[0]
-            for present in dict.fromkeys(taken):
-                if wanted in edit.documents(self._text(present)):
-                    return Result("unchanged", present, self._index.head, "it is there already")
-            present = taken[0]
-            message = (
-                f"another job of the name {request.name} stands in {present}: choose another "
-                "name, or change that one"
-            )
-            return Result("refused", present, message=message)
-        if path in self.files or self._index.has_file(path):
-            before = self._text(path)
-            text = edit.append_document(before, request.text) if before else request.text
-            data = text.encode()
-        self._moved[key] = (path,)
-        return self._change({path: data}, request.author, f"Submit Job/{request.name}")
-
-    def _edit(self, request: EditObject | ReviseObject) -> Result:
-        if not request.name:
-            names = self._index.names(request.kind)
-            if len(names) != 1:
-                return Result(
-                    "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
-                )
-            request = msgspec.structs.replace(request, name=names[0])
-        path = self._only_path_of(request.kind, request.name)
-        _require_below((path,), request.below)
-        before = self._text(path)
-        if isinstance(request, ReviseObject):
-            fields = request.revise(_document(before, request.kind, request.name))
-        else:
-            fields = request.fields
-        after = edit.set_fields(before, request.kind, request.name, fields)
-        if after == before:
-            return Result("unchanged", path, self._index.head, "it is so already")
-        problems = documents.validate(path, after.encode())
-        label = f"{request.kind}/{request.name}"
-        mine = [problem for problem in problems if problem.object == label]
-        if mine:
-            return Result("refused", path, message="\n".join(p.text() for p in mine))
-        what = ", ".join(str(step[-1]) for step, _ in fields)
-        subject = request.subject or f"Change {what} of {label}"
-        subject += f": {request.reason}" if request.reason else ""
-        return self._change({path: after.encode()}, request.author, subject)
-
-    def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
-        """Whether documents of one name say different things."""
-        texts = map(self._text, dict.fromkeys(paths))
-        first, *others = [one for text in texts for one in _documents(text, kind, name)]
-        return any(one != first for one in others)
-
-    def _remove(self, request: requests.RemoveObject) -> Result:
-        kind, name = request.kind, request.name
-        paths = self._paths_of(kind, name)
-        if request.several == "conflict" or (
-            request.several == "alike" and self._differ(paths, kind, name)
-        ):
-            paths = (self._only_path_of(kind, name),)
-        _require_below(paths, request.below)
-        files: dict[str, bytes | None] = {}
-        for path in paths:
-            data = files[path] if path in files else self._text(path).encode()
-            after = edit.remove_document((data or b"").decode(), kind, name)
-            files[path] = None if after is None else after.encode()
-        self._moved[kind, name] = ()
-        subject = request.subject or f"Remove {kind}/{name}"
-        subject += f": {request.reason}" if request.reason else ""
-        return self._change(files, request.author, subject)
-
-
-def _require_below(paths: Sequence[str], below: str) -> None:
-    """Raise ElsewhereError where a file is not below a folder."""
-    for path in paths:
-        why = requests.confined(path, below)
-        if why:
-            raise requests.ElsewhereError(why)
-
-
-def _documents(text: str, kind: str, name: str) -> list[Any]:
-    """All documents of one name in a file."""
-    return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
-
-
-def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
-    """One document of a file."""
-    for document in _documents(text, kind, name):
-        found: Mapping[str, Any] = document
-        return found
-    raise edit.EditError(f"{kind}/{name} can't be read")
 
 
 class Writer:
@@ -331,7 +112,7 @@ class Writer:
                     raise
                 head = self._first_commit(now)
             self._index.advance(head)
-            judged = _Batch(self._index, self._source.sub_path)
+            judged = Batch(self._index, self._source.sub_path)
             for request in part:
                 judged.judge(request)
             if dry_run or not judged.steps:
@@ -376,51 +157,13 @@ class Writer:
         )
         return commit
 
-    def _commit(self, head: str, judged: _Batch, now: int) -> str:
+    def _commit(self, head: str, judged: Batch, now: int) -> str:
         """Make the commits, one for each run of requests of one author; the id of the last."""
-        # fast-import wants a name for what it makes; it is given up in the same breath, so that
-        # nothing is left of it whenever this process ends
-        reference = f"{scraps.WRITING}{os.getpid()}-{id(self)}"
-        parts, groups = [f"reset {reference}\nfrom {head}\n\n".encode()], _by_author(judged.steps)
-        for mark, group in enumerate(groups, 1):
-            parts.append(self._commit_command(reference, group, mark, now))
-            for path, data in group.files.items():
-                if data is None:
-                    parts.append(f"D {_quoted(path)}\n".encode())
-                    continue
-                parts.append(f"M 100644 inline {_quoted(path)}\ndata {len(data)}\n".encode())
-                parts += [data, b"\n"]
-        folder = self._source.folder
-        parts.append(f"get-mark :{len(groups)}\n".encode())
-        parts.append(f"reset {reference}\nfrom {'0' * len(head)}\n\ndone\n".encode())
-        done = gitobjects.run(
-            folder, "fast-import", "--quiet", "--force", "--done", data=b"".join(parts)
-        )
-        commit = done.stdout.decode().split()[-1]
+        groups = importing.by_author(judged.steps)
+        commit = importing.commits(self._source.folder, head, groups, self._committer, now)
         if self._signing_key is not None:
             commit = signing.sign(self._source, head, commit, self._signing_key)
         return commit
-
-    def _commit_command(self, reference: str, group: "_Group", mark: int, now: int) -> bytes:
-        # One line each: what people write as a reason is no place for trailers.
-        subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]
-        message = subjects[0] if len(subjects) == 1 else f"Apply {len(subjects)} requests"
-        if len(subjects) > 1:
-            listed = [f"- {line}" for line in subjects[:_SUBJECTS_MAX]]
-            if len(subjects) > _SUBJECTS_MAX:
-                listed.append(f"- and {len(subjects) - _SUBJECTS_MAX} more")
-            message += "\n\n" + "\n".join(listed)
-        trailers = [*group.trailers, (requests.SUBMITTER_TRAILER, group.author.address)]
-        message += "\n\n" + "\n".join(f"{key}: {value}" for key, value in trailers)
-        data = (message + "\n").encode("utf-8", "replace")
-        head = (
-            f"commit {reference}\n"
-            f"mark :{mark}\n"
-            f"author {group.author.text()} {now} +0000\n"
-            f"committer {self._committer.text()} {now} +0000\n"
-            f"data {len(data)}\n"
-        )
-        return head.encode("utf-8", "replace") + data
 
     # --- making it the head -----------------------------------------------------------------
 
@@ -471,30 +214,3 @@ class Writer:
 def _count(request: Request | requests.Together) -> int:
     """How many results it has."""
     return len(request.requests) if isinstance(request, requests.Together) else 1
-
-
-class _Group(NamedTuple):
-    """Steps that become one commit."""
-
-    author: Person
-    subjects: list[str]
-    files: dict[str, bytes | None]
-    trailers: list[tuple[str, str]]
-
-
-def _by_author(steps: Sequence[_Step]) -> list[_Group]:
-    """Steps that follow each other and have one author, together."""
-    groups: list[_Group] = []
-    for step in steps:
-        if not groups or groups[-1].author != step.author:
-            groups.append(_Group(step.author, [], {}, []))
-        groups[-1].subjects.append(step.subject)
-        groups[-1].files.update(step.files)
-        groups[-1].trailers.extend(step.trailers)
-    return groups
-
-
-def _quoted(path: str) -> str:
-    """A path for fast-import."""
-    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -48,7 +48,7 @@ def prune(
             body = {
                 "verb": "prune",
                 "names": chosen.names[begin : begin + pruning.COMMIT_MAX],
-                "reason": f"it ended more than {older_than} ago",
+                "reason": f"ended more than {older_than} ago",
                 "dry_run": dry_run,
             }
             for item in api.post("/v1/changes", body)["items"]:

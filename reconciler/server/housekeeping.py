@@ -146,7 +146,7 @@ class Housekeeping:
                 break
             after = store_reader.cursor(page[-1])
         names = pruning.choose(seen, now - said.after_s).names[:FILES_MAX]
-        why = f"it ended before {times.format_time(now - said.after_s)[:10]}"
+        why = f"ended before {times.format_time(now - said.after_s)[:10]}"
         changes = [
             submission.SubmittedDocument("prune", said.identity, name, reason=why) for name in names
         ]

@@ -1,0 +1,235 @@
+"""Judges requests against one revision: which can be done, and what files they make of it.
+
+A batch is what goes into the branch at once. Requests are judged in their order, each on top of
+those before it; one that can't be done says why and leaves the rest as they are. Nothing is
+written here: what comes out is files and the steps that led to them.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from reconciler.changes import edit, index, requests
+from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
+from reconciler.desired import documents
+from reconciler.desired.gitobjects import GitError
+from reconciler.model import nearest
+
+_LOG = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """What one request makes of a commit: files, and what its message says."""
+
+    author: Person
+    subject: str
+    files: dict[str, bytes | None]
+    trailers: tuple[tuple[str, str], ...] = ()
+
+
+class Batch:
+    """Requests judged against one revision, and the files that they change."""
+
+    def __init__(self, known: index.Index, sub_path: str) -> None:
+        self._index = known
+        self._prefix = f"{sub_path}/" if sub_path else ""
+        #: Files as changed so far; None: taken away.
+        self.files: dict[str, bytes | None] = {}
+        #: Where objects stand now that were added or taken out.
+        self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.results: list[Result] = []
+        #: Of each request that changed something, in order.
+        self.steps: list[Step] = []
+
+    def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
+        """Where an object stands; a file once for each document of the name.
+
+        Raises:
+            MissingError: nowhere.
+        """
+        key = (kind, name)
+        found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
+        if not found:
+            hint = nearest.hint(name, self._index.names(kind))
+            unreadable = self._index.unreadable()
+            if unreadable:
+                hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
+            raise requests.MissingError(f"there is no {kind}/{name} in the repository{hint}")
+        return found
+
+    def _only_path_of(self, kind: str, name: str) -> str:
+        """Where an object stands.
+
+        Raises:
+            MissingError: nowhere.
+            ConflictError: several documents have its name.
+        """
+        path, *others = self._paths_of(kind, name)
+        if others:
+            raise requests.ConflictError(requests.several(kind, name, [path, *others]))
+        return path
+
+    def _text(self, path: str) -> str:
+        data = self.files[path] if path in self.files else self._index.read(path)
+        return (data or b"").decode()
+
+    def judge(self, request: Request | requests.Together) -> None:
+        """Take up one request or refuse it; of several that go together all or none."""
+        if not isinstance(request, requests.Together):
+            self._judge(request)
+            return
+        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        first = len(self.results)
+        for one in request.requests:
+            self._judge(one)
+        mine = self.results[first:]
+        if any(result.status in requests.BAD for result in mine):
+            self.files, self._moved = files, moved
+            del self.steps[steps:]
+            withdrawn = Result("withdrawn", message="another that goes together with it is refused")
+            self.results[first:] = [
+                result if result.status in requests.BAD else withdrawn for result in mine
+            ]
+
+    def _judge(self, request: Request) -> None:
+        try:
+            if isinstance(request, AddJob):
+                result = self._add(request)
+            elif isinstance(request, EditObject | ReviseObject):
+                result = self._edit(request)
+            elif isinstance(request, requests.Approve):
+                result = self._approve(request)
+            else:
+                result = self._remove(request)
+        except requests.MissingError as error:
+            result = Result("missing", message=str(error))
+        except requests.ConflictError as error:
+            result = Result("conflict", message=str(error))
+        except requests.ElsewhereError as error:
+            result = Result("elsewhere", message=str(error))
+        except (edit.EditError, UnicodeError) as error:
+            result = Result("refused", message=str(error))
+        except Exception as error:
+            if isinstance(error, GitError | OSError):
+                raise  # it is the repository, and concerns all
+            # Many people share a batch: what nobody thought of costs one of them the change.
+            _LOG.exception("%s of the batch can't be judged", type(request).__name__)
+            told = "an unexpected error while it was made; the controller's log has it"
+            result = Result("defect", message=told)
+        self.results.append(result)
+
+    def _approve(self, request: requests.Approve) -> Result:
+        subject = requests.approval_subject(request.digest, request.reason)
+        trailers = ((requests.APPROVE_TRAILER, request.digest),)
+        self.steps.append(Step(request.author, subject, {}, trailers))
+        return Result("accepted")
+
+    def _change(self, files: dict[str, bytes | None], author: Person, subject: str) -> Result:
+        self.files.update(files)
+        self.steps.append(Step(author, subject, files))
+        return Result("accepted", next(iter(files)))
+
+    def _add(self, request: AddJob) -> Result:
+        data = request.text.encode()
+        file = documents.read(data)
+        path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
+        problems = documents.problems(path, data, file)
+        if problems:
+            return Result("refused", path, message="\n".join(p.text() for p in problems))
+        if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
+            message = f"a submission is one document, of kind Job and name {request.name}"
+            return Result("refused", path, message=message)
+        key = ("Job", request.name)
+        taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
+        if taken:
+            wanted = edit.documents(request.text)[0]
+            for present in dict.fromkeys(taken):
+                if wanted in edit.documents(self._text(present)):
+                    return Result("unchanged", present, self._index.head, "it is there already")
+            present = taken[0]
+            message = (
+                f"another job of the name {request.name} stands in {present}: choose another "
+                "name, or change that one"
+            )
+            return Result("refused", present, message=message)
+        if path in self.files or self._index.has_file(path):
+            before = self._text(path)
+            text = edit.append_document(before, request.text) if before else request.text
+            data = text.encode()
+        self._moved[key] = (path,)
+        return self._change({path: data}, request.author, f"Submit Job/{request.name}")
+
+    def _edit(self, request: EditObject | ReviseObject) -> Result:
+        if not request.name:
+            names = self._index.names(request.kind)
+            if len(names) != 1:
+                return Result(
+                    "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
+                )
+            request = msgspec.structs.replace(request, name=names[0])
+        path = self._only_path_of(request.kind, request.name)
+        _require_below((path,), request.below)
+        before = self._text(path)
+        if isinstance(request, ReviseObject):
+            fields = request.revise(_document(before, request.kind, request.name))
+        else:
+            fields = request.fields
+        after = edit.set_fields(before, request.kind, request.name, fields)
+        if after == before:
+            return Result("unchanged", path, self._index.head, "it is so already")
+        problems = documents.validate(path, after.encode())
+        label = f"{request.kind}/{request.name}"
+        mine = [problem for problem in problems if problem.object == label]
+        if mine:
+            return Result("refused", path, message="\n".join(p.text() for p in mine))
+        what = ", ".join(str(step[-1]) for step, _ in fields)
+        subject = request.subject or f"Change {what} of {label}"
+        subject += f": {request.reason}" if request.reason else ""
+        return self._change({path: after.encode()}, request.author, subject)
+
+    def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
+        """Whether documents of one name say different things."""
+        texts = map(self._text, dict.fromkeys(paths))
+        first, *others = [one for text in texts for one in _documents(text, kind, name)]
+        return any(one != first for one in others)
+
+    def _remove(self, request: requests.RemoveObject) -> Result:
+        kind, name = request.kind, request.name
+        paths = self._paths_of(kind, name)
+        if request.several == "conflict" or (
+            request.several == "alike" and self._differ(paths, kind, name)
+        ):
+            paths = (self._only_path_of(kind, name),)
+        _require_below(paths, request.below)
+        files: dict[str, bytes | None] = {}
+        for path in paths:
+            data = files[path] if path in files else self._text(path).encode()
+            after = edit.remove_document((data or b"").decode(), kind, name)
+            files[path] = None if after is None else after.encode()
+        self._moved[kind, name] = ()
+        subject = request.subject or f"Remove {kind}/{name}"
+        subject += f": {request.reason}" if request.reason else ""
+        return self._change(files, request.author, subject)
+
+
+def _require_below(paths: Sequence[str], below: str) -> None:
+    """Raise ElsewhereError where a file is not below a folder."""
+    for path in paths:
+        why = requests.confined(path, below)
+        if why:
+            raise requests.ElsewhereError(why)
+
+
+def _documents(text: str, kind: str, name: str) -> list[Any]:
+    """All documents of one name in a file."""
+    return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
+
+
+def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
+    """One document of a file."""
+    for document in _documents(text, kind, name):
+        found: Mapping[str, Any] = document
+        return found
+    raise edit.EditError(f"{kind}/{name} can't be read")

@@ -1,0 +1,40 @@
+"""What commits of several requests say of themselves."""
+
+import pytest
+
+from reconciler.changes import importing
+from reconciler.changes.requests import Person
+
+ALICE = Person("Alice", "alice@example.org")
+
+
+@pytest.mark.parametrize(
+    ("subjects", "heading"),
+    [
+        (("Cancel Job/a: wrong data",), "Cancel Job/a: wrong data"),
+        (
+            ("Prune Job/a: ended before 2026-10-23", "Prune Job/b: ended before 2026-10-23"),
+            "Remove the files of 2 jobs: ended before 2026-10-23",
+        ),
+        (("Submit Job/a", "Submit Job/b", "Submit Job/c"), "Submit 3 jobs"),
+        (("Cancel Job/a: no", "Cancel Job/b: other"), "Cancel 2 jobs"),
+        (
+            ("Submit Job/a", "Cancel Job/x: a repeats it", "Submit Job/b"),
+            "Submit 2 jobs, cancel 1 job",
+        ),
+        (("Drain gpu001 of NodePool/a100: fan", "Cancel Job/a: fan"), "Apply 2 requests"),
+    ],
+)
+def test_the_subject_says_what_is_done(subjects: tuple[str, ...], heading: str) -> None:
+    text = importing.message(importing.Group(ALICE, list(subjects), {}, []))
+    assert text.splitlines()[0] == heading
+    assert text.splitlines()[-1] == "Muster-Submitter: alice@example.org"
+    listed = [line[2:] for line in text.splitlines() if line.startswith("- ")]
+    assert listed == (list(subjects) if len(subjects) > 1 else [])
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    subjects = [f"Submit Job/j{number}" for number in range(60)]
+    lines = importing.message(importing.Group(ALICE, subjects, {}, [])).splitlines()
+    assert lines[0] == "Submit 60 jobs"
+    assert lines[-3] == "- and 10 more"
