@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from reconciler.cli import changing, completing, context, reviewing, terminal
@@ -26,6 +27,10 @@ else:
 Here = Annotated[
     Path, typer.Option("--clone", help="Your clone of the repository.", envvar="MUSTER_CLONE")
 ]
+
+
+#: The most commits that go along whose subjects are shown.
+ALONG_MAX = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +61,8 @@ def rollback(
 
     What it does is shown first, as `muster plan` shows it: what changes, what that does to GPUs
     and running work, which jobs start sooner or later. Jobs stay as they are unless --jobs is
-    given. Exits with 3 where it is committed to a branch that is held.
+    given. Commits of yours that are not pushed yet go along, and are part of what is shown. Exits
+    with 3 where it is committed to a branch that is held.
 
     Example: muster rollback HEAD~3 --reason "the new queues starve training"
 
@@ -71,8 +77,12 @@ def rollback(
         if made is None:
             terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
-        plan = planning.plan(made.found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
+        # its commit has a new name each time that it is rehearsed, which would name nothing
+        found = msgspec.structs.replace(made.found, head_commit="")
+        plan = planning.plan(found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
         reviewing.show(plan, reviewing.PlanForm.TEXT, "")
+        if made.along:
+            terminal.note(_going_along(made.along))
         if made.problems:
             terminal.fail("going back there is refused today", details=made.problems)
         if dry_run:
@@ -89,6 +99,16 @@ def rollback(
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
     if not branch:
         changing.leave_withheld([operations.standing_of(made.commit, server, token_file)])
+
+
+def _going_along(commits: tuple[str, ...]) -> str:
+    """That commits are pushed with it which nobody has seen yet."""
+    many = len(commits) > 1
+    which = f"{len(commits)} commits of yours that are" if many else "a commit of yours that is"
+    shown = "; ".join(commits[:ALONG_MAX])
+    shown += f"; and {len(commits) - ALONG_MAX} more" if len(commits) > ALONG_MAX else ""
+    goes = "go along, and are" if many else "goes along, and is"
+    return f"{which} not pushed yet {goes} part of what is shown: {shown}"
 
 
 def _confirmed(question: str) -> bool:

@@ -28,7 +28,8 @@ class Rollback(msgspec.Struct, frozen=True):
 
     Attributes:
         commit: it. head: the commit on top of which it is, and ``onto`` the branch that was there.
-        found: what changes. problems: what would be wrong then.
+        found: what changes, all that is pushed with it. problems: what would be wrong then.
+        along: commits that are not pushed yet and go along, each with its subject, newest first.
     """
 
     commit: str
@@ -36,6 +37,7 @@ class Rollback(msgspec.Struct, frozen=True):
     onto: str
     found: revisions.Comparison
     problems: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
 
     @property
     def changes(self) -> tuple[differences.Change, ...]:
@@ -74,10 +76,12 @@ def prepare(
         if not paths:
             return None
         commit = _make(clone, head, target, paths, reason)
+        base, along = _not_pushed(clone, head)
     except gitobjects.GitError as error:
         raise RollbackError(str(error)) from error
     try:
         found = revisions.compare(clone, sub_path, head, commit, live=live)
+        whole = revisions.compare(clone, sub_path, base, commit, live=live) if along else found
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
     before = {_identity(p) for p in found.base.status.problems}
@@ -86,7 +90,17 @@ def prepare(
         for p in found.head.status.problems
         if p.severity == "error" and _identity(p) not in before
     ]
-    return Rollback(commit, head, onto, found, tuple(problems))
+    return Rollback(commit, head, onto, whole, tuple(problems), along)
+
+
+def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
+    """The last commit that is pushed, and those behind it; ``head`` where nowhere is pushed to."""
+    upstream = ("rev-parse", "--verify", "--quiet", "HEAD@{upstream}")
+    pushed = gitobjects.run(clone, *upstream, good=(0, 1, 128)).stdout.decode().strip()
+    common = gitobjects.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
+    base = common.decode().strip() or head
+    listed = gitobjects.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
+    return base, tuple(listed.decode("utf-8", "replace").splitlines())
 
 
 def _identity(of: desired.Problem) -> tuple[str, ...]:

@@ -124,6 +124,9 @@ def test_a_rollback_is_tried_and_asked_for(
     assert "no controller is known here" in " ".join(said.out.split())
     assert "\nImpact\n" in said.out
     assert said.err == "nothing was changed\n"
+    assert " -> a commit on top\n" in said.out
+    assert _run("rollback", "HEAD~1", "--dry-run") == terminal.DONE
+    assert capsys.readouterr().out == said.out, "a rehearsal says the same each time"
     assert Path("more.yaml").exists()
     Path("yes").write_text("y\n")
     with Path("yes").open() as answer:

@@ -163,3 +163,21 @@ def test_suspend_and_resume(clone: Path) -> None:
 def test_what_can_not_be_suspended(clone: Path, subject: str, told: str) -> None:
     with pytest.raises(requests.ConflictError, match=told):
         suspending.put(clones.Clone(clone), subject, "", verb="suspend")
+
+
+def test_commits_that_are_not_pushed_are_told_and_part_of_what_changes(clone: Path) -> None:
+    assert prepared(clone).along == ()
+    commit(clone, {"mine.yaml": queue("mine")})
+    second = commit(clone, {"jobs/c.yaml": job("c")})
+    made = prepared(clone, "HEAD~4")
+    assert [one.partition(" ")[2] for one in made.along] == ["change", "change"]
+    assert second.startswith(made.along[0].partition(" ")[0])
+    assert ("add", "Job", "c") in [(c.operation, c.kind, c.name) for c in made.changes]
+    assert rollback.publish(clone, made)
+    assert git(clone.parent / "bare.git", "rev-parse", "main") == made.commit
+
+
+def test_where_nothing_is_pushed_to_nothing_goes_along(clone: Path) -> None:
+    git(clone, "branch", "--unset-upstream")
+    commit(clone, {"mine.yaml": queue("mine")})
+    assert prepared(clone, "HEAD~3").along == ()
