@@ -132,7 +132,8 @@ def submit(
 ) -> None:
     """Submit jobs: YAML files, or one command.
 
-    A script is a command too, of the node: muster submit -- ./train.sh
+    A command stands behind --, always, and so does a script, which is a command of the node:
+    muster submit -- ./train.sh
 
     Example: muster submit jobs/train.yaml
 

@@ -225,7 +225,7 @@ def _spans(job: Json) -> str:
     if job["state"] not in joblist.FINISHED or submitted is None or ended is None:
         return ""
     waited = terminal.duration(max(0.0, (started or ended) - submitted))
-    ran = "never ran" if started is None else f"ran {terminal.duration(ended - started)}"
+    ran = f"ran {terminal.duration(joblist.time_run(job, ended))}" if started else "never ran"
     return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
 
 

@@ -21,8 +21,12 @@ Json = Any
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: How narrow columns become where a line is short: a reason keeps room for its code.
-LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "DONE": 14, "WHY": 21}
+LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "DONE": 12, "WHY": 21}
 WAITING = frozenset({"Pending", "Held"})
+#: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail``.
+ROOMY, SHORT = 100, 4
+#: Of a job with fewer tries all are told in a list.
+TRIES_TOLD = 16
 
 
 def register(app: typer.Typer) -> None:
@@ -47,10 +51,10 @@ def jobs(
 ) -> None:
     """List jobs, the newest first, and why those that wait do.
 
-    WAITED is the time from the submission to the start, RAN the time since, up to the end or to
-    where it had to wait again. A reason that has no
-    room in its line stands below it, once for jobs in a row that wait alike; with -o wide there is
-    one line a job.
+    WAITED is the time from the submission to the first start, RAN the time in which it ran, all
+    tries together: not while it was held, or waited for another try. A reason that has no room in
+    its line stands below it, once for jobs in a row that wait alike; with -o wide there is one
+    line a job.
 
     Example: muster jobs --queue research --state Pending
     """
@@ -110,7 +114,7 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     rows = []
     for item in items:
         row = [item["name"], item["queue"] or "-", item["state"]]
-        row += [_elements(item)] if arrays else []
+        row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
@@ -168,7 +172,7 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
     return below
 
 
-def _elements(item: Json) -> str:
+def _elements(item: Json, *, short: bool = False) -> str:
     """How many elements have succeeded, of how many, and how many have ended otherwise."""
     counts = item["elements"] if item["array"] else {}
     total = sum(counts.values())
@@ -177,7 +181,7 @@ def _elements(item: Json) -> str:
     words = [f"{counts.get('Succeeded', 0)}/{total}"]
     for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
         count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {told}"] if count else []
+        words += [f"{count} {told[:SHORT] if short else told}"] if count else []
     return ", ".join(words)
 
 
@@ -195,13 +199,40 @@ def times_of(item: Json) -> str:
 
 
 def _ran(item: Json, now: float) -> str:
-    """Since its first start, where it ever started; of what waits again until it last ran."""
+    """How long it ran, all tries together, where it ever started."""
+    return terminal.duration(time_run(item, now))
+
+
+def time_run(item: Json, now: float) -> float | None:
+    """Seconds in which any task of a job ran: not those held, or between tries. None: it never did.
+
+    Of a job with more tries than are told it is the time since its first start, up to its end, or
+    to where it last ran if it waits.
+    """
+    tries = item.get("attempts") or []
     start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
+    if start is None:
+        return None
+    if 0 < len(tries) < TRIES_TOLD and not item.get("array"):
+        return _covered(tries, now)
     if end is None and item["state"] in WAITING:
-        tries = item.get("attempts") or []
         ends = [terminal.seconds(one["ended"]) for one in tries if one.get("ended")]
         end = max(filter(None, ends), default=start)
-    return terminal.duration(None if start is None else max(0.0, (end or now) - start))
+    return max(0.0, (now if end is None else end) - start)
+
+
+def _covered(tries: Sequence[Json], now: float) -> float:
+    """Seconds in which at least one try ran."""
+    spans = []
+    for one in tries:
+        began, ended = terminal.seconds(one.get("started")), terminal.seconds(one.get("ended"))
+        if began is not None:
+            spans.append((began, now if ended is None else ended))
+    total, until = 0.0, 0.0
+    for began, ended in sorted(spans):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total
 
 
 def _where(item: Json) -> str:

@@ -65,25 +65,29 @@ def _show_use(told: list[Json]) -> None:
     if not told:
         return
     terminal.out.print()
-    headings = ["TASK", "TRY", "CPUS", "ASKED", "MEMORY", "MOST", "ASKED", "READ", "WRITTEN"]
+    headings = ["TASK", "TRY", "CPUS", "MEMORY", "PEAK", "READ", "WRITTEN"]
     rows: list[list[str]] = []
     below: dict[int, str] = {}
     for attempt in told[:TASKS_MAX]:
         use, asked = attempt["use"], attempt.get("asked") or NOTHING_ASKED
-        cpus = [_cpus(attempt), f"{asked['cpu']:g}" if asked["cpu"] else "-"]
-        memory = [use["memory"], use["memoryMax"], asked["memory"] or None]
-        moved = [use["read"], use["written"]]
+        cpus = _of(_cpus(attempt), f"{asked['cpu']:g}" if asked["cpu"] else "")
+        peak = _of(_size(use["memoryMax"]), _size(asked["memory"]) if asked["memory"] else "")
+        moved = [_size(use["read"]), _size(use["written"])]
         of = [task_of(attempt), str(attempt["attempt"])]
         if use["gpus"]:
             below[len(rows)] = "; ".join(_on_gpu(one) for one in use["gpus"])
-        rows.append([*of, *cpus, *(_size(one) for one in memory + moved)])
+        rows.append([*of, cpus, _size(use["memory"]), peak, *moved])
     there = [n < 2 or any(row[n] != "-" for row in rows) for n in range(len(headings))]
-    for named, beside in ((2, 3), (4, 5), (4, 6)):  # what is asked, or the most, says of what it is
-        there[named] |= there[beside]
+    there[3] |= there[4]  # the peak is one of memory, which stands before it
     headings, *rows = [list(itertools.compress(row, there)) for row in (headings, *rows)]
     terminal.table(headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10})
     if len(told) > TASKS_MAX:
         terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
+
+
+def _of(used: str, asked: str) -> str:
+    """``1.50 of 16``, where it is known what was asked for."""
+    return f"{used} of {asked}" if asked else used
 
 
 def _cpus(attempt: Json) -> str:

@@ -80,8 +80,8 @@ def job(
 
 def _facts(item: Json, evicted: list[Json]) -> None:
     lines = [
-        ("Job", f"{item['name']} (run {item['run']})"),
-        ("Queue", item["queue"]),
+        ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
+        *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
         ("State", ", ".join(filter(None, (item["state"], joblist.stopping(item))))),
         ("Times", joblist.times_of(item)),
@@ -89,7 +89,11 @@ def _facts(item: Json, evicted: list[Json]) -> None:
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
         lines.append(("Elements", counts))
-    if item.get("message"):
+    if item.get("message") not in (
+        "",
+        None,
+        *(one["message"] for one in item.get("reasons") or ()),
+    ):
         lines.append(("Message", item["message"]))
     lines += [
         ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")

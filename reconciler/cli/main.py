@@ -102,6 +102,8 @@ def application(word: str = "") -> Any:
     return typer.main.get_command(app)
 
 
+#: Shells whose completion can be set up.
+SHELLS = ("bash", "zsh", "fish")
 #: The parser's errors, which typer has brought along in different places: wrong usage, and all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -109,6 +111,7 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 def main() -> None:
     """Run the command that was asked for, and leave with its status."""
+    _install_completion(sys.argv[1:])
     command = application(_word())
     interrupts.interrupt()
     try:
@@ -119,6 +122,29 @@ def main() -> None:
         code = interrupts.STATUS  # a module of which half is loaded fails in ways of its own
     interrupts.leave_at_once()  # the interpreter's own end has no place for exceptions
     sys.exit(code)
+
+
+def _install_completion(words: list[str]) -> None:
+    """Set up completion for the shell that is named; the parser knows only the one it runs in."""
+    if len(words) != 2 or words[0] not in ("--install-completion", "--show-completion"):
+        return
+    shells = importlib.import_module("typer.completion")
+    shell = words[1]
+    if shell not in SHELLS:
+        terminal.err.print(
+            f"muster: {words[0]}: found {shell!r}, expected one of {', '.join(SHELLS)}",
+            markup=False,
+        )
+        sys.exit(terminal.USAGE)
+    if words[0] == "--show-completion":
+        script = shells.get_completion_script(
+            prog_name="muster", complete_var="_MUSTER_COMPLETE", shell=shell
+        )
+        sys.stdout.write(f"{script}\n")
+    else:
+        _, path = shells.install(shell=shell, prog_name="muster", complete_var="_MUSTER_COMPLETE")
+        terminal.note(f"completion for {shell} is installed in {path}; it works in new shells")
+    sys.exit(terminal.DONE)
 
 
 def _word() -> str:

@@ -38,6 +38,7 @@ class Form(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
+    YAML = "yaml"
     PNG = "png"
     HTML = "html"
 
@@ -114,6 +115,8 @@ def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
         data = reportviews.page(made).encode()
     elif output is Form.CSV:
         data = reportviews.as_csv(made).encode()
+    elif output is Form.YAML:
+        data = msgspec.yaml.encode(made)
     else:
         data = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
     if file is None:

@@ -1,8 +1,7 @@
 """What the words behind ``muster submit`` mean: files, or a command, and how many elements.
 
-A command stands behind ``--``. Without it a single word, or one that looks like a path, is more
-likely a file that is not there, or a script that is meant to be read, than a program of the nodes:
-it would become a job that fails.
+A command stands behind ``--``, always; words before it, or without it, are files of documents. Else
+a file that is not there would be taken for a program of the nodes, and become a job that fails.
 """
 
 import array
@@ -52,9 +51,8 @@ def is_document(word: str) -> bool:
 
 
 def require_command(words: list[str], *, behind: bool) -> None:
-    """Leave the command where words without ``--`` can't be meant as a command."""
-    first = words[0]
-    if behind or (len(words) > 1 and "/" not in first and not any(map(is_document, words[:1]))):
+    """Leave the command where words that are no files do not stand behind ``--``."""
+    if behind:
         return
     other = next(word for word in words if not is_document(word))
     found = Path(other).is_file()

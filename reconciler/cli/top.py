@@ -41,10 +41,13 @@ def top(
         float, typer.Option("--every", min=0.5, help="Seconds between looks, at the least.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Watch queues, nodes, GPUs and what changes; Ctrl-C ends it.
+
+    With -o json or yaml it is one look: sync, queues, nodes, drift and the newest events.
 
     Example: muster top --once
     """
@@ -52,6 +55,10 @@ def top(
     events: deque[Json] = deque(maxlen=EVENTS_KEPT)
     after: int | None = None
     with context.controller(server, token_file) as api:
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            _news(api, events, None, wait_s=None)
+            terminal.document(look(api) | {"events": list(events)}, output)
+            return
         try:
             while True:
                 after = _news(api, events, after, wait_s=NEWS_S if after is not None else None)

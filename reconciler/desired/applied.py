@@ -485,12 +485,12 @@ class Applied:
     def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
         if self._is_denied(name):
             return self._denied[f"Job/{name}"].message
-        for _, fault in noted:
+        for placed, fault in noted:
             if fault.severity == "error":
-                return fault.told()
+                return fault.told(self.filed.problem((placed, fault)).place)
         winner, _ = self._choose(name)
         if winner is not None and winner.document.faults:
-            return winner.document.faults[0].told()
+            return winner.document.faults[0].told(f"{winner.path}:{winner.document.line}")
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:

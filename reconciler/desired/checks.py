@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from reconciler.desired import storage
 from reconciler.desired.faults import Fault
-from reconciler.model import access, desired, hostlists, quantities, resources
+from reconciler.model import access, desired, hostlists, nearest, quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -210,7 +210,9 @@ def unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable
         f"there is no such {what}: add it or name another",
         place,
         found=found,
-        expected=f"one of {listed}" if names else f"none, as there is no {what}",
+        expected=f"one of {listed}{nearest.hint(found, names)}"
+        if names
+        else f"none, as there is no {what}",
     )
 
 

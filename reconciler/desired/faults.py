@@ -24,9 +24,11 @@ class Fault(msgspec.Struct, frozen=True):
     at_key: bool = False
     severity: Literal["error", "warning"] = "error"
 
-    def told(self) -> str:
-        """What is wrong with what was found, where the object it is of is known already."""
-        return f"{self.message}; found {self.found}" if self.found else self.message
+    def told(self, place: str) -> str:
+        """What is wrong, found and expected, and where, if the object it is of is known already."""
+        more = (("found", self.found), ("expected", self.expected))
+        words = [self.message, *(f"{word} {text}" for word, text in more if text)]
+        return "; ".join(words) + f" ({place})"
 
 
 def defect(error: Exception) -> Fault:

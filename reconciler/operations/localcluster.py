@@ -84,7 +84,7 @@ def _require_free(place: tuple[str, int], listen: str) -> None:
     except OSError as error:
         raise ClusterError(
             f"nothing can listen on {listen}: {error.strerror or error}; end what is there, or "
-            "choose another address with --listen 127.0.0.1:PORT"
+            f"choose another address, such as --listen 127.0.0.1:{free_port()}"
         ) from None
 
 

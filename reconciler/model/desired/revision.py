@@ -63,6 +63,11 @@ class Problem(msgspec.Struct, frozen=True):
     found: str = ""
     expected: str = ""
 
+    @property
+    def place(self) -> str:
+        """``file:line``, as far as known."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
     def text(self) -> str:
         """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path

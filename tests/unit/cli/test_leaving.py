@@ -8,7 +8,7 @@ from reconciler.cli import explaining, joblist, logwords, terminal
 from reconciler.model import records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
-from reconciler.operations import attemptviews
+from reconciler.operations import attemptviews, views
 from reconciler.operations import client as clients
 
 AT = times.parse_time("2026-11-22T10:00:00Z")
@@ -66,13 +66,48 @@ def test_a_job_is_stopping_where_all_of_it_is(attempts: list[Any], *, stops: boo
     )
 
 
+def a_try(started: str | None, ended: str | None) -> dict[str, Any]:
+    day = "2026-11-22T10:"
+    return {
+        "state": "Ended" if ended else "Running",
+        "started": started and f"{day}{started}Z",
+        "ended": ended and f"{day}{ended}Z",
+    }
+
+
+FIRST = a_try("00:00", "02:00")
+
+
+@pytest.mark.parametrize(
+    ("tries", "expected"),
+    [
+        ([FIRST], "2m00s"),
+        ([FIRST, a_try("05:00", None)], "7m00s"),
+        ([FIRST, a_try("05:00", "06:00")], "3m00s"),
+        # tasks of a gang at once
+        ([FIRST, a_try("00:10", "02:30"), a_try(None, None)], "2m30s"),
+        ([a_try("01:00", "02:00"), a_try("00:30", "03:00")], "2m30s"),
+    ],
+)
+@pytest.mark.parametrize("state", ["Running", "Held", "Pending", "Failed"])
+def test_time_that_a_job_ran_is_that_of_its_tries(
+    tries: list[dict[str, Any]], expected: str, state: str
+) -> None:
+    found = item(*tries, state=state, started="2026-11-22T10:00:00Z")
+    assert joblist._ran(found, AT + 600) == expected
+    assert joblist._ran(item(state="Held"), AT) == "-"
+
+
 @pytest.mark.parametrize(
     ("state", "expected"), [("Running", "10m00s"), ("Held", "2m00s"), ("Pending", "2m00s")]
 )
-def test_time_that_a_job_ran_ends_where_it_waits_again(state: str, expected: str) -> None:
-    found = item(ENDED, state=state, started="2026-11-22T10:00:00Z")
+@pytest.mark.parametrize("of", [{"array": True}, {"attempts": [FIRST] * joblist.TRIES_TOLD}])
+def test_of_more_tries_than_are_told_it_is_the_time_since_the_start(
+    of: dict[str, Any], state: str, expected: str
+) -> None:
+    assert views.ATTEMPTS_IN_LIST == joblist.TRIES_TOLD
+    found = item(FIRST, state=state, started="2026-11-22T10:00:00Z") | of
     assert joblist._ran(found, AT + 600) == expected
-    assert joblist._ran(item(state="Held"), AT) == "-"
 
 
 def test_elements_that_failed_are_not_done() -> None:

@@ -32,6 +32,7 @@ def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["./train.sh", "--epochs", "3"], "muster submit -- ./train.sh --epochs 3"),
         (["train.sh"], "train.sh is no YAML file"),
         (["jobs/hello.yaml", "nofile"], "nofile is no file"),
+        (["sleep", "5"], "to run it on a node: muster submit -- sleep 5"),
     ],
 )
 def test_a_word_that_is_no_file_is_no_command(
@@ -51,7 +52,7 @@ def test_a_word_that_is_no_file_is_no_command(
         (["--", "./train.sh"], ["./train.sh"]),
         (["--", "hostname"], ["hostname"]),
         (["--", "sh", "--", "x"], ["sh", "--", "x"]),
-        (["python3", "train.py"], ["python3", "train.py"]),
+        (["--", "python3", "train.py"], ["python3", "train.py"]),
     ],
 )
 def test_a_command_stands_behind_two_dashes(

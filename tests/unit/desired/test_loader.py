@@ -170,7 +170,13 @@ def test_job_without_any_good_version_is_refused(repository: Repository, make: M
     one = make()
     value = one.load()
     assert set(value.refused) == {"b"}
-    assert "no such queue" in value.refused["b"]
+    told = value.refused["b"]
+    assert told.startswith("there is no such queue: add it or name another; found nowhere; ")
+    assert "expected one of " in told
+    assert told.endswith(" (jobs/b.yaml:6)")
+    repository.commit({"jobs/b.yaml": job("b", queue="reserch")})
+    assert "did you mean research? (jobs/b.yaml:6)" in one.load().refused["b"]
+    repository.commit({"jobs/b.yaml": job("b", queue="nowhere")})
     repository.commit({"nowhere.yaml": queue("nowhere")})
     value = one.load()
     assert set(value.jobs) == {"a", "b"}
