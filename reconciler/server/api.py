@@ -65,7 +65,8 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
             for length in (2, 1)
             for job in service.reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
         }
-        hint = nearest.hint(name, alike)
+        refused = views.stored_refused(service.reader.view(views.REFUSED))
+        hint = nearest.hint(name, [*alike, *(one for one in refused if one not in alike)])
         raise failures.Failure(404, f"job {name} is not known{hint}")
     return found
 

@@ -105,6 +105,8 @@ def test_lists_are_filtered_and_paged(filled: parts.Served) -> None:
     assert filled.client.get("/v1/jobs/nobody").status_code == 404
     for path in ("/v1/jobs/tarin", "/v1/jobs/tarin/logs", "/v1/jobs/tarin/explain"):
         assert "did you mean train?" in filled.client.get(path).json()["error"]["message"]
+    known = filled.client.get("/v1/jobs/brokn").json()["error"]["message"]
+    assert "did you mean broken?" in known, "a job that is written, and refused"
     assert filled.client.get("/v1/nothing").json()["error"]["code"] == "NotFound"
     assert filled.client.put("/v1/jobs").status_code == 405
 

@@ -116,3 +116,29 @@ def test_a_controller_that_says_nothing_is_not_waited_for(tmp_path: Path) -> Non
         took_s = time.monotonic() - began
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
     assert took_s < 60  # an answer to any other command may take 90 s
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_set_up_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
+    done = _named("--install-completion", shell, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"completion for {shell} is installed in {tmp_path}" in done.stderr
+    assert any("muster" in one.name for one in tmp_path.rglob("*") if one.is_file())
+    assert "_MUSTER_COMPLETE" in _named("--show-completion", shell, home=tmp_path).stdout
+
+
+def test_a_shell_that_is_not_known_is_told_apart(tmp_path: Path) -> None:
+    done = _named("--install-completion", "tcsh", home=tmp_path)
+    assert done.returncode == 64
+    assert "found 'tcsh', expected one of bash, zsh, fish" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def _named(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reconciler.cli.main", *words],
+        env=os.environ | {"HOME": str(home), "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
