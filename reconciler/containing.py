@@ -6,20 +6,17 @@ or without what one node said: a cycle that raised has left nothing behind, so i
 with less. What comes of a decision once it is durable (notices, lines, pages) may fail by itself.
 """
 
-import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reconciler import metrics
 from reconciler.core import memory as core_memory
 from reconciler.desired import incumbents, undecided
 from reconciler.model import desired, outcome, provisioning, records
-from reconciler.store import errors as store_errors
 
 log = logging.getLogger("muster.loop")
 
@@ -38,8 +35,6 @@ TRIES_MAX = 64
 ASIDE_S = 60.0
 #: The most names in one line of the log.
 NAMES_MAX = 20
-#: The most different defects whose traces are logged.
-TRACES_MAX = 1000
 #: What is said before the process ends.
 LAST_WORDS = (
     f"{MARK} keeps every cycle from being decided, even with nothing that came in: the controller "
@@ -68,6 +63,14 @@ class Inflow(msgspec.Struct, frozen=True):
         heard = {one.node: one.received_at for one in self.reports}
         later = {node: max(at, self.answered.get(node, at)) for node, at in heard.items()}
         return Inflow(answered={**self.answered, **later})
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether it is no more than that a node said something (see ``pieces``)."""
+        return bool(self.reports) and all(
+            one.undecided and not (one.attempts or one.inventory or one.usage or one.remedies)
+            for one in self.reports
+        )
 
     def sources(self) -> list["Inflow"]:
         """What each person, script and node said, by itself and in order."""
@@ -178,6 +181,7 @@ class Rescue(NamedTuple):
         apart: nodes, persons and scripts with whose words it could not be decided.
         left_out: of these what it could not be decided with by itself either.
         waiting: what of it was not come to, and is for the next cycle.
+        by_jobs: jobs were left out, and which it has to be is to be found.
     """
 
     basis: Basis
@@ -185,6 +189,7 @@ class Rescue(NamedTuple):
     apart: tuple[Inflow, ...] = ()
     left_out: tuple[Inflow, ...] = ()
     waiting: Inflow = Inflow()
+    by_jobs: bool = False
 
 
 Got = outcome.Outcome | Exception
@@ -193,13 +198,25 @@ Got = outcome.Outcome | Exception
 Attempt = Callable[[Basis, Inflow], Got]
 
 
-def rescue(attempt: Attempt, bases: Sequence[Basis], came: Inflow) -> Rescue | None:
+class WithoutJobs(Protocol):
+    """The same without the jobs that wait, or with ``started`` without all that are not over.
+
+    None: what came in is the cause, or there are no such jobs.
+    """
+
+    def __call__(self, basis: Basis, part: Inflow, *, started: bool) -> Got | None: ...
+
+
+def rescue(
+    attempt: Attempt, bases: Sequence[Basis], came: Inflow, without_jobs: WithoutJobs
+) -> Rescue | None:
     """Decide a cycle that raised with less than it had.
 
     Args:
         attempt: see there.
         bases: what it raised by, and where that is new, what went before it.
         came: what it raised with.
+        without_jobs: see there.
 
     Returns:
         How it could be decided; None where it could not even with nothing that came in.
@@ -208,12 +225,18 @@ def rescue(attempt: Attempt, bases: Sequence[Basis], came: Inflow) -> Rescue | N
         got = attempt(basis, came)
         if not isinstance(got, Exception):
             return Rescue(basis, got)
-    if came.is_bare:
-        return None
     for basis in bases:
+        result = without_jobs(basis, came, started=False)
+        if isinstance(result, outcome.Outcome):
+            return Rescue(basis, result, by_jobs=True)
+    for basis in () if came.is_bare else bases:
         got = attempt(basis, came.bare())
         if not isinstance(got, Exception):
             return _by_parts(attempt, basis, came, got)
+    for basis in bases:
+        result = without_jobs(basis, came, started=True)
+        if isinstance(result, outcome.Outcome):
+            return Rescue(basis, result, by_jobs=True)
     return None
 
 
@@ -306,6 +329,15 @@ def problem_of_job(defect: Exception, *, is_new: bool) -> str:
     )
 
 
+def problem_of_job_aside(defect: Exception) -> str:
+    """What people are told of a job that was taken up, and by which cycles have come to raise."""
+    return (
+        f"{MARK} keeps this job from being decided: {type(defect).__name__} in "
+        f"{place_of(defect)}; it stays as it is, and it is tried again later. The controller's log "
+        "has the trace, which a report of it needs"
+    )
+
+
 def unread(defect: Exception) -> str:
     """What people are told while the repository can't be read for a defect."""
     return (
@@ -350,96 +382,3 @@ def after_restart(before: desired.Desired, memory: core_memory.Memory) -> desire
     """
     jobs = {name: record.spec for name, record in memory.jobs.items()}
     return msgspec.structs.replace(before, generation=memory.desired_generation, jobs=jobs)
-
-
-class Defects:
-    """Counts and logs defects, and lets those pass that need not end anything.
-
-    Args:
-        counts: by part of the loop, see ``metrics.DEFECT_PARTS``.
-        contained: whether the loop outlives them; where not, each is raised where it occurs.
-    """
-
-    def __init__(self, counts: dict[str, int], *, contained: bool) -> None:
-        self.contained = contained
-        self._counts = counts
-        self._traced: set[tuple[str, str, str]] = set()
-        self._aside: dict[str, float] = {}
-
-    def note(self, part: str, defect: Exception) -> None:
-        """Count it, and log its trace where that was not logged yet."""
-        self._counts[part] += 1
-        known = (part, type(defect).__name__, place_of(defect))
-        if known in self._traced or len(self._traced) >= TRACES_MAX:
-            return
-        self._traced.add(known)
-        log.error("%s (%s)", MARK, metrics.DEFECT_PARTS[part], exc_info=defect)
-
-    @contextlib.contextmanager
-    def spare(self, part: str) -> Iterator[None]:
-        """Go on behind the block whatever it raises, but for what the store says."""
-        try:
-            yield
-        except Exception as defect:
-            if not self.contained or store_errors.is_of_store(defect):
-                raise
-            self.note(part, defect)
-
-    def explain(
-        self,
-        found: Rescue | None,
-        newer: desired.Desired,
-        defect: Exception,
-        now: float,
-        sifted: Sifted | None,
-    ) -> None:
-        """Say what became of a cycle that raised ``defect`` by ``newer``."""
-        if found is None:
-            self.note("input", defect)
-            log.critical(LAST_WORDS)
-            return
-        if sifted is not None:
-            self._explain_jobs(newer, sifted, defect)
-        if sifted is None or found.left_out:
-            self.note("input", defect)
-        if found.apart or found.left_out:
-            self._leave_out(found, now)
-
-    def _explain_jobs(self, newer: desired.Desired, sifted: Sifted, defect: Exception) -> None:
-        """Say what of a revision is refused, and what each job raised by itself."""
-        revision = newer.status.attempted_revision or "what git asks for"
-        if not sifted.apart:
-            self.note("revision", defect)
-            if not sifted.is_whole:
-                log.error("%s: %s", revision, problem_of(defect).message)
-        for raised in sifted.defects:
-            self.note("job", raised)
-        for tried in (True, False):
-            names = [f"job {one.name}" for one in sifted.apart if one.tried is tried]
-            if names:
-                log.error(
-                    "%s: no cycle passed with %s as written there; what was in force of them stays "
-                    "so, and all else of it applies"
-                    if tried
-                    else "%s: %s were not come to, and are tried again in a moment",
-                    revision,
-                    listed(names),
-                )
-
-    def _leave_out(self, found: Rescue, now: float) -> None:
-        """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
-        log.error(
-            "no cycle passed with what was said by %s: %s; nodes among them are not listened to "
-            "for %.0f s",
-            listed([one.name for one in found.left_out or found.apart]),
-            "that is left out" if found.left_out else "it was taken piece by piece",
-            ASIDE_S,
-        )
-        self._aside = {node: until for node, until in self._aside.items() if until > now}
-        for one in (*found.apart, *found.left_out):
-            self._aside |= {report.node: now + ASIDE_S for report in one.reports}
-
-    def is_aside(self, node: str, now: float) -> bool:
-        """Whether a node is not listened to."""
-        until = self._aside.get(node)
-        return until is not None and now < until <= now + ASIDE_S

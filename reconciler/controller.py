@@ -5,37 +5,38 @@ thread. A cycle calls the pure core, commits its outcome in one transaction, and
 nodes of it. Killed at any moment it loses nothing that anybody was told.
 """
 
-import itertools
 import logging
 import selectors
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
 
-import reconciler
 from reconciler import adopting as adopt
 from reconciler import (
+    committing,
     containing,
     crashpoints,
+    defects,
     inboxes,
     intake,
     link_server,
     logs,
     metrics,
+    parting,
     pruning,
     publishing,
     sifting,
     telling,
+    wallclock,
 )
-from reconciler.core import journal, reconcile
+from reconciler.core import asides, reconcile
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
 from reconciler.metrics import metering
-from reconciler.model import desired, link, outcome, provisioning, records
-from reconciler.operations import views as shown
+from reconciler.model import desired, link, outcome, provisioning
 from reconciler.store import errors as store_errors
 from reconciler.store import store as stores
 
@@ -50,10 +51,6 @@ GATHER_S_MAX = 0.02
 QUIET_S = 0.05
 #: The longest time without a look at the clock, whatever ``wake_at`` says.
 SLEEP_S_MAX = 30.0
-#: Times and usage of nodes are committed this often, whatever else there is to commit.
-NODES_COMMIT_EVERY_S = 60.0
-#: A step of the wall clock larger than this is not taken for time that has passed.
-CLOCK_STEP_S_MAX = 1.0
 _NOTHING = desired.Desired()
 
 
@@ -120,21 +117,24 @@ class Loop:
         self._refuse = refuse
         self._passed: containing.Passed | None = None
         self._kept: desired.Desired | None = None  # instead of what no cycle passed with
-        self._numbers = itertools.count(sifting.GENERATION, -1)
+        self._search = parting.Search(time.monotonic)
         self._passed_incumbents = accepted
         self._adoption = adopt.Adoption(pending=adopting)
+        self._in_force = parting.InForce(self._adoption, self._search, self._memory)
         self._desired: desired.Desired | None = None
-        self._incumbents: bytes | None = None
-        self._shown: desired.SyncStatus | None = None
-        self._cycle = store.cycle
         self._wake_at: float | None = None
-        self._journal = journal.Recorder(reconciler.__version__)
-        self._unsaved_nodes: dict[str, records.NodeRecord] = {}
-        self._committed_at = 0.0
         self._counters = metrics.Counters(clock())
-        self._defects = containing.Defects(self._counters.defects, contained=contained)
+        self._defects = defects.Defects(self._counters.defects, contained=contained)
         self._teller = telling.Teller(self._link, self._engine, provision, self._defects)
         self._meter = metering.Meter(self._counters)
+        self._commits = committing.Committer(
+            store,
+            epoch,
+            memory=self._memory,
+            meter=self._meter,
+            defects=self._defects,
+            spare=self._spare,
+        )
         self._publisher = publishing.Publisher(
             server=self._link,
             inbox=inbox,
@@ -150,8 +150,7 @@ class Loop:
         self._cycle_s = 0.0
         self._stopping = False
         self._pruner = pruning.Pruner(store, epoch, clock())
-        self._clock_offset_s = self._offset_s(clock())
-        self._encoder = msgspec.msgpack.Encoder()
+        self._steps = wallclock.Steps(clock())
 
     def stop(self) -> None:
         """Leave after the cycle under way."""
@@ -182,14 +181,9 @@ class Loop:
         timeout_s = min(max(0.0, due_at - now), max(0.0, self._publisher.wait_s()), SLEEP_S_MAX)
         due = self._take(self._selector.select(timeout_s))
         now = self._clock()
-        if abs(self._offset_s(now) - self._clock_offset_s) > CLOCK_STEP_S_MAX:
+        if self._steps.of(now):
             return True  # ``wake_at`` is by the clock as it was
         return due or (self._wake_at is not None and now >= self._wake_at)
-
-    @staticmethod
-    def _offset_s(now: float) -> float:
-        """How far the wall clock is from the one that nobody sets."""
-        return now - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def _gather(self) -> None:
         """Let input that comes together be decided together, unless there has been none."""
@@ -230,8 +224,9 @@ class Loop:
             self._desired = msgspec.structs.replace(self._as_before(), status=value.status)
             return True
         self._desired = value
+        self._search.renew(value)
         if incumbents is not None:
-            self._incumbents = incumbents
+            self._commits.incumbents = incumbents
         return True
 
     def _as_before(self) -> desired.Desired:
@@ -244,12 +239,12 @@ class Loop:
         match message:
             case link.Reported():
                 node = message.request.node
-                if message.question:
+                if message.question and not self._defects.is_unheard(node):
                     # whatever becomes of the report, who is confirmed counts as heard of
                     self._teller.questions[node] = message.question
                     self._memory.answered[node] = message.received_at
-                if self._defects.is_aside(node, self._clock()):
-                    return bool(message.question)  # which no cycle would answer otherwise
+                if self._defects.is_aside(node, self._clock()):  # no cycle would answer otherwise
+                    return node in self._teller.questions
                 with self._defects.spare("usage"):
                     intake.measure(message, self._meter, self._memory)
                 self._memory.add_report(intake.report_of(message))
@@ -275,20 +270,22 @@ class Loop:
         asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
         came = containing.Inflow(*self._memory.take_input(), asked, scripts)
         got = self._attempt(came, now)
-        return self._contain(got, came, now) if isinstance(got, Exception) else got
+        result = self._contain(got, came, now) if isinstance(got, Exception) else got
+        return self._find_jobs(result, now) if self._search.is_open else result
 
     def _attempt(self, came: containing.Inflow, now: float) -> outcome.Outcome | Exception:
         """Decide by what is desired and carry it out, or leave everything as it was."""
         started = time.perf_counter()
-        wanted = self._adoption.in_force(self._desired or _NOTHING)
+        wanted = self._in_force.of(self._desired or _NOTHING)
         try:
             result, decide_s = self._decide(wanted, came, now)
         except Exception as defect:
             if not self._defects.contained or store_errors.is_of_store(defect):
                 raise
-            self._undo()
+            self._commits.undo()
             return defect
         commit_s = time.perf_counter() - started - decide_s
+        self._defects.heard(came)
         self._act(result, wanted)
         with self._defects.spare("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
@@ -305,9 +302,16 @@ class Loop:
         phases.begin()
         if wanted.generation != self._memory.desired_generation:
             self._memory.share_specs(wanted.jobs)
-        with self._writing():
-            self._journal.begin(wanted, self._memory.observed((), {}), now)
-        observed = self._memory.observed(came.reports, came.answered, came.asked, came.provisioned)
+        self._memory.leave_out(wanted.aside.keys())
+        with self._commits.writing():
+            self._commits.journal.begin(wanted, self._memory.observed((), {}), now)
+        observed = self._memory.observed(
+            came.reports,
+            came.answered,
+            came.asked,
+            came.provisioned,
+            self._defects.unheard(came),
+        )
         phases("journal")
         result = self._decide_by(wanted, observed, now, recall=self._memory.recall, ended=phases)
         phases("outcome")
@@ -315,20 +319,16 @@ class Loop:
         adopted = self._adoption.runs
         if adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
-        with self._writing():
-            self._journal.add(wanted, observed, result, adopted=adopted, decide_s=decide_s)
-        self._unsaved_nodes |= {node.name: node for node in result.nodes}
-        for name in result.left_nodes:
-            self._unsaved_nodes.pop(name, None)
+        with self._commits.writing():
+            self._commits.journal.add(wanted, observed, result, adopted=adopted, decide_s=decide_s)
         phases("journal")
-        incumbents = self._incumbents
-        if self._must_commit(result):
-            self._commit(result)
-        else:
-            self._use(result)
+        incumbents = self._commits.incumbents
+        self._commits.take(result, wanted, self._adoption.view)
         phases("commit")
         self._adoption.runs = ()
-        self._passed = containing.Passed(self._desired or wanted, wanted, self._adoption.pending)
+        taken = self._desired or wanted
+        in_force = self._adoption.in_force(taken)
+        self._passed = containing.Passed(taken, in_force, self._adoption.pending)
         self._inbox.adopt(self._passed.taken.generation)
         if incumbents is not None:
             self._passed_incumbents = incumbents
@@ -339,7 +339,7 @@ class Loop:
         with self._defects.spare("notices"):
             self._happened(result, self._memory, wanted)
         self._memory.absorb(result)
-        self._journal.told(result)
+        self._commits.journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
             crashpoints.reach("committed-not-sent")
@@ -347,7 +347,7 @@ class Loop:
         if self._event_lines is not None:
             revision = wanted.status.jobs_revision or ""
             with self._defects.spare("lines"):
-                self._event_lines.write(result.events, cycle=self._cycle, revision=revision)
+                self._event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
 
     def _is_new(self) -> bool:
@@ -360,38 +360,29 @@ class Loop:
         """Go on whatever the block raises, unless there is a desired state to refuse for it."""
         return nullcontext() if self._is_new() else self._defects.spare(part)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """What can't be written down ends the journal; it begins anew with the next cycle."""
-        with self._spare("journal"):
-            try:
-                yield
-            except Exception:
-                self._journal.anew()
-                raise
-
-    def _undo(self) -> None:
-        """Forget what a cycle has left that was not decided to its end."""
-        self._memory.recall_anew()
-        self._journal.anew()
-        nodes = self._memory.nodes
-        self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
-
     def _contain(self, defect: Exception, came: containing.Inflow, now: float) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had; raises it where that does not help."""
         newer = self._desired or _NOTHING
-        bases = [containing.Basis(newer, self._incumbents)]
+        bases = [containing.Basis(newer, self._commits.incumbents)]
         problem = containing.problem_of(defect)
         if self._is_new():
             self._kept = containing.refused(newer.status, self._as_before(), problem)
             bases.append(containing.Basis(self._kept, None))
 
         def attempt(basis: containing.Basis, part: containing.Inflow) -> containing.Got:
-            self._desired, self._incumbents = basis
+            self._desired, self._commits.incumbents = basis
             return self._attempt(part, now)
 
-        found = containing.rescue(attempt, bases, came)
-        sifted = self._sift(attempt, bases[0]) if found and found.basis is not bases[0] else None
+        def without_jobs(
+            basis: containing.Basis, part: containing.Inflow, *, started: bool
+        ) -> containing.Got | None:
+            self._desired, self._commits.incumbents = basis
+            return self._without_jobs(part, now, started=started)
+
+        found = containing.rescue(attempt, bases, came, without_jobs)
+        sifted = None
+        if found and found.basis is not bases[0]:
+            sifted = self._sift(attempt, bases[0], is_whole=self._search.is_open)
         self._defects.explain(found, newer, defect, now, sifted)
         if found is None:
             raise defect
@@ -401,22 +392,89 @@ class Loop:
             self._refuse(
                 containing.Refusal(newer.generation, problem, self._passed_incumbents, sifted.apart)
             )
-        if not found.waiting.is_bare:
+        if found.left_out:
+            nodes = self._defects.unheard(containing.Inflow())
+            self._teller.doubt(nodes, found.basis.wanted.structure, self._memory)
+        if found.left_out or not found.waiting.is_bare:
             containing.put_back(found.waiting, self._memory)
             self._wake_at = now
         return found.result
 
-    def _sift(self, attempt: containing.Attempt, newest: containing.Basis) -> containing.Sifted:
+    def _without_jobs(
+        self, came: containing.Inflow, now: float, *, started: bool
+    ) -> containing.Got | None:
+        """Decide without the jobs that wait, or with ``started`` without all; None: nobody does.
+
+        What came in is decided so; which of them it takes to leave out is found afterwards.
+        """
+        wanted = self._adoption.in_force(self._desired or _NOTHING)
+        self._memory.leave_out(wanted.aside.keys())
+        names = (asides.unfinished if started else asides.waiting)(wanted, self._memory)
+        names = [one for one in names if one not in wanted.aside and one not in self._search.found]
+        if not names:
+            return None
+        if not (started or came.is_bare):
+            is_doubted, clock = self._defects.is_doubted(now), time.monotonic
+
+            def probe(out: Mapping[str, str], *, whole: bool) -> bool:
+                return self._would_pass(wanted, out, came if whole else came.bare(), now)
+
+            if parting.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
+                return None
+        self._search.begin(names)
+        got = self._attempt(came, now)
+        if isinstance(got, Exception):
+            self._search.drop()
+        return got
+
+    def _would_pass(
+        self,
+        wanted: desired.Desired,
+        out: Mapping[str, str],
+        came: containing.Inflow,
+        now: float,
+    ) -> bool:
+        """Whether a cycle without some jobs can be decided; nothing comes of it."""
+        tried = self._in_force.without(wanted, {**self._search.aside, **out})
+        self._memory.leave_out(tried.aside.keys())
+        said = (came.reports, came.answered, came.asked, came.provisioned)
+        try:
+            self._decide_by(tried, self._memory.observed(*said, self._defects.unheard(came)), now)
+        except Exception:
+            return False
+        return True
+
+    def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
+        """Find which of the jobs that were left out have to stay so, for as long as a turn may."""
+        wanted = self._desired or _NOTHING
+        got = self._search.go_on(lambda: self._attempt(containing.Inflow(), now), wanted)
+        if self._search.is_open:
+            self._wake_at = now
+            return got if got is not None else result
+        found = tuple(self._search.found.values())
+        self._defects.explain_jobs_aside(found, self._search.defects)
+        self._search.stop()
+        if not found:
+            return got if got is not None else result
+        self._desired = parting.told(wanted, found, next(self._in_force.numbers))
+        last = self._attempt(containing.Inflow(), now)
+        problem = found[0].problem("")
+        self._refuse(containing.Refusal(wanted.generation, problem, self._passed_incumbents, found))
+        return result if isinstance(last, Exception) else last
+
+    def _sift(
+        self, attempt: containing.Attempt, newest: containing.Basis, *, is_whole: bool
+    ) -> containing.Sifted:
         """Go on by what is refused but for its jobs that can't be decided, or without it."""
         found = containing.Sifted(self._kept or newest.wanted)
-        if not self._adoption.pending:
+        if not (self._adoption.pending or is_whole):
             found = sifting.sift(
                 lambda wanted: attempt(containing.Basis(wanted, None), containing.Inflow()),
-                *(newest.wanted, found.wanted, self._numbers),
+                *(newest.wanted, found.wanted, self._in_force.numbers),
                 clock=time.monotonic,
             )
         self._desired = found.wanted
-        self._incumbents = newest.incumbents if found.is_whole else None
+        self._commits.incumbents = newest.incumbents if found.is_whole else None
         return found
 
     def _mind_clock(self, now: float) -> None:
@@ -424,71 +482,17 @@ class Loop:
 
         A step forward would look as if all nodes had been silent, and start their work elsewhere.
         """
-        offset_s = self._offset_s(now)
-        if abs(offset_s - self._clock_offset_s) > CLOCK_STEP_S_MAX:
-            log.warning("the clock was set by %.1f s", offset_s - self._clock_offset_s)
+        if step_s := self._steps.take(now):
+            log.warning("the clock was set by %.1f s", step_s)
             self._memory.leader_since = now
             self._pruner.clock_set(now)
-            self._committed_at = min(self._committed_at, now)
+            self._commits.committed_at = min(self._commits.committed_at, now)
         elif self._passed is None:  # who begins can't tell what the clock was before
             self._memory.leader_since = now
-        self._clock_offset_s = offset_s
-
-    def _must_commit(self, result: outcome.Outcome) -> bool:
-        """Whether the outcome has more in it than times and usage of nodes."""
-        return bool(
-            self._memory.is_changed_by(result)
-            or self._incumbents is not None
-            or (self._desired and self._adoption.in_force(self._desired).status != self._shown)
-            or self._journal.full
-            or (self._unsaved_nodes and result.now - self._committed_at >= NODES_COMMIT_EVERY_S)
-        )
-
-    def _commit(self, result: outcome.Outcome) -> None:
-        views = self._adoption.view
-        status = self._adoption.in_force(self._desired or _NOTHING).status
-        if status != self._shown:
-            views[shown.SYNC] = self._encoder.encode(status)
-        with self._spare("views"):
-            views |= self._views(result)
-        written = journal.NOTHING
-        with self._writing():
-            written = self._journal.take()
-        snapshot = written.snapshot
-        if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
-            log.warning(journal.TOO_LARGE, len(snapshot), journal.SNAPSHOT_BYTES_MAX)
-            snapshot = None
-        with self._meter.trying():
-            self._use(result)
-            self._store.commit(
-                self._epoch,
-                self._cycle + 1,
-                msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
-                journal=written.inputs,
-                snapshot=snapshot,
-                views=views,
-                incumbents=self._incumbents,
-                rollup=self._meter.take(),
-            )
-        self._cycle += 1
-        self._unsaved_nodes = {}
-        self._committed_at = result.now
-        self._incumbents = None
-        self._shown = status if self._desired else None
-
-    def _use(self, result: outcome.Outcome) -> None:
-        with self._defects.spare("usage"):
-            self._meter.cycle(result, self._memory)
-
-    def _views(self, result: outcome.Outcome) -> dict[str, bytes]:
-        views = shown.cycle_views(result)
-        if result.desired_generation != self._memory.desired_generation:
-            views |= shown.desired_views(self._adoption.in_force(self._desired or _NOTHING))
-        return views
 
     def _publish(self, *, anew: bool = False) -> None:
         """Tell the server how the loop stands."""
-        cycle, pending = self._cycle, self._adoption.pending
+        cycle, pending = self._commits.cycle, self._adoption.pending
         self._publisher.publish(
             self._desired, self._memory, cycle=cycle, adopting=pending, anew=anew
         )

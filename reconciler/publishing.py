@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from reconciler import containing, inboxes, link_server, metrics, paging
+from reconciler import defects, inboxes, link_server, metrics, paging
 from reconciler.core import memory as core_memory
 from reconciler.model import desired, link
 from reconciler.store import store as stores
@@ -28,7 +28,7 @@ class Publisher:
         server: link_server.LinkServer,
         inbox: inboxes.Inbox,
         counters: metrics.Counters,
-        defects: containing.Defects,
+        defects: defects.Defects,
         store: stores.Store,
         epoch: int,
         state_folder: Path,

@@ -6,15 +6,15 @@ passes is a cycle of its own, as if a revision had brought no more.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from reconciler import containing
+from reconciler.core import asides
 from reconciler.desired import dependents, undecided
 from reconciler.model import desired
 
-#: The first generation of what is tried, the next ones are below; no loader gives such numbers.
-GENERATION = -3
 #: How often a cycle is tried to find jobs, and for how long where finding one takes no longer; what
 #: that did not come to waits for the next look. Meanwhile nobody is heard.
 TRIES_MAX = 64
@@ -22,6 +22,12 @@ SEARCH_S = 2.0
 UNTRIED = (
     f"{containing.MARK} keeps other jobs of this revision from being decided, and this one was not "
     "come to: what was in force of it stays so, and it is tried again soon"
+)
+
+#: What is told of a revision while its jobs are tried.
+TRYING = (
+    f"{containing.MARK} kept this revision from being decided as a whole: its structure is in "
+    "force, and its changes of jobs are tried one after another"
 )
 
 #: Decides a cycle by a desired state and carries it out; where that raised, nothing has happened,
@@ -75,8 +81,12 @@ class _Sifting:
         self._is_late = is_late
         self._newer, self._before, self._numbers = newer, before, numbers
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
+        #: Of those that nothing was decided about they that have not come back.
+        self._aside: dict[str, str] = {**before.aside, **newer.aside}
         self._apart: dict[str, undecided.Undecided] = {}
         self._defects: list[Exception] = []
+        #: Jobs that are left, and of which another run is in force, or none.
+        self._parted: set[str] = set()
         self._blocked: set[str] = set()
         self._tries = 0
         self._last = before
@@ -87,7 +97,8 @@ class _Sifting:
 
     def halve(self) -> None:
         """Take over what passes of the changes of jobs, and leave what does not."""
-        parts = in_parts(self._before.jobs, self._newer.jobs)
+        back = self._before.aside.keys() - self._newer.aside.keys()
+        parts = in_parts(self._before.jobs, self._newer.jobs, back)
         least = 2 * sum(map(len, parts)).bit_length() + 4  # finds one wherever it is
         while parts and self._tries < TRIES_MAX:
             if self._tries > least and self._is_late():
@@ -95,11 +106,14 @@ class _Sifting:
             part = [name for name in parts.pop() if not self._is_blocked(name)]
             if not part:
                 continue
-            jobs = self._with(part)
+            aside, jobs = self._aside, self._with(part)
+            self._aside = {name: why for name, why in aside.items() if name not in part}
             got = self._try(jobs)
             if not isinstance(got, Exception):
                 self._jobs = jobs
-            elif len(part) > 1:
+                continue
+            self._aside = aside
+            if len(part) > 1:
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:
@@ -107,12 +121,14 @@ class _Sifting:
         for name in [name for part in reversed(parts) for name in part]:
             if not self._is_blocked(name):
                 spec = self._newer.jobs.get(name)
-                self._apart[name] = undecided.Undecided(name, spec, UNTRIED, tried=False)
+                is_aside = name in self._aside
+                self._apart[name] = undecided.Undecided(name, spec, UNTRIED, False, is_aside)
 
     def sifted(self) -> containing.Sifted:
         """What is in force now, told as it is."""
         refused = {name: one.message for name, one in self._apart.items() if name not in self._jobs}
-        refused |= dict.fromkeys(self._blocked, "a job that it depends on could not be decided")
+        blocked = [name for name in self._blocked if name not in self._jobs]
+        refused |= dict.fromkeys(blocked, undecided.BLOCKED)
         wanted = self._state(self._jobs, {**self._newer.refused, **refused})
         problems = tuple(
             desired.Problem(
@@ -154,12 +170,17 @@ class _Sifting:
     def _state(
         self, jobs: Mapping[str, desired.Job], refused: Mapping[str, str]
     ) -> desired.Desired:
+        newer = self._newer.status
+        status = msgspec.structs.replace(
+            newer, sync="OutOfSync", message=TRYING, problems=self._before.status.problems
+        )
         return msgspec.structs.replace(
             self._newer,
             generation=next(self._numbers),
             jobs=jobs,
             refused=refused,
-            status=self._before.status,
+            status=status,
+            aside=self._aside,
         )
 
     def _with(self, part: Sequence[str]) -> dict[str, desired.Job]:
@@ -176,49 +197,49 @@ class _Sifting:
         """Keep what was in force of a job by which a cycle raised."""
         before, spec = self._before.jobs.get(name), self._newer.jobs.get(name)
         message = containing.problem_of_job(defect, is_new=before is None)
-        self._apart[name] = undecided.Undecided(name, spec, message)
+        if is_aside := name in self._aside:
+            message = containing.problem_of_job_aside(defect)
+            self._aside = {**self._aside, name: message}
+        self._apart[name] = undecided.Undecided(name, spec, message, aside=is_aside)
+        if undecided.is_parted(before, spec):
+            self._parted.add(name)
         self._defects.append(defect)
 
     def _is_blocked(self, name: str) -> bool:
-        """Whether a job depends on one that was left out and of which nothing was in force."""
+        """Whether a job depends on one whose run that it is to wait for was left out."""
         spec = self._newer.jobs.get(name)
         for one in spec.depends_on if spec is not None else ():
-            if one.job in self._blocked or (one.job in self._apart and one.job not in self._jobs):
+            if one.job in self._blocked or one.job in self._parted:
                 self._blocked.add(name)
                 return True
         return False
 
 
 def in_parts(
-    before: Mapping[str, desired.Job], after: Mapping[str, desired.Job]
+    before: Mapping[str, desired.Job],
+    after: Mapping[str, desired.Job],
+    back: AbstractSet[str] = frozenset(),
 ) -> list[list[str]]:
     """Names of jobs that are other afterwards, as a stack: on top those that leave or are held.
 
-    They make room, which those that come would else take from others.
+    They make room, which those that come would else take from others. ``back`` are others about
+    which nothing was decided for a while.
     """
-    names = changed(before, after)
+    names = changed(before, after, back)
     leave = {name for name in names if name not in after or after[name].suspend}
     return [[n for n in names if n not in leave], [n for n in names if n in leave]]
 
 
-def changed(before: Mapping[str, desired.Job], after: Mapping[str, desired.Job]) -> list[str]:
+def changed(
+    before: Mapping[str, desired.Job],
+    after: Mapping[str, desired.Job],
+    back: AbstractSet[str] = frozenset(),
+) -> list[str]:
     """Names of jobs that are other afterwards: dependencies first, those that are gone last."""
-    names = {
+    names = [
         name
         for name, spec in after.items()
-        if (known := before.get(name)) is not spec and known != spec
-    }
-    found: dict[str, None] = {}
-    for start in after:
-        if start not in names:
-            continue
-        path = [start]
-        while path:
-            name = path[-1]
-            left = [d.job for d in after[name].depends_on if d.job in names and d.job not in found]
-            left = [one for one in left if one not in path]  # no circle keeps this here
-            if left:
-                path.append(left[0])
-            else:
-                found.setdefault(path.pop())
-    return [*found, *[name for name in before if name not in after]]
+        if name in back or ((known := before.get(name)) is not spec and known != spec)
+    ]
+    gone = [name for name in before if name not in after]
+    return [*asides.dependencies_first(names, after), *gone]

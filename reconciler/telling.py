@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler import containing, link_server
+from reconciler import containing, defects, link_server
 from reconciler.core import memory as core_memory
 from reconciler.engines import agents as agents_engine
 from reconciler.model import desired, link, outcome, provisioning
@@ -37,7 +37,7 @@ class Teller:
         server: link_server.LinkServer,
         engine: agents_engine.AgentsEngine,
         provision: Callable[[Iterable[provisioning.Order]], None],
-        defects: containing.Defects,
+        defects: defects.Defects,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -88,6 +88,16 @@ class Teller:
         for node in memory.nodes:
             with self._serving(node):
                 self._server.send(self._engine.update(node, structure, memory))
+
+    def doubt(
+        self, nodes: Iterable[str], structure: desired.Structure, memory: core_memory.Memory
+    ) -> None:
+        """Let no lease of these nodes be renewed: what they say can't be decided."""
+        for node in nodes:
+            self.questions.pop(node, None)
+            with self._serving(node):
+                update = self._engine.update(node, structure, memory)
+                self._server.send(msgspec.structs.replace(update, doubts=True))
 
     @contextlib.contextmanager
     def _serving(self, node: str) -> Iterator[None]:

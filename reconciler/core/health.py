@@ -17,6 +17,12 @@ from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
 LEASE_MARGIN_S = 2.0
+#: What is told of a node of which nothing can be decided that it says.
+UNHEARD = (
+    f"{desired.DEFECT} keeps everything that it reports from being decided: nothing new goes "
+    "there, and what it has is started elsewhere when its leases have run out; the controller's "
+    "log has the trace"
+)
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
 
@@ -48,6 +54,7 @@ class _Ready(recalls.Part):
         """Names of nodes whose state may be another one, sorted."""
         if work.override_drains:
             self.others |= work.override_drains.keys() & set(work.node_names())
+        self.others.update(name for name in work.observed.unheard if work.node(name) is not None)
         changed = self.take_nodes(work.nodes)
         self.others |= changed
         self.others.update(self.until.over(work.now))
@@ -201,6 +208,8 @@ def _state_of(
     missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
+    if node.name in work.observed.unheard:
+        return NodeState.UNHEALTHY, UNHEARD
     if node.undecided:
         return NodeState.UNHEALTHY, node.undecided
     for one in node.inventory.checks if pool.checks is not None else ():

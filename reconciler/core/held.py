@@ -6,6 +6,8 @@ looked at again when its job or one of its attempts is another record than befor
 
 import bisect
 
+import msgspec
+
 from reconciler.core import recall as recalls
 from reconciler.core import resizing
 from reconciler.core import work as desk
@@ -89,7 +91,7 @@ class Held(recalls.Part):
                 at = bisect.bisect_left(self._ordered, (job, element))
                 del self._ordered[at], self._in_order[at]
                 self.unmade.discard((job, element))
-            record = record_of(work, job)
+            record = record_of(work, job) or _aside(work, job)
             if record is None:
                 continue
             elements = []
@@ -147,6 +149,15 @@ def record_of(work: desk.Work, job: str) -> records.JobRecord | None:
     """A job's record as this cycle has it so far."""
     draft = work.drafts.get(job)
     return draft.record() if draft is not None else work.observed.jobs.get(job)
+
+
+def _aside(work: desk.Work, job: str) -> records.JobRecord | None:
+    """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
+    record = work.observed.aside.get(job)
+    if record is None:
+        return None
+    spec = msgspec.structs.replace(record.spec, preemptible=False)
+    return msgspec.structs.replace(record, spec=spec)
 
 
 def spec_of(work: desk.Work, job: str) -> desired.Job | None:

@@ -44,9 +44,9 @@ Value = TypeVar("Value")
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a desired state differs from the one of the call before.
 
-    ``structure`` and ``status`` None: as before. Of ``jobs`` and ``refused`` those that are new
-    or other; ``*_gone`` are names. ``*_order`` is given where names do not stand as they stood,
-    those that are new behind them: new runs are numbered in this order.
+    ``structure``, ``status`` and ``aside`` None: as before. Of ``jobs`` and ``refused`` those
+    that are new or other; ``*_gone`` are names. ``*_order`` is given where names do not stand as
+    they stood, those that are new behind them: new runs are numbered in this order.
     """
 
     generation: int
@@ -58,6 +58,7 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: dict[str, str] = {}
     refused_gone: tuple[str, ...] = ()
     refused_order: tuple[str, ...] | None = None
+    aside: dict[str, str] | None = None
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,6 +76,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: tuple[records.OverrideRequest, ...] = ()
     adopted: tuple[str, ...] = ()
     provisioned: tuple[provisioning.Result, ...] = ()
+    unheard: tuple[str, ...] = ()
     checks: tuple[int, ...] = ()
 
 
@@ -233,6 +235,7 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
         refused=refused,
         refused_gone=refused_gone,
         refused_order=refused_order,
+        aside=None if before.aside == after.aside else dict(after.aside),
     )
     return None if delta == DesiredDelta(before.generation) else delta
 
@@ -245,6 +248,7 @@ def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
         jobs=_changed(before.jobs, by.jobs, by.jobs_gone, by.jobs_order),
         refused=_changed(before.refused, by.refused, by.refused_gone, by.refused_order),
         status=before.status if by.status is None else by.status,
+        aside=before.aside if by.aside is None else by.aside,
     )
 
 
@@ -339,6 +343,7 @@ class Recorder:
                 asked=observed.asked,
                 adopted=adopted,
                 provisioned=observed.provisioned,
+                unheard=observed.unheard,
                 checks=checksums(result),
             )
         )
@@ -429,7 +434,10 @@ class Replay:
             self._wanted = changed(self._wanted, one.wanted)
         memory.past_runs.update(one.adopted)
         memory.leader_since = one.leader_since
-        observed = memory.observed(one.reports, one.answered, one.asked, one.provisioned)
+        memory.leave_out(self._wanted.aside.keys())
+        observed = memory.observed(
+            one.reports, one.answered, one.asked, one.provisioned, one.unheard
+        )
         result = reconcile.reconcile(self._wanted, observed, one.now)
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)

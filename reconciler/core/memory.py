@@ -5,6 +5,7 @@ those held here; it reads them and changes none.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Self
 
 import msgspec
@@ -54,6 +55,8 @@ class Memory:
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
+        #: Records of jobs that are left out of deciding.
+        self.aside: dict[str, records.JobRecord] = dict(loaded.aside)
         #: What cycles need not work out again of these records.
         self.recall_anew()
 
@@ -100,6 +103,7 @@ class Memory:
         answered: Mapping[str, float],
         asked: tuple[records.OverrideRequest, ...] = (),
         provisioned: tuple[provisioning.Result, ...] = (),
+        unheard: tuple[str, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
         return records.Observed(
@@ -125,7 +129,25 @@ class Memory:
             recollection=self.recollection,
             leader_since=self.leader_since,
             next_order=self.next_order,
+            aside=self.aside,
+            unheard=unheard,
         )
+
+    def leave_out(self, names: AbstractSet[str]) -> None:
+        """Keep records of these jobs, and of no others, from cycles: as they are, for later.
+
+        Whoever asks for others goes by another generation of what is desired.
+        """
+        come = [name for name in self.aside if name not in names]
+        go = names & self.jobs.keys()
+        for name in come:
+            self._put(self.aside.pop(name))
+        for name in go:
+            self.aside[name] = self.jobs.pop(name)
+            self.active.discard(name)
+            self.watched.discard(name)
+        if come or go:
+            self.recall_anew()
 
     def is_changed_by(self, result: outcome.Outcome) -> bool:
         """Whether an outcome has more in it than times and usage of nodes."""
@@ -148,15 +170,7 @@ class Memory:
     def absorb(self, result: outcome.Outcome) -> None:
         """Take over an outcome, after it was committed."""
         for job in result.jobs:
-            self.jobs[job.name] = job
-            if job.finished:
-                self.active.discard(job.name)
-            else:
-                self.active.add(job.name)
-            if job.is_watched:
-                self.watched.add(job.name)
-            else:
-                self.watched.discard(job.name)
+            self._put(job)
         self.past_runs.update(result.new_runs)
         self._pack_runs()
         for attempt in result.attempts:
@@ -196,6 +210,10 @@ class Memory:
         """Forget what cycles need not work out again: one of them has not come to its end."""
         self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
 
+    def has_attempts(self, job: str) -> bool:
+        """Whether a job has tries that are not concluded."""
+        return job in self.recall.by_job
+
     def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
         """Let records hold the very specs that git asks for, where they are equal.
 
@@ -206,6 +224,17 @@ class Memory:
             if record is not None and record.spec is not spec and record.spec == spec:
                 self.jobs[name] = msgspec.structs.replace(record, spec=spec)
                 self.recall.job_changed(self.jobs[name])
+
+    def _put(self, job: records.JobRecord) -> None:
+        self.jobs[job.name] = job
+        if job.finished:
+            self.active.discard(job.name)
+        else:
+            self.active.add(job.name)
+        if job.is_watched:
+            self.watched.add(job.name)
+        else:
+            self.watched.discard(job.name)
 
     def _pack_runs(self) -> None:
         known = self.past_runs

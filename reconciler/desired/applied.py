@@ -63,7 +63,7 @@ class Applied:
         self._gate = gate
         self._denied: dict[str, desired.Problem] = {}
         #: Jobs that are left as they are in force while they are written so, by name.
-        self.undecided: Mapping[str, undecided.Undecided] = {}
+        self.undecided = undecided.Left()
         self._left: dict[str, desired.Problem] = {}
         self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
@@ -181,8 +181,8 @@ class Applied:
             touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
-        touched |= of_jobs | left.keys() | self.undecided.keys()
-        self.undecided = left
+        touched |= of_jobs | left.keys() | self.undecided.known.keys()
+        self.undecided = undecided.Left(left)
         structural |= len({*denied, *self._denied}) > len(of_jobs)
         self._denied = dict(denied)
         for change, file in files:
@@ -431,23 +431,27 @@ class Applied:
         """Propose what a name stands for now; True where something is wrong with it."""
         if self._is_denied(name):
             return True
+        left = self.undecided
         winner, noted = self._choose(name)
         wrong = bool(noted)
         if winner is None:
             if noted or self._is_held(name):
                 wrong = True
-            elif self._left_as_it_is(name, None):
+            elif left.faults(name, None, self.jobs.get(name)):
                 wrong = True
-                self._left[name] = self.undecided[name].problem(self.jobs[name].path)
+                self._left[name] = left.known[name].problem(self.jobs[name].path)
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):
             made, faults, warnings = self._judging.job(winner, winner.document.part, self.now)
             noted.extend((winner, warning) for warning in warnings)
             if made is not None:
-                faults += self._left_as_it_is(name, made)
-                if not faults and made != self.jobs.get(name):
+                known = self.jobs.get(name)
+                undecidable = left.faults(name, made, known)
+                stays = undecidable and (known is not None or name not in left.aside)
+                if not (faults or stays) and made != known:
                     proposed[name] = made
+                faults += undecidable
             if faults:
                 wrong = True
                 noted.extend((winner, fault) for fault in faults)
@@ -456,13 +460,6 @@ class Applied:
         if noted:
             notes[name] = noted
         return wrong
-
-    def _left_as_it_is(self, name: str, made: desired.Job | None) -> list[Fault]:
-        """That no cycle passed with a job as it is written now; None: it is not any more."""
-        known, current = self.undecided.get(name), self.jobs.get(name)
-        if known is None or known.spec != made or made == current:
-            return []
-        return [Fault("defect", known.message)]
 
     def _judge_dependencies(
         self,
@@ -478,6 +475,13 @@ class Applied:
             if winner is not None:
                 notes.setdefault(name, []).append((winner, fault))
 
+        for name in self.undecided.dependents(waiting, proposed, self.jobs):
+            note(name, Fault(undecided.RULE, undecided.BLOCKED))
+            bad.add(name)
+            proposed.pop(name)
+            if name in self.jobs:
+                proposed[name] = self.jobs[name]
+        waiting = [name for name in waiting if name in proposed]
         bad |= dependencies.judge(
             waiting, proposed, self.jobs, is_written=self.filed.candidates.__contains__, note=note
         )

@@ -125,7 +125,7 @@ class Loader:
         """When something that is held may apply although nothing has changed."""
         moments = [
             self._applied.judge_again_at,
-            self._resting.again_at(self._applied.undecided),
+            self._resting.again_at(self._applied.undecided.known),
         ]
         if self._undecided is not None and self._undecided.head != self._head:
             moments.append(self._undecided.again_at)
@@ -290,7 +290,7 @@ class Loader:
         """Judge what is in force anew where time alone may make another thing of it."""
         now, again_at = self._clock(), self._applied.judge_again_at
         is_due = again_at is not None and again_at <= now
-        is_due |= self._applied.undecided.keys() != self._resting.resting(now).keys()
+        is_due |= self._applied.undecided.known.keys() != self._resting.resting(now).keys()
         if self._head is not None and (self._applied.expire() or is_due):
             self._apply(self._head)
 
@@ -433,6 +433,7 @@ class Loader:
             and before.structure is state.basis.structure
             and (before.jobs is state.jobs or before.jobs == state.jobs)
             and before.refused == state.refused
+            and before.aside == state.undecided.aside
         )
         if same:
             self._desired = msgspec.structs.replace(before, status=status)
@@ -444,6 +445,7 @@ class Loader:
                 jobs=state.jobs,
                 refused=state.refused,
                 status=status,
+                aside=state.undecided.aside,
             )
         return self._desired
 

@@ -6,10 +6,12 @@ after twice as long, since what kept it from being decided may have passed.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
+from reconciler.desired import faults
 from reconciler.model import desired
 
 #: What could not be decided is tried again after so long, and twice as long each time.
@@ -17,6 +19,19 @@ WAIT_S = 60.0
 WAIT_S_MAX = 3600.0
 #: What nobody came to try is tried after so long, so that the loop does something else as well.
 UNTRIED_S = 30.0
+
+
+RULE = "defect"
+#: What is told of a job that waits with one that it depends on.
+BLOCKED = "a job that it depends on could not be decided"
+
+
+def is_parted(in_force: desired.Job | None, left: desired.Job | None) -> bool:
+    """Whether a job that is left as it is runs something else than what is written of it.
+
+    Who depends on it is to wait for what is written, and would go by what was before.
+    """
+    return in_force is None or left is None or in_force.key != left.key
 
 
 class Undecided(msgspec.Struct, frozen=True):
@@ -27,22 +42,80 @@ class Undecided(msgspec.Struct, frozen=True):
         spec: what was written of it; None: it was written no more.
         message: what is told of it.
         tried: False: nobody came to try it by itself.
+        aside: nothing is decided about it: what is in force of it can't be either.
     """
 
     name: str
     spec: desired.Job | None
     message: str
     tried: bool = True
+    aside: bool = False
+
+    def is_same(self, other: "Undecided") -> bool:
+        """Whether the same was written of it."""
+        return (self.name, self.spec) == (other.name, other.spec)
 
     def problem(self, path: str) -> desired.Problem:
         """What is told of it where it has no document to point at."""
-        return desired.Problem("defect", "error", path, self.message, object=f"Job/{self.name}")
+        return desired.Problem(RULE, "error", path, self.message, object=f"Job/{self.name}")
+
+
+class Left:
+    """Those of a revision that are left as they are while they are written so.
+
+    Args:
+        known: by name; each is to be asked for.
+    """
+
+    def __init__(self, known: Mapping[str, Undecided] = MappingProxyType({})) -> None:
+        self.known = known
+        #: Those about which nothing is to be decided, with what is told of them.
+        self.aside: dict[str, str] = {}
+        self._parted: list[str] = []
+
+    def faults(
+        self, name: str, made: desired.Job | None, current: desired.Job | None
+    ) -> list[faults.Fault]:
+        """That no cycle passed with a job as it is written now; None: it is not any more."""
+        one = self.known.get(name)
+        if one is None or one.spec != made or (made == current and not one.aside):
+            return []
+        if made is None and current is None:
+            return []
+        if one.aside:
+            self.aside[name] = one.message
+        if is_parted(made if one.aside and current is None else current, made):
+            self._parted.append(name)
+        return [faults.Fault(RULE, one.message)]
+
+    def dependents(
+        self,
+        waiting: Iterable[str],
+        proposed: Mapping[str, desired.Job],
+        in_force: Mapping[str, desired.Job],
+    ) -> list[str]:
+        """Of those that wait for others the new versions that would go by another run of them."""
+        users: dict[str, list[str]] = {}
+        for name in waiting if self._parted else ():
+            if proposed[name] != in_force.get(name):
+                for one in proposed[name].depends_on:
+                    users.setdefault(one.job, []).append(name)
+        found: dict[str, None] = {}
+        new = list(self._parted)
+        while new:
+            for name in users.get(new.pop(), ()):
+                if name not in found:
+                    found[name] = None
+                    if is_parted(in_force.get(name), proposed[name]):
+                        new.append(name)
+        return list(found)
 
 
 class _Resting(NamedTuple):
     one: Undecided
     again_at: float
     wait_s: float
+    last_s: float  # how long it had to wait when it was tried last, 0: it never was
 
     def rests(self, now: float) -> bool:
         """Whether it is left alone now; a clock that was set back makes that no longer."""
@@ -61,10 +134,12 @@ class Rests:
         self._known = {name: old for name, old in self._known.items() if old.again_at > limit}
         for one in found:
             before = self._known.get(one.name)
-            wait_s = WAIT_S if one.tried else UNTRIED_S
-            if one.tried and before is not None and before.one == one:
-                wait_s = min(2 * before.wait_s, WAIT_S_MAX)
-            self._known[one.name] = _Resting(one, now + wait_s, wait_s)
+            last_s = before.last_s if before is not None and before.one.is_same(one) else 0.0
+            if one.tried:
+                last_s = wait_s = min(2 * last_s, WAIT_S_MAX) if last_s else WAIT_S
+            else:
+                wait_s = UNTRIED_S
+            self._known[one.name] = _Resting(one, now + wait_s, wait_s, last_s)
 
     def resting(self, now: float) -> Mapping[str, Undecided]:
         """Those to be left alone now, by name."""

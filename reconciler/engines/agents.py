@@ -43,6 +43,10 @@ class Held(Protocol):
         """Newest runs by name."""
 
     @property
+    def aside(self) -> Mapping[str, records.JobRecord]:
+        """Those that nothing is decided about; what they have on nodes goes on."""
+
+    @property
     def attempts(self) -> Mapping[str, records.AttemptRecord]:
         """Attempts of tries that are not concluded, by id."""
 
@@ -143,7 +147,7 @@ class AgentsEngine:
         assignments = []
         for attempt_id in memory.attempts_by_node.get(node, ()):
             attempt = memory.attempts[attempt_id]
-            job = memory.jobs.get(attempt.job)
+            job = memory.jobs.get(attempt.job) or memory.aside.get(attempt.job)
             if job is None or attempt.state is AttemptState.ENDED:
                 continue
             alike = identifiers.template_id(job.spec, attempt.group)

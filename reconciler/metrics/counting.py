@@ -264,7 +264,7 @@ class Counters:
     def sums(self, memory: "ClusterState", now: float) -> sums.Sums:
         """The sums; ``memory`` is gone through the first time only."""
         if self._sums is None:
-            self._sums = sums.Sums(memory.jobs, memory.attempts)
+            self._sums = sums.Sums({**memory.jobs, **memory.aside}, memory.attempts)
             self._accrued_at = now
         return self._sums
 
@@ -299,6 +299,10 @@ class ClusterState(Protocol):
     @property
     def jobs(self) -> Mapping[str, records.JobRecord]:
         """Newest runs by name."""
+
+    @property
+    def aside(self) -> Mapping[str, records.JobRecord]:
+        """Those that nothing is decided about."""
 
     @property
     def active(self) -> AbstractSet[str]:

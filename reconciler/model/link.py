@@ -72,7 +72,8 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     ``payload`` None leaves the set as it is; ``acknowledged`` are ends that are durable.
     ``confirms`` is the question that was decided upon, 0 for none. ``lease_s`` is the shortest
     lease of what the node has: the loop gives nothing up before so long after a contact that it
-    knows of. None: nothing there has a lease.
+    knows of. None: nothing there has a lease. ``doubts``: nothing that was said of the node holds
+    any longer until a question is confirmed; no lease of it is renewed.
     """
 
     node: str
@@ -82,6 +83,7 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     acknowledged: tuple[str, ...] = ()
     confirms: int = 0
     lease_s: float | None = None
+    doubts: bool = False
 
 
 class Published(msgspec.Struct, frozen=True, tag="published"):

@@ -421,6 +421,9 @@ class Observed(msgspec.Struct, frozen=True):
         recollection: what the scheduler remembers besides.
         leader_since: when this controller began to lead; leases granted before by another
             leader may run until one lease after it.
+        aside: records of jobs that nothing is decided about for now (see ``Desired.aside``); they
+            are in none of the others.
+        unheard: nodes of which nothing at all can be decided that they say.
     """
 
     desired_generation: int = -1
@@ -445,6 +448,8 @@ class Observed(msgspec.Struct, frozen=True):
     recollection: recollections.Recollection = recollections.NOTHING
     leader_since: float = 0.0
     next_order: int = 1
+    aside: Mapping[str, JobRecord] = {}
+    unheard: tuple[str, ...] = ()
 
 
 class AttemptReport(msgspec.Struct, frozen=True):

@@ -109,6 +109,8 @@ class Session:
         """Take over what the loop has to tell the node."""
         self.epoch, self.version = message.epoch, message.version
         self.lease_s = message.lease_s
+        if message.doubts:
+            self.doubt()
         if self.asking and message.confirms == self.question:
             self.asking = False
             self.known(self.asked_at)

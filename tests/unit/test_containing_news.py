@@ -104,13 +104,13 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     cycle()
     (attempt,) = leader.loop._memory.attempts.values()
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
-    leader.loop._journal.anew()
+    leader.loop._commits.journal.anew()
     with monkeypatch.context() as broken:
         broken.setattr(journal, "pack_snapshot", fail)
         cycle()
     assert leader.counts == {"journal": 1}
     cycle()
-    leader.loop._journal.anew()
+    leader.loop._commits.journal.anew()
     cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:

@@ -133,7 +133,8 @@ class Desired(msgspec.Struct, frozen=True):
     ``generation`` grows with every new value, so that ``core`` can tell without comparing that
     nothing changed. ``jobs`` maps names to normalised jobs, those whose newest version is
     refused in their last good one. ``refused`` maps names of jobs that are written but have no
-    good version at all to the problem, so that they are shown as ``Invalid``.
+    good version at all to the problem, so that they are shown as ``Invalid``. ``aside`` maps names
+    of jobs that are left out of deciding for now, whatever they are, to what is told of it.
     """
 
     generation: int = 0
@@ -141,3 +142,4 @@ class Desired(msgspec.Struct, frozen=True):
     jobs: Mapping[str, Job] = {}
     refused: Mapping[str, str] = {}
     status: SyncStatus = SyncStatus()
+    aside: Mapping[str, str] = {}
