@@ -417,7 +417,8 @@ class Loop:
             is_doubted, clock = self._defects.is_doubted(now), time.monotonic
 
             def probe(out: Mapping[str, str], *, whole: bool) -> bool:
-                return self._would_pass(wanted, out, came if whole else came.bare(), now)
+                tried = self._in_force.without(wanted, {**self._search.aside, **out})
+                return self._would_pass(tried, came if whole else came.bare(), now)
 
             if parting.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
                 return None
@@ -427,15 +428,8 @@ class Loop:
             self._search.drop()
         return got
 
-    def _would_pass(
-        self,
-        wanted: desired.Desired,
-        out: Mapping[str, str],
-        came: containing.Inflow,
-        now: float,
-    ) -> bool:
-        """Whether a cycle without some jobs can be decided; nothing comes of it."""
-        tried = self._in_force.without(wanted, {**self._search.aside, **out})
+    def _would_pass(self, tried: desired.Desired, came: containing.Inflow, now: float) -> bool:
+        """Whether a cycle can be decided; nothing comes of it."""
         self._memory.leave_out(tried.aside.keys())
         said = (came.reports, came.answered, came.asked, came.provisioned)
         try:

@@ -34,7 +34,6 @@ from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
 _NOTHING_DENIED: Mapping[str, desired.Problem] = {}
-_NOTHING_LEFT: Mapping[str, undecided.Undecided] = {}
 
 
 def _is_job(label: str) -> bool:
@@ -158,12 +157,12 @@ class Applied:
         *,
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
-        left: Mapping[str, undecided.Undecided] = _NOTHING_LEFT,
+        left: undecided.Left = undecided.NOTHING,
     ) -> bool:
         """Apply a revision; False, and nothing has changed, where it would leave nothing.
 
         ``approvals``: digests of changes that people approved. ``denied``: by label, objects for
-        which nobody answers who may, and why: they stay. ``left``: by name, jobs not decided.
+        which nobody answers who may, and why: they stay. ``left``: jobs not decided.
         """
         present = iter(reading.files([one.data for one in changes if one.data is not None]))
         files = [
@@ -181,8 +180,8 @@ class Applied:
             touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
-        touched |= of_jobs | left.keys() | self.undecided.known.keys()
-        self.undecided = undecided.Left(left)
+        touched |= of_jobs | left.known.keys() | self.undecided.known.keys()
+        self.undecided = left
         structural |= len({*denied, *self._denied}) > len(of_jobs)
         self._denied = dict(denied)
         for change, file in files:
@@ -475,12 +474,9 @@ class Applied:
             if winner is not None:
                 notes.setdefault(name, []).append((winner, fault))
 
-        for name in self.undecided.dependents(waiting, proposed, self.jobs):
+        for name in self.undecided.take_back(waiting, proposed, self.jobs):
             note(name, Fault(undecided.RULE, undecided.BLOCKED))
             bad.add(name)
-            proposed.pop(name)
-            if name in self.jobs:
-                proposed[name] = self.jobs[name]
         waiting = [name for name in waiting if name in proposed]
         bad |= dependencies.judge(
             waiting, proposed, self.jobs, is_written=self.filed.candidates.__contains__, note=note

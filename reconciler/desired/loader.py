@@ -383,7 +383,7 @@ class Loader:
                 changes.ignored,
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
-                left=self._resting.resting(self._clock()),
+                left=undecided.Left(self._resting.resting(self._clock())),
             )
         self._half_way = False
         if not taken:

@@ -88,13 +88,13 @@ class Left:
             self._parted.append(name)
         return [faults.Fault(RULE, one.message)]
 
-    def dependents(
+    def take_back(
         self,
         waiting: Iterable[str],
-        proposed: Mapping[str, desired.Job],
+        proposed: dict[str, desired.Job],
         in_force: Mapping[str, desired.Job],
     ) -> list[str]:
-        """Of those that wait for others the new versions that would go by another run of them."""
+        """Propose nothing of those that wait for a job that would go by another run of it."""
         users: dict[str, list[str]] = {}
         for name in waiting if self._parted else ():
             if proposed[name] != in_force.get(name):
@@ -108,7 +108,14 @@ class Left:
                     found[name] = None
                     if is_parted(in_force.get(name), proposed[name]):
                         new.append(name)
+        for name in found:
+            del proposed[name]
+            if name in in_force:
+                proposed[name] = in_force[name]
         return list(found)
+
+
+NOTHING = Left()
 
 
 class _Resting(NamedTuple):
