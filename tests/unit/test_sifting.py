@@ -387,3 +387,73 @@ def test_a_job_and_structure_that_raise_are_told_apart(
     assert status.structure_revision == better
     assert site.leader.states().keys() == {"b"}
     site.close()
+
+
+def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contained) -> None:
+    """By the run in force it would start on a result that its commit replaces."""
+    decide = leader.loop._decide_by
+
+    def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
+        result = decide(wanted, *args, **options)
+        if wanted.jobs["goes"].run == 2:
+            raise KeyError
+        return result
+
+    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.revision(job("fine"), job("goes", run=2), after("eval", "goes"), after("then", "eval"))
+    leader.cycle()
+    assert leader.states().keys() == {"fine", "goes"}
+    wanted = leader.loop._desired
+    assert wanted is not None
+    assert wanted.jobs["goes"].run == 1
+    assert wanted.refused.keys() == {"eval", "then"}
+    assert [one.name for one in leader.refusals[0].jobs] == ["goes"]
+
+
+def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> None:
+    one, newer = job("train"), job("train", run=2)
+    left = undecided.Left({"train": undecided.Undecided("train", newer, "why")})
+    in_force = {"train": one, "old": after("old", "train")}
+    proposed = {**in_force, "eval": after("eval", "train"), "then": after("then", "eval")}
+    proposed["by"] = after("by", "fine")
+    assert [fault.message for fault in left.faults("train", newer, one)] == ["why"]
+    waiting = ["by", "eval", "old", "then"]
+    assert set(left.take_back(waiting, proposed, in_force)) == {"eval", "then"}
+    assert proposed.keys() == {"train", "old", "by"}
+
+
+def test_a_job_whose_priority_alone_could_not_be_decided_keeps_nobody_waiting() -> None:
+    one, newer = job("train"), job("train", priority=7)
+    left = undecided.Left({"train": undecided.Undecided("train", newer, "why")})
+    proposed = {"train": one, "eval": after("eval", "train")}
+    assert left.faults("train", newer, one)
+    assert not left.take_back(["eval"], proposed, {"train": one})
+
+
+def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
+    rests = undecided.Rests()
+    one = undecided.Undecided("a", job("a"), "why")
+    rests.put([one], 0.0)
+    rests.put([one], 100.0)
+    rests.put([msgspec.structs.replace(one, tried=False, message="others")], 300.0)
+    assert rests.again_at(["a"]) == 300.0 + undecided.UNTRIED_S
+    rests.put([one], 400.0)
+    assert rests.again_at(["a"]) == 400.0 + 4 * undecided.WAIT_S
+
+
+def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
+    """Its structure is that of the revision, whatever becomes of the jobs."""
+    leader.core.jobs = {POISON}
+    told: list[tuple[str, str | None, str]] = []
+    decide = leader.loop._decide_by
+
+    def noting(wanted: desired.Desired, *args: object, **options: object) -> object:
+        result = decide(wanted, *args, **options)
+        status = wanted.status
+        told.append((status.sync, status.structure_revision, status.message))
+        return result
+
+    leader.loop._decide_by = noting  # type: ignore[assignment]
+    leader.revision(job("fine"), job("goes"), job("new"), job(POISON))
+    leader.cycle()
+    assert ("OutOfSync", f"{2:040d}", sifting.TRYING) in told
