@@ -256,6 +256,8 @@ class Tree:
                 folder = f"{base}/run/{attempt}"
                 how = self.kills_by if name == self.tracks else ""
                 clean = empty(folder, how, REMOVE_S) and clean
+        for folder in elsewhere(self.bases.values()):
+            clean = empty(folder, "", REMOVE_S) and clean
         return clean
 
     def sweep(self) -> None:
@@ -271,6 +273,17 @@ class Tree:
         for name in list(self.bases):
             self.recover()
             self._give_up(name)
+
+
+def elsewhere(bases: Iterable[str]) -> list[str]:
+    """Groups of the same paths in hierarchies that are not used here: container runtimes make them,
+    and do not remove them where they are killed."""
+    used, tops = list(bases), mounts()
+    found = []
+    for base in used:
+        top = max((one for one in tops if base.startswith(f"{one}/")), key=len, default="")
+        found += [f"{one}{base.removeprefix(top)}" for one in tops]
+    return [one for one in dict.fromkeys(found) if one not in used and os.path.isdir(one)]
 
 
 def _make(folder: str) -> None:

@@ -306,5 +306,6 @@ def abandon(base: str) -> bool:
 
 def clean_up(root: str) -> bool:
     """Remove the groups of a node whose supervisor is gone for good; False when something stays."""
-    stays = [base for base in remembered(root) if not abandon(base)]
+    made = remembered(root)
+    stays = [base for base in [*made, *cgroups.elsewhere(made)] if not abandon(base)]
     return not stays

@@ -158,8 +158,11 @@ def _mounts(root: Path) -> Iterator[Mount]:
         fields, file_system = before.split(), after.split()
         if len(fields) < 6 or len(file_system) < 2 or file_system[0] not in DATA_FILE_SYSTEMS:
             continue
+        path = _unescaped(fields[4])
+        if file_system[0] == "overlay" and path != "/":
+            continue  # a container's, which comes and goes with it
         yield Mount(
-            path=_unescaped(fields[4]),
+            path=path,
             kind=file_system[0],
             device=_unescaped(file_system[1]),
             read_only="ro" in fields[5].split(","),

@@ -11,6 +11,7 @@ import psutil
 
 from agents import gpus, gpuwatch, hosts
 from agents.settings import Settings, default_address
+from reconciler.model.hosts import Host
 from reconciler.model.records import Inventory, NodeUsage
 from reconciler.model.resources import Resources
 
@@ -18,13 +19,18 @@ VERSION = "0.1.0"
 SAMPLE_EVERY_S = 15.0
 
 
-def inventory_of(settings: Settings) -> Inventory:
-    """What the node offers: what the machine has, unless the command line says otherwise."""
-    capacity = Resources(
+def capacity_of(settings: Settings, gpu_milli: int) -> Resources:
+    """What the command line says, or else what the machine has now: CPUs may go offline."""
+    return Resources(
         cpu_milli=settings.cpu_milli or 1000 * (psutil.cpu_count() or 1),
         memory_bytes=settings.memory_bytes or psutil.virtual_memory().total,
-        gpu_milli=1000 * len(settings.gpus),
+        gpu_milli=gpu_milli,
     )
+
+
+def inventory_of(settings: Settings) -> Inventory:
+    """What the node offers: what the machine has, unless the command line says otherwise."""
+    capacity = capacity_of(settings, 1000 * len(settings.gpus))
     address = "127.0.0.1" if settings.virtual else default_address()
     return Inventory(
         hostname=platform.node(),
@@ -72,9 +78,12 @@ def boot_id_of(settings: Settings) -> str:
     return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
 
 
-def with_host(before: Inventory) -> Inventory:
-    """The inventory with the machine as it is now."""
-    return before if before.host is None else msgspec.structs.replace(before, host=hosts.read())
+def with_host(before: Inventory, host: Host, settings: Settings) -> Inventory:
+    """The inventory with the machine as it is now; of a virtual node nothing is the machine's."""
+    if before.host is None:
+        return before
+    capacity = capacity_of(settings, before.capacity.gpu_milli)
+    return msgspec.structs.replace(before, host=host, capacity=capacity)
 
 
 class Sampler:

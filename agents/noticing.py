@@ -17,6 +17,7 @@ from agents import (
     clocks,
     cutting,
     gpuwatch,
+    hosts,
     inventory,
     probe,
     simulated,
@@ -146,8 +147,9 @@ class Senses:
 
     def look_at_host(self) -> None:
         """Notice what has changed of the machine itself."""
+        host = hosts.read()
         with self._lock:
-            self.take_over(inventory.with_host(self.inventory))
+            self.take_over(inventory.with_host(self.inventory, host, self._settings))
 
     def look_at_tasks(self) -> None:
         """Sample what tasks use, and wait until the next time."""

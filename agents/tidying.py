@@ -16,6 +16,8 @@ from agents import logs, memory, trash
 from agents.settings import Settings
 
 ROTATE_EVERY_S = 5.0
+#: How often it is noticed what has changed of the machine itself.
+HOST_EVERY_S = 15.0
 #: How soon again where a task writes so fast that its log grows far beyond its limit meanwhile.
 HURRIED_S = 0.25
 #: How often logs are gone through at the latest, for those that are too old.
@@ -109,5 +111,5 @@ class Tidier:
             if time.monotonic() >= look_at:
                 self._node.look_at_host()
                 memory.give_back()
-                look_at = time.monotonic() + PRUNE_EVERY_S
+                look_at = time.monotonic() + HOST_EVERY_S
             self._leaving.wait(0.05)

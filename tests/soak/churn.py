@@ -291,7 +291,9 @@ class Churn:
             kind, reason = self.begun[name][0], report.end_reason or EndReason.LOST
             self.account.ends[f"{kind}: {reason.value}"] += 1
             if kind == "contained" and reason is EndReason.EXITED and report.exit_code != 3:
-                self._wrong(f"{name} did not run in its container: {report}")
+                log = self.node.root / "logs" / f"{name}.stderr"
+                said = log.read_text(errors="replace") if log.exists() else "(its log is gone)"
+                self._wrong(f"{name} did not run in its container: {report} {said}")
         until = time.monotonic() + REST_S
         root = self.node.root
         while time.monotonic() < until and (
@@ -330,7 +332,7 @@ class Churn:
         if self.podman is not None:
             stored = self.podman.left()
             if stored:
-                self._wrong(f"{len(stored)} things in the storage of containers, as {stored[0]}")
+                self._wrong(f"{len(stored)} things in the storage of containers: {stored[:9]}")
         more = mounts() - self.mounts
         if more:
             self._wrong(f"{len(more)} mounts, as {min(more)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents import processes
+from agents import cgroups, confinement, processes
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import TaskTemplate
 from tests.integration.agents import containers
@@ -194,3 +194,26 @@ def test_a_node_that_leaves_with_its_tasks_leaves_no_container(
     node.agent.wait(120)
     assert podman.left() == []
     assert not node.tasks()
+
+
+def test_no_group_is_left_where_runtimes_alone_make_them(
+    contained: Node, controller: Controller, podman: containers.Podman
+) -> None:
+    """A runtime makes a container's groups in hierarchies that the node does not use, too."""
+    controller.assign("a.1", template=template("#!/bin/sh\necho ready\nsleep 9999\n"))
+    log = contained.root / "logs/a.1.stdout"
+    controller.wait(lambda: log.exists() and "ready" in log.read_text(), "the container")
+    token = cgroups.token_of(str(contained.root))
+    mounts = cgroups.mounts()
+    contained.kill_agent()
+    contained.kill_supervisor()
+    controller.wait(lambda: not contained.tasks(), "the end of its processes")
+    contained.start("--podman", " ".join(podman.command), "--stop-tasks-on-exit")
+    assert controller.ended("a.1").end_reason is EndReason.LOST
+    kept = set(confinement.remembered(str(contained.root)))
+    found = {path for top in mounts for path, _, _ in os.walk(top) if path.endswith(f"/{token}")}
+    assert found <= kept
+    assert contained.agent is not None
+    contained.agent.terminate()
+    contained.agent.wait(120)
+    assert not [path for top in mounts for path, _, _ in os.walk(top) if token in path]

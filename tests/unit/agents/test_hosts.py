@@ -11,6 +11,7 @@ CPUINFO = "\n\n".join(
 )
 MOUNTS = """\
 21 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
+22 1 0:60 / /var/lib/containers/storage/overlay/ab/merged rw - overlay overlay rw
 22 21 0:20 / /proc rw - proc proc rw
 30 21 0:31 / /data/my\\040sets ro,nosuid shared:9 - nfs4 filer:/export/sets rw,vers=4.2
 31 21 0:32 / /scratch rw - lustre 10.0.0.1@o2ib:/fs rw
