@@ -1,9 +1,10 @@
 """What containers may leave in their runtime's storage, remembered on disk until it is removed.
 
-A container removes itself when it ends in order. One that was killed with its monitor does not: its
-entry, its layer and its mounts stay in the storage of its user. How to remove them is noted before
-the container is started, a file for each attempt, and the note goes when they have been: so neither
-the death of the supervisor, nor that of the agent in between, nor a restart of the machine leaves a
+A container's entry, its layer and its mounts stay in the storage of its user when it has ended. It
+does not remove itself: that would be killed with it when its supervisor dies, and who is killed
+while it removes leaves folders that the storage itself knows nothing of. How to remove it is noted
+before it is started, a file for each attempt, and the note goes when it has been: so neither the
+death of the supervisor, nor that of the agent in between, nor a restart of the machine leaves a
 container to nobody. Removing what is not there succeeds. A removal that fails is tried again, less
 and less often.
 """
@@ -11,13 +12,15 @@ and less often.
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from agents import images
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState
 
 FOLDER = "containers"
 #: A removal that has failed is tried again after so long, doubled each time.
@@ -104,6 +107,12 @@ class Leftovers:
                 fresh.replace(self._folder / attempt)
             except OSError as problem:  # a full disk: the supervisor's journal may know it as well
                 self._node.say(f"container of {attempt} can't be noted: {problem}")
+
+    def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
+        """The supervisor told of attempts, and how to remove what those leave."""
+        for report in reports:
+            if report.state is AttemptState.ENDED:
+                self.ended(report.id, cleanups.pop(report.id, None))
 
     def ended(self, attempt: str, cleanup: dict[str, Any] | None = None) -> None:
         """Nothing of an attempt runs any more; what it may have left is to go. ``cleanup`` is what

@@ -74,7 +74,7 @@ class Runtime(Protocol):
         """What the runtime itself is to find in its environment."""
 
     def remove(self, name: str) -> list[str] | None:
-        """Removes what a killed container may have left; None: nothing can be left."""
+        """Removes a container that has ended, or was killed; None: nothing can be left of one."""
 
 
 class Podman(msgspec.Struct, frozen=True):
@@ -94,7 +94,8 @@ class Podman(msgspec.Struct, frozen=True):
         """See :class:`Runtime`."""
         held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
         made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
-        made += ["run", "--rm", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
+        # no --rm: whoever is killed while it removes leaves what nobody can name any more
+        made += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
         made += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
         made += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]
         made += [f"--ulimit={name}={soft}:{hard}" for name, soft, hard in box.limits]

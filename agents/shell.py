@@ -73,9 +73,8 @@ class Agent:
         self.talks = talking.Talks(self, settings.name, self.target, self.changed, self.leaving)
         self.voice = voice.Voice(settings.name, settings.log_format, settings.log_level)
         self.tells = chronicle.Chronicle(settings, self.voice)
-        self._orphaned = False
+        self._orphaned = self._restarting = False
         self.epoch = epochs.Newest(self.root, self.voice)
-        self._restarting = False
 
     def prepare(self) -> None:
         """Take the root and find out what the node is."""
@@ -220,6 +219,7 @@ class Agent:
             if any(report.state is AttemptState.ENDED for report in reports):
                 crashpoints.reach("exited-not-acknowledged")
                 self.tidier.logs.ended()
+                self.leftovers.heard(reports, self.keeper.cleanups)
             # beside the lock: what a task wrote last is up to a MiB of reading
             self.words.heard(reports)
             with self.lock:

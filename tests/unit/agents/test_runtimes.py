@@ -29,7 +29,7 @@ BOX = runtimes.Box(
 def test_podman() -> None:
     made = runtimes.Podman(("podman", "--runtime", "runc")).run(BOX)
     assert made == [
-        "podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run", "--rm",
+        "podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run",
         f"--name={BOX.name}", "--pull=never", "--cgroup-parent=/muster-1/run/a",
         "--log-driver=none", "--network=host", "--workdir=/work", "--shm-size=1073741824",
         "--ulimit=nofile=1024:4096", "--memory=1073741824", "--pids-limit=100",
