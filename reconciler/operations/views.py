@@ -245,6 +245,18 @@ def node_view(
     )
 
 
+def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
+    """Why jobs that are known go on as they are, or wait: no cycle passes with what is written."""
+    kind = "Job/"
+    return {
+        one.object.removeprefix(kind): Reason(
+            ReasonCode.INVALID, one.message, unblocks="a report of it, or to write it otherwise"
+        )
+        for one in sync.problems
+        if one.message.startswith(desired.DEFECT) and one.object.startswith(kind)
+    }
+
+
 def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
     held = problem == desired.AWAITS_ADOPTION

@@ -10,6 +10,7 @@ from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
 from reconciler.model import link, nearest, records
+from reconciler.model.reasons import Reason
 from reconciler.model.states import JobState
 from reconciler.operations import views, viewtypes
 from reconciler.server import access, failures, lists, services
@@ -41,16 +42,23 @@ def show_jobs(
     attempts = reader.attempts_of(jobs, attempts_max)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     expected = views.stored_expected(reader.view(views.EXPECTED)) if places else {}
+    undecided = undecided_jobs(service)
     return [
         views.job_view(
             job,
             attempts=attempts.get(job.key, ()),
-            reasons=reasons.get(job.reason_key, ()),
+            reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
             place=places.get(job.name),
             expected=expected.get(job.name),
         )
         for job in jobs
     ]
+
+
+def undecided_jobs(service: services.Services) -> dict[str, tuple[Reason, ...]]:
+    """What is told first of jobs that are known, and not decided as they are written."""
+    sync = views.stored_sync(service.reader.view(views.SYNC))
+    return {name: (reason,) for name, reason in views.undecided_jobs(sync).items()}
 
 
 def job_or_404(service: services.Services, name: str, run: int | None) -> records.JobRecord:
@@ -166,6 +174,7 @@ def job(
         return lists.Job(job=refused, **lists.head(service))
     found = job_or_404(service, name, run)
     reasons = service.reader.reasons([found.reason_key])
+    undecided = undecided_jobs(service).get(name, ())
     tries = service.reader.attempts(
         name, found.spec.run, element=element, limit=attempts, alive_first=True
     )
@@ -184,7 +193,7 @@ def job(
         attempts=tries,
         metrics=written,
         uses=used,
-        reasons=reasons.get(found.reason_key, ()),
+        reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=service.reader.places([name]).get(name),
         expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),
     )

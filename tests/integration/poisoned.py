@@ -1,4 +1,4 @@
-"""A controller whose core fails for jobs that are called ``poison``; the rest of it is as it is.
+"""A controller whose core fails for a job called ``poison``, and for ``late`` once it is placed.
 
 ``python -m tests.integration.poisoned`` takes the options of ``python -m reconciler.daemon``.
 """
@@ -15,7 +15,7 @@ def decide(
 ) -> outcome.Outcome:
     """What the real core decides, unless it is asked for what it can't."""
     result = reconcile.reconcile(wanted, observed, now, **options)
-    if "poison" in wanted.jobs:
+    if "poison" in wanted.jobs or any(one.job == "late" for one in result.attempts):
         raise LookupError("nobody foresaw this")
     return result
 

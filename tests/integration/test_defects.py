@@ -67,3 +67,43 @@ def test_a_job_that_the_core_fails_on_costs_nobody_else(tmp_path: Path) -> None:
         assert 'muster_defects_total{part="job"} 1' in page
     finally:
         bed.stop()
+
+
+def test_a_job_that_the_core_fails_on_when_it_is_placed_costs_nobody_else(tmp_path: Path) -> None:
+    bed = beds.Bed(tmp_path, nodes=1, controller="tests.integration.poisoned", expects_defects=True)
+    true = "  command: ['true']\n  resources: {cpu: 1}"
+    try:
+        head = bed.commit(
+            {
+                "jobs/first.yaml": beds.job("first", true),
+                "jobs/late.yaml": beds.job("late", f"{true}\n  dependsOn: [{{job: first}}]"),
+            }
+        )
+        bed.start()
+        bed.until_state("first", "Succeeded")
+
+        def told() -> beds.Json:
+            reasons = bed.job("late")["reasons"]
+            is_told = reasons and "a defect of Muster" in reasons[0]["message"]
+            return reasons[0] if is_told else None
+
+        def refused() -> beds.Json:
+            sync = bed.get("/v1/sync")["sync"]
+            found = [(one["rule"], one["object"]) for one in sync["problems"]]
+            return sync if found == [("defect", "Job/late")] else None
+
+        assert bed.until(told)["code"] == "Invalid"
+        assert bed.until(refused)["jobsRevision"] == head
+        assert bed.job("late")["state"] == "Pending"
+        bed.commit({"jobs/then.yaml": beds.job("then", true)})
+        bed.until_state("then", "Succeeded")
+        bed.cluster.kill_controller()
+        bed.cluster.start_controller()
+        bed.cluster.wait_ready()
+        bed.until(told)
+        bed.commit({"jobs/again.yaml": beds.job("again", true)})
+        bed.until_state("again", "Succeeded")
+        bed.commit({"jobs/late.yaml": None})
+        bed.until_state("late", "Cancelled")
+    finally:
+        bed.stop()
