@@ -5,19 +5,18 @@ the same on any machine. What is learned is read back here: a mix for placement,
 times, each queue's faded use.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reconciler.core import columns as tables
 from reconciler.core import held as holders
 from reconciler.core import runtimes
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired
 from reconciler.model.recollection import KeptRoom, Recollection, TaskKind
-from reconciler.model.resources import Resources
 from reconciler.scheduling import snapshot as columns
 
 #: After so many tasks an arrival counts half; so many kinds are told apart.
@@ -70,16 +69,14 @@ def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
     )
 
 
-def mix(
-    recollection: Recollection, shapes: forms.Shapes, nodes: tables.Nodes
-) -> tuple[columns.MixEntry, ...]:
+def mix(recollection: Recollection, shapes: forms.Shapes) -> tuple[columns.MixEntry, ...]:
     """The kinds of task that arrive here, with their shares of arrivals."""
     total = sum(count for _, count in recollection.arrivals)
     if total <= 0:
         return ()
     return tuple(
         columns.MixEntry(
-            forms.group_shape(_group_of(kind), nodes),
+            _group_of(kind),
             shapes.eligible(kind.pools, kind.selector),
             count / total,
         )
@@ -87,10 +84,17 @@ def mix(
     )
 
 
-def _group_of(kind: TaskKind) -> desired.TaskGroup:
-    amounts = Resources(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli)
-    return desired.TaskGroup(
-        "mix", 1, amounts, devices=kind.devices, gpu_memory_bytes=kind.gpu_memory_bytes
+@functools.lru_cache(maxsize=4 * KINDS_MAX)
+def _group_of(kind: TaskKind) -> columns.GroupShape:
+    """One task of a kind as the scheduler reads it."""
+    devices, share = forms.devices_of(kind.devices, kind.gpu_milli)
+    return columns.GroupShape(
+        name="mix",
+        count=1,
+        amounts=(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli),
+        devices=devices,
+        share=share,
+        share_bytes=kind.gpu_memory_bytes,
     )
 
 

@@ -410,10 +410,7 @@ def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) ->
 
 def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupShape:
     """A group as the scheduler reads it."""
-    gpu = group.resources.gpu_milli
-    devices, share = group.devices, WHOLE
-    if not devices:
-        devices, share = (1, gpu) if 0 < gpu < WHOLE else (gpu // WHOLE, WHOLE)
+    devices, share = devices_of(group.devices, group.resources.gpu_milli)
     topology = group.topology
     return columns.GroupShape(
         name=group.name,
@@ -429,3 +426,10 @@ def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupS
         slice_size=topology.slice_size,
         slice_level=nodes.level_of(topology.slice_level),
     )
+
+
+def devices_of(devices: int, gpu_milli: int) -> tuple[int, int]:
+    """How many devices a task takes, and milli-GPUs of each; ``devices`` 0: by its milli-GPUs."""
+    if devices:
+        return devices, WHOLE
+    return (1, gpu_milli) if 0 < gpu_milli < WHOLE else (gpu_milli // WHOLE, WHOLE)

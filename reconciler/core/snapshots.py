@@ -76,7 +76,7 @@ def build(work: desk.Work, at: float) -> Situation:
     used, offered, slices = _use(work, nodes, at)
     shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
     recollection = work.observed.recollection
-    mix = learning.mix(recollection, shapes, nodes)
+    mix = learning.mix(recollection, shapes)
     snapshot = columns.Snapshot(
         nodes=nodes.columns,
         queues=queuecolumns.queues(work, held.allocated, held.firm, shares),

@@ -8,6 +8,8 @@ Source: EASY backfill (Lifka, 1995) reserves for the head, conservative backfill
 described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,10 @@ RESERVATIONS_MAX = 200
 EASY_MAX = 8
 
 Taken = Iterable[snapshots.HeldTask | TaskPlacement]
+#: Released (1) or taken (-1), what, whether its nodes are its own, selectors that match it.
+_Turn = tuple[int, Taken, bool, tuple[int, ...]]
+#: When, in which order at one moment (kind, number), and what.
+_Change = tuple[float, int, int, _Turn]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +77,7 @@ class Calendar:
         self.dropped: list[Reservation] = []
         self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
         self._ends: list[tuple[float, int]] | None = None
+        self._end_changes: list[_Change] | None = None
         self._combined: dict[int, Room] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
         self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
@@ -341,17 +348,23 @@ class Calendar:
             return True
         return any(reservation.ends_at < math.inf for reservation in self.reservations)
 
-    def _moments(
-        self,
-    ) -> Iterable[tuple[float, list[tuple[int, Taken, bool, tuple[int, ...]]]]]:
+    def _ending(self) -> list[_Change]:
+        """What running work gives back, in order."""
+        if self._end_changes is None:
+            self._end_changes = [
+                (ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches))
+                for number, (ends_at, row) in enumerate(self._finite_ends())
+                for h in (self.situation.holdings[row],)
+            ]
+        return self._end_changes
+
+    def _moments(self) -> Iterable[tuple[float, list[_Turn]]]:
         """Moments at which something changes, with what is released (1) or taken (-1) then."""
         now = self.situation.now
-        changes: list[tuple[float, int, int, tuple[int, Taken, bool, tuple[int, ...]]]] = []
-        for number, (ends_at, index) in enumerate(self._finite_ends()):
-            h = self.situation.holdings[index]
-            changes.append((ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches)))
-        for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started):
-            changes.append((ends_at, 1, number, (1, tasks, exclusive, matches)))
+        changes: list[_Change] = [
+            (ends_at, 1, number, (1, tasks, exclusive, matches))
+            for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started)
+        ]
         for number, r in enumerate(self.reservations):
             shape = self.situation.shapes[r.ask.shape]
             taken = (r.tasks, shape.exclusive, shape.matches)
@@ -359,12 +372,10 @@ class Calendar:
             if r.ends_at < math.inf:
                 changes.append((r.ends_at, 2, number, (1, *taken)))
         changes.sort(key=lambda change: change[:3])
-        at = 0
-        if self.reservations and changes and changes[0][0] > now:
+        ending = self._ending()
+        first = min([some[0][0] for some in (changes, ending) if some], default=now)
+        if self.reservations and first > now:
             yield now, []  # else what is reserved from now on is taken at that very moment
-        while at < len(changes):
-            moment, batch = changes[at][0], []
-            while at < len(changes) and changes[at][0] == moment:
-                batch.append(changes[at][3])
-                at += 1
-            yield moment, batch
+        # numbers tell changes of one moment apart, so that nothing else of them is compared
+        for moment, batch in itertools.groupby(heapq.merge(ending, changes), key=lambda c: c[0]):
+            yield moment, [change[3] for change in batch]

@@ -75,8 +75,8 @@ class Explainer:
         self._free: dict[int, Vector] = {}
         #: Nodes of a mask that take no work, by the mask's identity.
         self._shut_of: dict[int, NDArray[np.intp]] = {}
-        #: (s,) shapes of which it is certain without a search that an idle node could hold one.
-        self._alone: snapshots.Mask | None = None
+        #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
+        self._kinds: dict[int, snapshots.Amounts] = {}
         self._never: dict[int, reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
@@ -270,9 +270,15 @@ class Explainer:
 
     def _fits_alone(self, index: int) -> bool:
         """Whether one plain task fits on some idle node for certain, told from amounts alone."""
-        if self._alone is None:
-            self._alone = _alone(self.situation)
-        return bool(self._alone[index])
+        shape = self.situation.shapes[index]
+        if not _is_plain(shape):
+            return False
+        kinds = self._kinds.get(id(shape.eligible))
+        if kinds is None:
+            kinds = self._kinds[id(shape.eligible)] = _kinds(self.situation.nodes, shape.eligible)
+        cpu, memory, _ = shape.groups[0].amounts
+        asked = np.array((cpu, memory, shape.groups[0].devices))
+        return bool((kinds >= asked).all(axis=1).any())
 
     def _level(self, shape: snapshots.Shape) -> str:
         levels = [shape.required_level, *(group.required_level for group in shape.groups)]
@@ -390,21 +396,14 @@ class Explainer:
         return least[2], least[3]
 
 
-def _alone(situation: snapshots.Snapshot) -> snapshots.Mask:
-    """(s,) shapes of one plain task, for any node, that fits on some idle node."""
-    nodes, shapes = situation.nodes, situation.shapes
-    devices = (nodes.devices >= 0).sum(axis=1)
-    whole = np.column_stack([nodes.capacity[:, :2], devices])
-    others = (np.diff(whole, axis=0, prepend=-1) != 0).any(axis=1)  # few: pools
-    first = [shape.groups[0] for shape in shapes]
-    asked = np.array([(*group.amounts[:2], group.devices) for group in first], dtype=np.int64)
-    fits = np.zeros(len(shapes), dtype=np.bool_)
-    for kind in np.unique(whole[others], axis=0):
-        fits |= (asked <= kind).all(axis=1)
-    everywhere = {id(shape.eligible): shape.eligible for shape in shapes}
-    certain = {mask for mask, eligible in everywhere.items() if eligible.all()}
-    plain = [id(shape.eligible) in certain and _is_plain(shape) for shape in shapes]
-    return fits & np.array(plain, dtype=np.bool_)
+def _kinds(nodes: snapshots.NodeColumns, eligible: snapshots.Mask) -> snapshots.Amounts:
+    """(k, 3) milli-CPUs, bytes and devices of idle nodes, those in a row that are alike once."""
+    devices = (nodes.devices[eligible] >= 0).sum(axis=1)
+    whole = np.column_stack([nodes.capacity[eligible, :2], devices])
+    others = np.ones(len(whole), dtype=np.bool_)
+    others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
+    found: snapshots.Amounts = whole[others]
+    return found
 
 
 def _is_plain(shape: snapshots.Shape) -> bool:

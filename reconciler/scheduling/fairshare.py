@@ -21,6 +21,10 @@ from reconciler.scheduling import snapshot as snapshots
 BASE = 3
 GPU = 2
 
+#: Divisions that are remembered: what is asked for by what runs and waits together changes seldom.
+KNOWN_MAX = 32
+_known: dict[tuple[object, ...], tuple[snapshots.Charge, ...]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
@@ -170,6 +174,27 @@ def shares(
         (cpu, memory, gpu) for each queue, and the same in each pool; ``UNLIMITED`` for a resource
         that is not rationed.
     """
+    arrays = [queues.parent, queues.guaranteed, queues.rationed, queues.limit, queues.lending]
+    arrays += [queues.weight, queues.priority, queues.usage]
+    if queues.pool_weight is not None:
+        arrays.append(queues.pool_weight)
+    key = (capacity, tuple(demand), tuple(units), strength, *[a.tobytes() for a in arrays])
+    known = _known.get(key)
+    if known is None:
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        known = _known[key] = tuple(_shares(queues, capacity, demand, units, strength))
+    return list(known)
+
+
+def _shares(
+    queues: snapshots.QueueColumns,
+    capacity: snapshots.Charge,
+    demand: Sequence[snapshots.Charge],
+    units: Sequence[int],
+    strength: float,
+) -> list[snapshots.Charge]:
+    """The same, worked out."""
     rationed, limit = queues.rationed.tolist(), queues.limit.tolist()
     found = [[snapshots.UNLIMITED] * len(capacity) for _ in queues.names]
     for resource in range(len(capacity)):

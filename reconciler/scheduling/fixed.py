@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reconciler.scheduling import rankings, topology
+from reconciler.scheduling import rankings, tallies, topology
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
 from reconciler.scheduling.snapshot import WHOLE, Amounts, Snapshot
@@ -49,12 +49,14 @@ class Fixed:
     """What follows from a snapshot and never changes with its room.
 
     Attributes:
+        gangs: whether a shape has room wherever its tasks come to enough (``tallies``).
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
     """
 
     asks: tuple[tuple[Ask, ...], ...]
     singly: tuple[bool, ...]
+    gangs: tuple[bool, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
     network: topology.Topology
@@ -74,6 +76,7 @@ class Fixed:
         return cls(
             asks,
             singly,
+            tuple([tallies.is_plain_gang(shape) for shape in shapes]),
             plain,
             _sizes(plain),
             topology.Topology(situation.nodes.domains),

@@ -209,25 +209,18 @@ class Inventory:
     def occupy(self, nodes: Iterable[int], *, exclusive: bool) -> None:
         """One more element holds something of these nodes."""
         for node in nodes:
-            row = self.rows[node]
             if self.opened[node]:
-                self.put(
-                    node,
-                    row._replace(occupied=row.occupied + 1, exclusive=row.exclusive + exclusive),
-                )
+                cpu, memory, devices, instances, occupied, owners = self.rows[node]
+                row = Row(cpu, memory, devices, instances, occupied + 1, owners + exclusive)
+                self.put(node, row)
 
     def leave(self, nodes: Iterable[int], *, exclusive: bool) -> None:
         """One element less holds something of these nodes."""
         for node in nodes:
-            row = self.rows[node]
             if self.opened[node]:
-                self.put(
-                    node,
-                    row._replace(
-                        occupied=max(row.occupied - 1, 0),
-                        exclusive=max(row.exclusive - exclusive, 0),
-                    ),
-                )
+                cpu, memory, devices, instances, occupied, owners = self.rows[node]
+                left, owned = max(occupied - 1, 0), max(owners - exclusive, 0)
+                self.put(node, Row(cpu, memory, devices, instances, left, owned))
 
     def shift(self, tasks: Sequence[Task], sign: int) -> None:
         """Give back (``sign`` 1) or charge (-1) what tasks hold; closed nodes give nothing.

@@ -9,6 +9,7 @@ their own, rows have three more resources for each (``bypool``).
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,26 +98,17 @@ class Ledger:
         self._beyond = self.resources[bypool.BASE :]
         self.nothing: Charge = (0,) * self.width
         self._concerned: dict[int, tuple[int, ...]] = {}
-        self.parents = [int(parent) for parent in queues.parent]
-        self.paths = _paths(self.parents)
-        #: Queues directly below each; those without a parent are below -1.
-        self.children = fairshare.children_of(self.parents)
-        self.guaranteed = fairshare.guarantees(queues)
-        self.limit = _vectors(queues.limit)
-        #: Of each path the queues that have a limit at all.
-        self._limited = [
-            tuple([member for member in path if min(self.limit[member]) < UNLIMITED])
-            for path in self.paths
-        ]
-        self.firm_limit = _vectors(queues.firm_limit)
-        self.rationed: list[tuple[bool, ...]] = [tuple(r) for r in queues.rationed.tolist()]
+        written = _written(queues)
+        self.parents, self.paths, self.children = written.parents, written.paths, written.children
+        self.guaranteed, self.limit = written.guaranteed, written.limit
+        self._limited = written.limited
+        self.firm_limit, self.rationed = written.firm_limit, written.rationed
         self.charged = [list(row) for row in _vectors(queues.allocated)]
         self.firm = [list(row) for row in _vectors(queues.firm)]
         self.going = [[0] * self.width for _ in self.parents]
         self.capacity = bypool.capacity(situation)
         self.caps = bypool.caps(situation)
-        self.lends = bool((queues.lending < UNLIMITED).any())
-        self.lending = _vectors(queues.lending)
+        self.lends, self.lending = written.lends, written.lending
         self._versions = itertools.count(1)
         self.version = 0
         self._columns: QueueAmounts | None = None
@@ -435,6 +427,59 @@ class Ledger:
         """
         row = self.charged[queue]
         return any(row[r] + more[r] > 0 for r in self._undue[queue] if r in resources)
+
+
+class _Written(NamedTuple):
+    """What is written of queues, as the ledger reads it; nobody changes it.
+
+    Attributes:
+        children: queues directly below each; those without a parent are below -1.
+        limited: of each path the queues that have a limit at all.
+        lends: whether anybody keeps some of a guarantee back.
+    """
+
+    parents: list[int]
+    paths: list[tuple[int, ...]]
+    children: dict[int, list[int]]
+    guaranteed: list[Charge]
+    limit: list[Charge]
+    limited: list[tuple[int, ...]]
+    firm_limit: list[Charge]
+    rationed: list[tuple[bool, ...]]
+    lends: bool
+    lending: list[Charge]
+
+
+#: What was made last, and of what: the same queues are asked for from cycle to cycle.
+_last: tuple[tuple[bytes, ...], _Written] | None = None
+
+
+def _written(queues: snapshots.QueueColumns) -> _Written:
+    """What is written of queues; made anew only where it is another than the last time."""
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
+    arrays = (queues.parent, queues.guaranteed, queues.limit, queues.firm_limit)
+    key = tuple([a.tobytes() for a in (*arrays, queues.rationed, queues.lending)])
+    last = _last
+    if last is not None and last[0] == key:
+        return last[1]
+    parents = [int(parent) for parent in queues.parent]
+    paths, limit = _paths(parents), _vectors(queues.limit)
+    found = _Written(
+        parents=parents,
+        paths=paths,
+        children=fairshare.children_of(parents),
+        guaranteed=fairshare.guarantees(queues),
+        limit=limit,
+        limited=[
+            tuple([member for member in path if min(limit[member]) < UNLIMITED]) for path in paths
+        ],
+        firm_limit=_vectors(queues.firm_limit),
+        rationed=[tuple(row) for row in queues.rationed.tolist()],
+        lends=bool((queues.lending < UNLIMITED).any()),
+        lending=_vectors(queues.lending),
+    )
+    _last = (key, found)
+    return found
 
 
 def _vectors(rows: snapshots.Amounts) -> list[Charge]:

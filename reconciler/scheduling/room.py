@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import elements, fixed, funnels, growing, rankings, states
+from reconciler.scheduling import elements, fixed, funnels, growing, rankings, states, tallies
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
@@ -71,6 +71,8 @@ class Room:
         self._index_like: states.StateIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
+        #: How many tasks of plain gangs nodes have room for.
+        self._tallies: dict[int, tallies.Tally] = {}
         #: Nodes that may be used and have so many idle devices, as of a version.
         self._wide: dict[tuple[int, int], NDArray[np.intp]] = {}
         self._wide_at = -1
@@ -124,6 +126,11 @@ class Room:
         twin._none_before = {
             shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
         }
+        twin._tallies = {
+            shape: tally.copy()
+            for shape, tally in self._tallies.items()
+            if tally.at == len(self.stock.log)
+        }
         twin._index_like = self._index_made or self._index_like
         return twin
 
@@ -140,6 +147,7 @@ class Room:
         for nodes, sizes in self._too_much.items():
             self._too_much[nodes] = [size for size in sizes if size[3] <= mark]
         self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
+        self._tallies = {s: tally for s, tally in self._tallies.items() if tally.at <= mark}
 
     def _turned(self) -> int:
         """Turns the choice among equal nodes; along the network they stay in order."""
@@ -161,7 +169,7 @@ class Room:
             known = self._plans.get(shape)
             if within is None and known is not None and known[0] == self.version:
                 return known[1]
-            plan = self._planner.element(shape, within)
+            plan = self._planner.element(shape, within) if self._has_all(shape, within) else None
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
         if plan is None and within is None and not self.needs_company(shape):
@@ -226,7 +234,23 @@ class Room:
             self._index_made is None or self._is_looked_up(shape, within)
         ):
             return self._has_node(shape, within)
+        if self._fixed.gangs[shape] and shape not in self._unfit and self._has_all(shape, within):
+            return True
         return self.plan(shape, within=within) is not None
+
+    def _has_all(self, shape: int, within: Mask | None) -> bool:
+        """Whether there is room for as many tasks as start together; True where a search tells."""
+        if not self._fixed.gangs[shape]:
+            return True
+        tally, ask = self._tallies.get(shape), self._fixed.asks[shape][0]
+        if tally is not None and tally.within is within:
+            tally.renew(self.stock, ask)
+        else:
+            asked = self.situation.shapes[shape]
+            need = asked.groups[0].least
+            tally = tallies.Tally.of(self.stock, ask, need, asked.eligible, within)
+            self._tallies[shape] = tally
+        return tally.total >= tally.need
 
     def _is_looked_up(self, shape: int, within: Mask | None) -> bool:
         """Whether it is cheaper to look whether a node has room than to rank states by a mix."""
