@@ -174,11 +174,11 @@ def shares(
         (cpu, memory, gpu) for each queue, and the same in each pool; ``UNLIMITED`` for a resource
         that is not rationed.
     """
-    arrays = [queues.parent, queues.guaranteed, queues.rationed, queues.limit, queues.lending]
-    arrays += [queues.weight, queues.priority, queues.usage]
-    if queues.pool_weight is not None:
-        arrays.append(queues.pool_weight)
-    key = (capacity, tuple(demand), tuple(units), strength, *[a.tobytes() for a in arrays])
+    written = (queues.parent, queues.guaranteed, queues.limit, queues.lending, queues.priority)
+    measured = (queues.rationed, queues.weight, queues.usage, queues.pool_weight)
+    said = [array.tobytes() for array in written]
+    said += [b"" if array is None else array.tobytes() for array in measured]
+    key = (capacity, tuple(demand), tuple(units), strength, *said)
     known = _known.get(key)
     if known is None:
         if len(_known) >= KNOWN_MAX:
