@@ -20,7 +20,7 @@ import msgspec
 
 from agents import images
 from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState
+from reconciler.model.states import AttemptState, EndReason
 
 FOLDER = "containers"
 #: A removal that has failed is tried again after so long, doubled each time.
@@ -87,26 +87,28 @@ class Leftovers:
         #: What has ended: when its removal is to be tried, and how often it has failed.
         self._due: dict[str, tuple[float, int]] = {}
 
-    def note(self, orders: list[dict[str, Any]]) -> None:
-        """These are about to be carried out: note the containers that they start."""
-        for order in orders:
-            if order.get("cleanup"):
-                self._note(order["id"], order["cleanup"])
+    def note(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """These are about to be carried out: note the containers that they start. Where that can't
+        be done one is not started, and the order says why: a full disk leaves it nothing anyway."""
+        return [self._noted_or_refused(one) if one.get("cleanup") else one for one in orders]
 
-    def _note(self, attempt: str, cleanup: dict[str, Any]) -> None:
-        removal = _removal(cleanup)
+    def _noted_or_refused(self, order: dict[str, Any]) -> dict[str, Any]:
+        attempt, removal = order["id"], _removal(order["cleanup"])
         with self._lock:
             self._earlier.discard(attempt)
             if self._noted.get(attempt) == removal:
-                return
-            self._noted[attempt] = removal
+                return order
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 fresh = self._folder / f".{attempt}"
                 fresh.write_bytes(msgspec.json.encode(removal))
                 fresh.replace(self._folder / attempt)
-            except OSError as problem:  # a full disk: the supervisor's journal may know it as well
-                self._node.say(f"container of {attempt} can't be noted: {problem}")
+            except OSError as problem:
+                said = f"how to remove its container can't be noted: {problem}"
+                reason = EndReason.START_FAILED.value
+                return {"op": "refuse", "id": attempt, "reason": reason, "message": said}
+            self._noted[attempt] = removal
+        return order
 
     def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
         """The supervisor told of attempts, and how to remove what those leave."""

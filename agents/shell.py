@@ -396,7 +396,7 @@ class Agent:
 
     def _give(self, orders: list[dict[str, Any]]) -> None:
         """Give orders to the supervisor; one that can't be written down fails alone."""
-        self.leftovers.note(orders)
+        orders = self.leftovers.note(orders)
         carrying.give(self.keeper, orders, self.say)
 
     def _order_later(self, order: dict[str, Any]) -> None:

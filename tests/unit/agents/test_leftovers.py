@@ -125,11 +125,15 @@ def test_a_removal_that_fails_is_said_once_and_tried_again(
     assert said == "`podman rm a.1`: storage is busy; tried again until it succeeds"
 
 
-def test_a_full_disk_costs_the_note_and_not_the_start(scene: Scene) -> None:
-    (scene.root / leftovers.FOLDER).write_text("no folder")
+def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
+    """As on a full disk: it would be nobody's if all died then."""
     agent = scene.live()
-    agent.note([order("a.1")])
-    assert "container of a.1 can't be noted" in scene.node.said[0]
+    (scene.root / leftovers.FOLDER).write_text("no folder")
+    plain = {"op": "start", "id": "b.1"}
+    refused, other = agent.note([order("a.1"), plain])
+    assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
+    assert "how to remove its container can't be noted: " in refused["message"]
+    assert other == plain
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"argv": 3}', "\x00"])
