@@ -83,6 +83,8 @@ class Polling:
         clock: seconds that only grow.
         interval_s: between two looks while all is well.
         jitter: by which part of it the interval varies, so that controllers don't fall in step.
+        again_s: until the look after the first that failed, then twice as long each time: what is
+            moved away for a moment is back soon.
         interval_s_max: the longest interval while the repository can't be reached.
         hint_s_min: how soon after a look a hint may cause another.
     """
@@ -94,6 +96,7 @@ class Polling:
         clock: Callable[[], float],
         interval_s: float = 60.0,
         jitter: float = 0.2,
+        again_s: float = 5.0,
         interval_s_max: float = 600.0,
         hint_s_min: float = 1.0,
     ) -> None:
@@ -101,6 +104,7 @@ class Polling:
         self._clock = clock
         self._interval_s = interval_s
         self._jitter = jitter
+        self._again_s = again_s
         self._interval_s_max = max(interval_s, interval_s_max)
         self._hint_s_min = hint_s_min
         self._failures = 0
@@ -116,7 +120,10 @@ class Polling:
         now = self._clock()
         self._polled_at = now
         self._failures = 0 if reached else min(self._failures + 1, 30)
-        interval_s = min(self._interval_s * 2.0**self._failures, self._interval_s_max)
+        interval_s = self._interval_s
+        if self._failures:
+            again_s = min(self._again_s, interval_s) * 2.0 ** (self._failures - 1)
+            interval_s = min(again_s, self._interval_s_max)
         self._next_at = now + interval_s * (1 + self._jitter * (2 * self._random() - 1))
 
     def hint(self) -> None:

@@ -69,21 +69,23 @@ class Clock:
         return self.now
 
 
-def test_polling_has_jitter_and_slows_down() -> None:
+def test_polling_has_jitter_and_slows_down_where_it_fails_again_and_again() -> None:
     clock = Clock()
-    chance = iter([0.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.5])
+    chance = iter([0.0, 1.0, *[0.5] * 12])
     polling = watch.Polling(random=lambda: next(chance), clock=clock, interval_s=60)
     assert polling.next_poll_s() == 0
     polling.polled(reached=True)
     assert polling.next_poll_s() == pytest.approx(48)
     polling.polled(reached=True)
     assert polling.next_poll_s() == pytest.approx(72)
-    expected = [120, 240, 480, 600]
+    expected = [5, 10, 20, 40, 80, 160, 320, 600, 600]
     for seconds in expected:
         polling.polled(reached=False)
         assert polling.next_poll_s() == pytest.approx(seconds)
     polling.polled(reached=True)
     assert polling.next_poll_s() == pytest.approx(60)
+    polling.polled(reached=False)
+    assert polling.next_poll_s() == pytest.approx(5)
 
 
 def test_hint_is_bounded() -> None:
