@@ -399,7 +399,9 @@ def status(
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     held = [one["message"] for one in sync.get("held") or []]
-    told = held or list(filter(None, [sync.get("message")]))
+    told = list(held)
+    if sync.get("message") and not (held and sync["message"].startswith(held[0])):
+        told.insert(0, sync["message"])  # it is not about what is held: that waits for it
     for message in told:
         terminal.paragraph(terminal.clocks(message), 7)
     for problem in sync.get("problems") or []:

@@ -95,11 +95,7 @@ def judge(
     if not left:
         until = None
     digest = what.digest if left and not protected else ""
-    return judgement.Judgement((*protected, *left), what.digest, until, _command(digest))
-
-
-def _command(digest: str) -> str:
-    return f"`muster approve {digest}` approves exactly this change" if digest else ""
+    return judgement.Judgement((*protected, *left), what.digest, until, judgement.approval(digest))
 
 
 # --- limits -----------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import msgspec
 
 from reconciler.model import desired, judgement
 
+_NOTHING_APPROVES = "; nothing approves it until a newer revision is taken: it is judged anew then"
+
 
 class Holds:
     """What is held.
@@ -112,6 +114,25 @@ class Holds:
             else:
                 self._removals += problems
                 self.jobs.update(dict.fromkeys(names, group))
+
+
+def beyond_approval(
+    held: tuple[desired.Held, ...], problems: tuple[desired.Problem, ...]
+) -> tuple[tuple[desired.Held, ...], tuple[desired.Problem, ...]]:
+    """What is held, told without the command: the commit that approves it would not be taken."""
+    commands = [f"; {judgement.approval(one.digest)}" for one in held if one.digest]
+
+    def told(message: str) -> str:
+        for command in commands:
+            if message.endswith(command):
+                return message.removesuffix(command) + _NOTHING_APPROVES
+        return message
+
+    replace = msgspec.structs.replace
+    return (
+        tuple(replace(one, message=told(one.message), digest="") for one in held),
+        tuple(replace(one, message=told(one.message)) for one in problems),
+    )
 
 
 def _without(state: desired.Desired, names: list[str]) -> desired.Desired:

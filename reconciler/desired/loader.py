@@ -18,6 +18,7 @@ from reconciler.desired import (
     filed,
     firsts,
     gitobjects,
+    holding,
     provenance,
     source,
     trusting,
@@ -414,6 +415,9 @@ class Loader:
     ) -> desired.Desired:
         before = self._desired
         state = self._applied
+        held, problems = state.held, state.problems()
+        if any(one.rule in judgement.WHOLE for one in extra):
+            held, problems = holding.beyond_approval(held, problems)
         status = desired.SyncStatus(
             sync=sync,
             attempted_revision=attempted,
@@ -421,8 +425,8 @@ class Loader:
             jobs_revision=self._head if self._head is not None else self._start.head,
             message=message,
             checked_at=now,
-            problems=extra + state.problems(),
-            held=state.held,
+            problems=extra + problems,
+            held=held,
             suspended=self._suspended,
         )
         if self._head is None:

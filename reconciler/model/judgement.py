@@ -19,6 +19,8 @@ RULES = frozenset(
         "work-unknown",
     }
 )
+#: The rules by which a head is not taken at all, nor is what follows it: approvals wait as well.
+WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"})
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -66,3 +68,8 @@ class Gate(Protocol):
             approvals: digests that people approved.
         """
         ...
+
+
+def approval(digest: str) -> str:
+    """What approves a change, as a clause; empty where nothing does."""
+    return f"`muster approve {digest}` approves exactly this change" if digest else ""

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from reconciler.model import desired, times
+from reconciler.model import desired, judgement, times
 
 Reason = Literal[
     "applied", "refused", "held", "unreadable",
@@ -86,7 +86,7 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
         return Notice(REPOSITORY, "unreadable", revision, status.message, at)
     errors = tuple(p.text() for p in status.problems if p.severity == "error")
     approve = tuple(f"muster approve {one.digest}" for one in status.held if one.digest)
-    if status.held:
+    if status.held and not any(p.rule in judgement.WHOLE for p in status.problems):
         message = status.held[0].message
         return Notice(REVISION, "held", revision, message, at, errors[:PROBLEMS_MAX], approve)
     if status.sync == "Synced":

@@ -7,9 +7,9 @@ what was asked for happens before somebody lets it.
 
 from typing import Any
 
+from reconciler.model import judgement
+
 Json = Any
-#: Rules by which a head is held as a whole, and whatever follows it as well.
-WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"})
 
 
 def revision(sync: Json, commit: str | None = None) -> str:
@@ -25,7 +25,7 @@ def revision(sync: Json, commit: str | None = None) -> str:
     if sync.get("sync") == "Unknown":
         return f"the controller can't read git now: {message}" if message else ""
     for problem in sync.get("problems") or ():
-        if problem["rule"] in WHOLE:
+        if problem["rule"] in judgement.WHOLE:
             told = str(problem["message"])
             newest = sync.get("attemptedRevision")
             if newest and commit:

@@ -258,6 +258,28 @@ def test_a_rollback_shows_what_it_does_and_that_it_is_held(bed: beds.Bed) -> Non
     in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
 
 
+def test_after_a_force_push_status_tells_of_it_before_what_was_held(bed: beds.Bed) -> None:
+    begin(bed)
+    good = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    (found,) = held(bed, bed.commit({"cluster.yaml": cluster(1)}))
+    newest = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    bed.git("reset", "--quiet", "--hard", good, folder=bed.clone)
+    bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
+    bed.until(lambda: sync(bed)["problems"][0]["rule"] == "not-a-fast-forward")
+    shown = " ".join(muster(bed, "status").stdout.split())
+    assert "muster approve" not in shown
+    assert 0 < shown.index("the branch was rewritten") < shown.index("held: ")
+    assert f"--accept-revision {good}" in shown
+    asked = muster(bed, "approve", found["digest"], "-m", "yes", "--clone", ".")
+    assert asked.returncode != 0
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == good, "nothing was committed"
+    bed.git("reset", "--quiet", "--hard", newest, folder=bed.clone)
+    bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
+    (again,) = held(bed, newest)
+    assert again["digest"] == found["digest"]
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
+
+
 def test_a_force_push_is_held(bed: beds.Bed) -> None:
     begin(bed)
     before = sync(bed)

@@ -8,8 +8,9 @@ import pytest
 from reconciler.core import safety
 from reconciler.desired import loader, source, undecided
 from reconciler.model import desired, records
+from reconciler.notices import messages
 from tests.unit.desired.loaders import Loaders, Make, restarted
-from tests.unit.desired.repositories import Repository, documents, job, queue
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 
 @pytest.fixture
@@ -236,6 +237,39 @@ def test_a_change_has_its_time_although_a_later_head_is_left_alone(
     assert (nodes(value), value.status.sync, "b" in value.jobs) == (7, "OutOfSync", False)
     assert value.status.problems[0].rule == ("not-a-fast-forward" if rewritten else "defect")
     assert rewritten or one.judge_again_at == now[0] - 1 + 2 * undecided.WAIT_S
+
+
+def test_a_rewritten_branch_is_told_first_and_nothing_is_offered_that_it_would_not_take(
+    repository: Repository, make: Make
+) -> None:
+    first = repository.commit(BASE)
+    one = make()
+    one.load()
+    held_by = repository.commit({"pool.yaml": pool(4)})
+    before = one.load()
+    approval = digest(before)
+    head = repository.commit({"jobs/b.yaml": job("b")}, parent=first)
+    for value in (one.load(), one.load(), restarted(make, one).load()):
+        status = value.status
+        assert f"--accept-revision {head}" in status.message
+        assert [one.rule for one in status.problems] == ["not-a-fast-forward", "over-limit"]
+        (held,) = status.held
+        assert held.message.startswith("held: 32 of 64 GPUs (50%)")
+        assert held.message.endswith(
+            "nothing approves it until a newer revision is taken: it is judged anew then"
+        )
+        assert (held.digest, nodes(value)) == ("", 8)
+        assert not [one for one in status.problems if "muster approve" in one.message]
+        notice = messages.of_status(status, 5.0)
+        assert notice is not None
+        assert (notice.reason, notice.message, notice.approve) == ("refused", status.message, ())
+    # An approval on the rewritten branch is a commit that waits as well.
+    repository.commit({}, message=f"Yes\n\nMuster-Approve: {approval}")
+    assert nodes(one.load()) == 8
+    # The branch restored, all is as it was.
+    git(repository.path, "update-ref", "refs/heads/main", held_by)
+    value = one.load()
+    assert (digest(value), value.status.message) == (approval, before.status.message)
 
 
 def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldom(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 from reconciler.operations import views, withheld
 
 OLD, HEAD, MADE = "a" * 40, "b" * 40, "c" * 40
@@ -31,7 +31,7 @@ def rewritten(rule: str) -> dict[str, Any]:
     return sync(sync="OutOfSync", message=told, problems=[problem], jobsRevision=OLD)
 
 
-@pytest.mark.parametrize("rule", sorted(withheld.WHOLE))
+@pytest.mark.parametrize("rule", sorted(judgement.WHOLE))
 def test_a_head_that_is_held_holds_what_follows_it(rule: str) -> None:
     told = withheld.revision(rewritten(rule), MADE)
     assert told == f"{MADE} does not follow; --accept-revision {MADE}"
