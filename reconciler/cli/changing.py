@@ -367,7 +367,7 @@ def approve(
 
     It is a commit that says so, and covers this change and no other.
 
-    Example: muster approve s4f1c09d2ab3477e0j2h15 --reason "racks 3 and 4 are returned"
+    Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --reason "two racks less"
     """
     to = target(clone, server, token_file)
     figure = _figure_of(digest, server, token_file)

@@ -162,7 +162,7 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
     assert "`git fetch`" in lacking.stderr
 
     # a digest that nothing has is refused before anything is committed
-    wrong = muster(bed, "approve", "s" + "0" * 16 + "j0h0", "--clone", ".")
+    wrong = muster(bed, "approve", "s" + "2" * 26 + "j0h0", "--clone", ".")
     assert wrong.returncode == 1
     assert "nothing was committed" in wrong.stderr
     assert found["digest"] in wrong.stderr

@@ -400,7 +400,11 @@ def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("digest", "change"),
-    [("s4f1c09d2ab3477e0j2h15", "s4f1c09d2ab3477e0"), ("r8e1cj0h0", "r8e1c"), ("", "")],
+    [
+        ("sdramovcrs6en5cgkcqgp3by4s6j2h15", "sdramovcrs6en5cgkcqgp3by4s6"),
+        ("r8e1cj0h0", "r8e1c"),
+        ("", ""),
+    ],
 )
 def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
     assert changing._change_of(digest) == change
