@@ -292,8 +292,13 @@ class Loader:
         now, again_at = self._clock(), self._applied.judge_again_at
         is_due = again_at is not None and again_at <= now
         is_due |= self._applied.undecided.known.keys() != self._resting.resting(now).keys()
-        if self._head is not None and (self._applied.expire() or is_due):
-            self._apply(self._head)
+        if self._head is None:
+            return
+        trust = self._trust
+        if trust.due(now):
+            trust = self._provenance.again(self._head, trust, self._before())
+        if self._applied.expire() or is_due or trust != self._trust:
+            self._apply(self._head, trust)
 
     def _walk(self, head: str) -> provenance.Walk:
         """Who answers for what leads to ``head``.
@@ -306,11 +311,7 @@ class Loader:
         if base is None or not self._source.descends(head, base):
             self._take_alone(head)
             return provenance.Walk(trusting.Trust())
-        before = provenance.Before(
-            {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
-            self._applied.jobs,
-            self._applied.filed.places(trusting.TRUSTED_KINDS),
-        )
+        before = self._before()
         if head in self._merges:
             last = self._merges[head]
             base = self._source.merge_base(base, last)
@@ -331,6 +332,14 @@ class Loader:
         walk = self._provenance.walk(line, self._trust, before)
         self.signers = walk.signers
         return walk
+
+    def _before(self) -> provenance.Before:
+        """What is in force, by which changes are judged."""
+        return provenance.Before(
+            {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
+            self._applied.jobs,
+            self._applied.filed.places(trusting.TRUSTED_KINDS),
+        )
 
     def _take_alone(self, head: str) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""

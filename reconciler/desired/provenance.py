@@ -67,6 +67,8 @@ class _Asked(msgspec.Struct, frozen=True):
     mode: trusting.Mode
     known: access.Access
     parents: Mapping[str, str | None]
+    #: As whom it would count if the clock were as the commit says, where only that refuses it.
+    early: "_Signer | signatures.Refusal | None" = None
 
 
 class Provenance:
@@ -126,9 +128,12 @@ class Provenance:
                 earlier = Stop(commit.id, trust)
                 continue
             known = trust.whole()
-            signer = self._signer(commit, known)
+            signer = self._signer(commit, known, self._clock())
             signers[commit.id] = "" if isinstance(signer, signatures.Refusal) else signer.who
-            asked_as = _Asked(signer, mode, known, self._parents)
+            early = None
+            if isinstance(signer, signatures.Refusal) and signer.until is not None:
+                early = self._signer(commit, known, commit.at)
+            asked_as = _Asked(signer, mode, known, self._parents, early)
             for label, files in changes.items():
                 trust = self._judged(trust, commit, label, files, asked_as)
             denied = trust.refused(changes)
@@ -152,7 +157,7 @@ class Provenance:
         """
         if trust.mode == "off":
             return {}
-        found = self._signer(commit, trust.whole())
+        found = self._signer(commit, trust.whole(), self._clock())
         return {commit.id: "" if isinstance(found, signatures.Refusal) else found.who}
 
     def _turns_on(self, line: list[source.Commit]) -> bool:
@@ -206,10 +211,10 @@ class Provenance:
         return trust.renewed(written[0].label, written[0].part)
 
     def _signer(
-        self, commit: source.Commit, known: access.Access
+        self, commit: source.Commit, known: access.Access, now: float
     ) -> "_Signer | signatures.Refusal":
-        """As whom a commit counts."""
-        found = self._verifier.verify(commit, known, self._clock())
+        """As whom a commit counts at ``now``."""
+        found = self._verifier.verify(commit, known, now)
         if isinstance(found, signatures.Refusal):
             return found
         who = found.email
@@ -306,7 +311,14 @@ class Provenance:
         unanswered = {p for p in unanswered if not self._same(label, before[p], after[p])}
         denied = {name: one for name, one in trust.denied.items() if name != label}
         if unanswered:
-            denied[label] = trusting.Denial(problem, before, after, tuple(sorted(unanswered)))
+            timed = None
+            if prior is None and why is not None and why.until and asked.early is not None:
+                early = msgspec.structs.replace(asked, signer=asked.early)
+                if self._refusal(early, label, change) is None:
+                    timed = trusting.Timed(commit.id, why.until)
+            denied[label] = trusting.Denial(
+                problem, before, after, tuple(sorted(unanswered)), timed
+            )
         trust = msgspec.structs.replace(trust, denied=denied)
         if not unanswered or asked.mode == "warn":
             self._hold(label, change, after.values())
@@ -315,6 +327,35 @@ class Provenance:
             if change.paths or asked.mode == "warn" or not gone:
                 trust = self._renewed(trust, label)
         return trust
+
+    def again(self, head: str, trust: trusting.Trust, before: Before) -> trusting.Trust:
+        """Judge anew, once, what a clock alone refused that has been set back since.
+
+        It counts if who signed it may by the Access of now too: what was taken from somebody
+        meanwhile stays taken. ``head``: the revision in force, which its commit has to lead to.
+
+        Raises:
+            GitError: a commit can't be read, or git can't verify at all.
+        """
+        now, known, denied = self._clock(), trust.whole(), dict(trust.denied)
+        self._before, self._holders, self._parents = before, {}, before.parents
+        signed: dict[str, _Signer | signatures.Refusal | None] = {}
+        for label, (sha, one) in trust.due(now).items():
+            if sha not in signed:
+                follows = self._source.descends(head, sha)
+                commit = self._source.commit(sha) if follows else None
+                signed[sha] = self._signer(commit, known, now) if commit else None
+            denied[label] = msgspec.structs.replace(one, timed=None)
+            signer = signed[sha]
+            if signer is None:
+                continue
+            self._read, self._opaque = {}, set()
+            self._fill((*one.before.values(), *one.after.values()))
+            asked = _Asked(signer, "required", known, self._parents)
+            change = self._difference(label, one.before, one.after)
+            if self._refusal(asked, label, change) is None:
+                del denied[label]
+        return msgspec.structs.replace(trust, denied=denied)
 
     def _hold(self, label: str, change: altered.Change, blobs: Iterable[str | None]) -> None:
         """Keep whose a job is, from a change that counts on."""

@@ -34,10 +34,15 @@ LEFT_MAX = 10_000
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a commit is nobody's: a stable rule id, and a sentence."""
+    """Why a commit is nobody's: a stable rule id, and a sentence.
+
+    ``until``: before when, by the controller's clock, it would have been somebody's; None: that
+    clock decided nothing.
+    """
 
     rule: str
     message: str
+    until: float | None = None
 
 
 class Verifier:
@@ -251,4 +256,5 @@ def _in_time(
             f"; the commit says {times.format_time(commit.at)}, the controller's clock "
             f"{times.format_time(now)}"
         )
+        return Refusal("expired-key", told, until)
     return Refusal("expired-key", told)

@@ -18,6 +18,13 @@ Mode = Literal["off", "warn", "required"]
 TRUSTED_KINDS = ("Access", "Cluster")
 
 
+class Timed(msgspec.Struct, frozen=True):
+    """The commit that is refused for the time alone, and before when it would not have been."""
+
+    commit: str
+    until: float
+
+
 class Denial(msgspec.Struct, frozen=True):
     """A change that does not count, until somebody who may answers for it or it is taken back.
 
@@ -27,12 +34,14 @@ class Denial(msgspec.Struct, frozen=True):
             changed since; None: the file was not there.
         after: the same files as they are written now.
         unanswered: those of them whose difference nobody answers for who may.
+        timed: the one commit behind it, where the controller's clock alone decided; None else.
     """
 
     problem: desired.Problem
     before: dict[str, str | None] = {}
     after: dict[str, str | None] = {}
     unanswered: tuple[str, ...] = ()
+    timed: Timed | None = None
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -59,6 +68,20 @@ class Trust(msgspec.Struct, frozen=True):
         """Those of some objects that stay as they are in force."""
         found = {label: self.denied.get(label) for label in labels}
         return {label for label, one in found.items() if one and one.problem.severity == "error"}
+
+    def due(self, now: float) -> dict[str, tuple[str, Denial]]:
+        """What a clock alone refused that was ahead of ``now``, with the commit, by label.
+
+        Not of the kinds that others are measured by: what came after them was judged without.
+        """
+        return {
+            label: (one.timed.commit, one)
+            for label, one in self.denied.items()
+            if one.timed is not None
+            and now < one.timed.until
+            and self.mode == "required"
+            and label.split("/", 1)[0] not in TRUSTED_KINDS
+        }
 
     def renewed(self, label: str, part: fields.Part | None) -> "Trust":
         """With a document as somebody who may has left it; ``part`` None: it is gone."""

@@ -70,16 +70,109 @@ def test_a_clock_that_is_ahead_refuses_and_says_what_time_it_takes_it_for(
     )
     assert set(value.jobs) == {"first"}
 
-    # Set right, what was refused stays so: a key can't be waited young by turning a clock back.
+    # It stays so as long as the clock does, and is judged anew once that is set right.
+    clock.now = NOON + 20 * DAY
+    assert [one.rule for one in one.load().status.problems] == ["expired-key"]
     clock.now = NOON + 60
-    for again in (one, restarted(make, one)):
-        assert [one.rule for one in again.load().status.problems] == ["expired-key"]
-    # Who signs the change again is judged by the clock as it is.
+    for again in (restarted(make, one), one):
+        value = again.load()
+        assert (value.status.sync, set(value.jobs)) == ("Synced", {"first", "b"})
+    # What counts now stays although the clock goes on.
+    clock.now = NOON + 30 * DAY
+    assert set(one.load().jobs) == {"first", "b"}
+    clock.now = NOON + 60
     repository.commit({"b.yaml": job("b", queue="q", priority=60)})
     signing.sign(repository, key, at="2026-11-22T12:01:00Z")
     value = one.load()
     assert value.status.sync == "Synced"
     assert value.jobs["b"].priority == 60
+
+
+def test_what_was_changed_again_while_the_clock_was_ahead_is_not_judged_anew(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    one.load()
+    repository.commit({"b.yaml": job("b", queue="q", priority=60)})  # unsigned
+    one.load()
+    clock.now = NOON + 60
+    value = one.load()
+    assert (value.status.sync, set(value.jobs)) == ("OutOfSync", {"first"})
+
+
+def test_what_was_taken_from_somebody_meanwhile_is_not_given_back_by_a_clock(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key, tmp_path: Path
+) -> None:
+    ada = signing.Key(tmp_path / "keys", "ada")
+    people = (
+        "apiVersion: muster/v1\nkind: Access\nmetadata: {name: more}\nspec:\n  identities:\n"
+        f"  - {{email: ada@x.org, keys: [{ada.listed()}]}}\n"
+    )
+    carl = signing.Key(tmp_path / "keys", "carl")
+    his = f"  - {{email: carl@x.org, keys: [{carl.listed(UNTIL)}]}}\n"
+    repository.commit({"people.yaml": people + his})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, carl, at="2026-11-22T12:00:00Z")
+    assert [one.rule for one in one.load().status.problems] == ["expired-key"]
+    repository.commit({"people.yaml": people})
+    signing.sign(repository, ada, at="2026-12-22T12:00:00Z")
+    one.load()
+    clock.now = NOON + 60
+    for value in (one.load(), one.load(), restarted(make, one).load()):
+        assert (value.status.sync, set(value.jobs)) == ("OutOfSync", {"first"})
+
+
+def test_what_others_are_measured_by_is_not_judged_anew(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    off = "apiVersion: muster/v1\nkind: Access\nmetadata: {name: more}\nspec: {}\n"
+    repository.commit({"more.yaml": off, "b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    found = one.load().status.problems
+    assert {one.object for one in found} == {"Access/more", "Job/b"}
+    clock.now = NOON + 60
+    value = one.load()
+    assert [one.object for one in value.status.problems] == ["Access/more"]
+    assert set(value.jobs) == {"first", "b"}
+
+
+def test_structure_is_judged_anew_as_jobs_are(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    repository.commit({"q.yaml": queue("r")})
+    signing.sign(repository, key, at="2026-11-22T12:00:00Z")
+    assert "r" not in one.load().structure.queues
+    clock.now = NOON + 60
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert "r" in value.structure.queues
+
+
+def test_a_commit_that_says_itself_it_is_too_late_is_not_judged_anew(
+    repository: Repository, make: Make, clock: Clock, key: signing.Key
+) -> None:
+    one = make()
+    one.load()
+    clock.now = NOON + 30 * DAY
+    repository.commit({"b.yaml": job("b", queue="q")})
+    signing.sign(repository, key, at="2026-12-02T00:00:00Z")
+    one.load()
+    clock.now = NOON + 60
+    assert [one.rule for one in one.load().status.problems] == ["expired-key"]
 
 
 def test_a_clock_that_is_behind_lets_no_commit_pass_that_says_itself_it_is_too_late(
