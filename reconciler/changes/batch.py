@@ -7,11 +7,12 @@ written here: what comes out is files and the steps that led to them.
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import edit, index, requests
+from reconciler.changes import edit, hidden, index, requests
 from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
 from reconciler.desired import documents
 from reconciler.desired.gitobjects import GitError
@@ -30,10 +31,17 @@ class Step(NamedTuple):
 
 
 class Batch:
-    """Requests judged against one revision, and the files that they change."""
+    """Requests judged against one revision, and the files that they change.
 
-    def __init__(self, known: index.Index, sub_path: str) -> None:
+    Args:
+        known: what the revision holds.
+        sub_path: the folder in which desired state is; empty: the whole repository.
+        trees: work trees whose files are to follow: nothing that stands there is overwritten.
+    """
+
+    def __init__(self, known: index.Index, sub_path: str, trees: Sequence[Path] = ()) -> None:
         self._index = known
+        self._trees = trees
         self._prefix = f"{sub_path}/" if sub_path else ""
         #: Files as changed so far; None: taken away.
         self.files: dict[str, bytes | None] = {}
@@ -158,6 +166,14 @@ class Batch:
             before = self._text(path)
             text = edit.append_document(before, request.text) if before else request.text
             data = text.encode()
+        else:
+            in_the_way = [one for one in self._trees if hidden.in_place_of(one, [path])]
+            if in_the_way:
+                message = (
+                    f"{path} is to be written, and something that is not committed stands in its "
+                    f"place in {in_the_way[0]}: commit it, move it away, or choose another name"
+                )
+                return Result("conflict", path, message=message)
         self._moved[key] = (path,)
         return self._change({path: data}, request.author, f"Submit Job/{request.name}")
 

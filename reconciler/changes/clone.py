@@ -18,7 +18,7 @@ from typing import Literal
 import git
 import msgspec
 
-from reconciler.changes import commits, edit, requests, treefiles, turns, uptake
+from reconciler.changes import commits, edit, hidden, requests, treefiles, turns, uptake
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 
@@ -329,12 +329,19 @@ class Clone(treefiles.Files):
             CloneError: git refused.
         """
         file = self.root / path
+        link = hidden.link_above(self.root, path)
+        if link:
+            raise CloneError(
+                f"nothing was changed: {link} in {self.root} is a link, and Muster writes through "
+                "none: put a file, or a folder, in its place"
+            )
         _write(file, after)
         try:
             turns.git(self.root, "add", "--", path)
             commit = commits.make(self.root, "-m", message, "--only", "--", path)
         except GitError as error:
-            _write(file, before)
+            if self.data(path) == after:  # else somebody has saved it meanwhile
+                _write(file, before)
             self._unstage(path)
             raise CloneError(f"nothing was changed: {error}") from error
         return commits.Made(commit, path, before, after)

@@ -8,16 +8,14 @@ stands, so that one `git pull` brings it along once somebody has made up their m
 
 import enum
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from reconciler.changes import commits, pushing, restacking, turns
+from reconciler.changes import commits, hidden, pushing, restacking, turns
 from reconciler.desired import documents, gitobjects
 from reconciler.desired.gitobjects import GitError
 
 #: How often a push is tried again after taking up what others pushed.
 ATTEMPTS_MAX = 5
-#: How many files in the way are named.
-NAMES_MAX = 3
 
 
 class PushError(Exception):
@@ -128,7 +126,7 @@ class Push:
         checked_out = self._said("symbolic-ref", "-q", "HEAD", good=(0, 1)) == self._reference
         if checked_out:
             turns.git(self._root, "update-index", "-q", "--refresh")
-            if self._hidden(head, tip):
+            if hidden.added(self._root, head, tip):
                 return _Came.BLOCKED  # git would overwrite what it is told to ignore
             try:
                 turns.git(self._root, "read-tree", "-n", "-u", "-m", head, tip)
@@ -148,30 +146,11 @@ class Push:
         """The files that differ between two commits, and that somebody has changed here."""
         apart = self._paths("diff-tree", "-r", "--name-only", "--no-renames", "-z", head, tip)
         changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", head))
-        changed.update(self._hidden(head, tip))
+        changed.update(hidden.added(self._root, head, tip))
         return [path for path in apart if path in changed]
 
-    def _hidden(self, head: str, tip: str) -> list[str]:
-        """The files that others added where something is here that git does not know of."""
-        differs = ("diff-tree", "-r", "--name-only", "--no-renames", "-z")
-        added = self._paths(*differs, "--diff-filter=A", head, tip)
-        there = {path: self._stands_at(path) for path in added}
-        known = set(self._paths("ls-files", "-z")) if any(there.values()) else set()
-        return [path for path, at in there.items() if at and at not in known]
-
-    def _stands_at(self, path: str) -> str:
-        """What is here in place of a file, or of a folder that it is to be in; empty: nothing."""
-        above = [os.fspath(one) for one in reversed(PurePosixPath(path).parents)][1:]
-        for one in above:
-            here = self._root / one
-            if os.path.lexists(here) and not (here.is_dir() and not here.is_symlink()):
-                return one
-        return path if os.path.lexists(self._root / path) else ""
-
     def _in_hand(self, head: str, tip: str) -> str:
-        names = self._in_the_way(head, tip)
-        shown = ", ".join(names[:NAMES_MAX])
-        shown += f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        shown = hidden.named(self._in_the_way(head, tip))
         branch = self._reference.removeprefix("refs/heads/")
         return (
             f"{branch} in {self._root} stays behind what was pushed, since others changed {shown} "

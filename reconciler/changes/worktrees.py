@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from reconciler.changes import hidden
 from reconciler.desired import gitobjects, source
 from reconciler.desired.gitobjects import GitError
 
@@ -72,6 +73,7 @@ def prepare(repository: source.Source, reference: str, before: str, after: str) 
     trees = of(repository, reference)
     for tree in trees:
         _require_clean(tree)
+        _require_room(tree, before, after)
         gitobjects.run(tree, "read-tree", "-n", "-u", "-m", before, after)
     if trees:
         _write_note(_note(repository), _Move(reference, before, after))
@@ -87,6 +89,7 @@ def follow(repository: source.Source, trees: list[Path], before: str, after: str
         return
     try:
         for tree in trees:
+            _require_room(tree, before, after)  # somebody may have put something there meanwhile
             gitobjects.run(tree, "read-tree", "-u", "-m", before, after)
         _note(repository).unlink(missing_ok=True)
     except (GitError, OSError) as error:
@@ -129,6 +132,7 @@ def _bring_up(tree: Path, before: str) -> None:
     gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
     _take_up_written(tree, before)
     try:
+        _require_room(tree, before, "HEAD")
         gitobjects.run(tree, "read-tree", "-u", "-m", before, "HEAD")
     except GitError as error:
         raise GitError(
@@ -183,6 +187,16 @@ def _require_clean(tree: Path) -> None:
         f"{place} files there are changed and not committed: {shown}; commit or undo them, or "
         "check out another branch"
     )
+
+
+def _require_room(tree: Path, before: str, after: str) -> None:
+    """Raise GitError where git would put a file in place of something that it does not know."""
+    names = hidden.added(tree, before, after)
+    if names:
+        raise GitError(
+            f"the branch is checked out in {tree}, where something that is not committed stands in "
+            f"place of {hidden.named(names)}: commit it or move it away"
+        )
 
 
 def _names(tree: Path, *command: str) -> list[str]:

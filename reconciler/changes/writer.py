@@ -112,7 +112,7 @@ class Writer:
                     raise
                 head = self._first_commit(now)
             self._index.advance(head)
-            judged = Batch(self._index, self._source.sub_path)
+            judged = Batch(self._index, self._source.sub_path, self._trees())
             for request in part:
                 judged.judge(request)
             if dry_run or not judged.steps:
@@ -128,6 +128,15 @@ class Writer:
                     for result in judged.results
                 ]
         raise GitError(f"others pushed {self._attempts_max} times in between; last: {why}")
+
+    def _trees(self) -> list[Path]:
+        """Work trees of other people whose files follow the branch."""
+        if not self._source.local:
+            return []
+        try:
+            return worktrees.of(self._source, self._full_reference())
+        except GitError:  # no branch is checked out: whoever writes one says so
+            return []
 
     def _is_new(self) -> bool:
         """Whether the repository has no branch at all yet: then one may be made."""

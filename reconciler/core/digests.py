@@ -17,7 +17,7 @@ import msgspec
 #: with 64 bits one finds them within an hour, has the harmless one approved, and pushes the other.
 _HASH_CHARACTERS = 26
 _HASH = rf"[a-z2-7]{{{_HASH_CHARACTERS}}}"
-_DIGEST = re.compile(rf"(?:s({_HASH}))?(?:r({_HASH}))?j(\d{{1,9}})h(\d{{1,9}})")
+_DIGEST = re.compile(rf"(?:s({_HASH}))?(?:r({_HASH}))?j(\d{{1,9}})h(\d{{1,9}})", re.ASCII)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.changes import pushing, turns
+from reconciler.changes import hidden, pushing, turns
 from reconciler.desired import documents, gitobjects
 from reconciler.model import desired
 from reconciler.operations import differences, revisions
@@ -133,7 +133,13 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
             "is no longer: nothing was changed; look again"
         )
     else:
-        turns.git(clone, "merge", "--quiet", "--ff-only", made.commit)
+        in_the_way = hidden.added(clone, made.head, made.commit)
+        if in_the_way:
+            raise RollbackError(
+                f"something that is not committed stands in {clone} in place of "
+                f"{hidden.named(in_the_way)}: commit it or move it away; nothing was changed"
+            )
+        turns.git(clone, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", made.commit)
         upstream = gitobjects.run(
             clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
         )
@@ -179,7 +185,7 @@ def _paths(clone: Path, sub_path: str, head: str, target: str, *, jobs: bool) ->
     arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
     if sub_path:
         arguments += ["--", f"{sub_path}/"]
-    listed = gitobjects.run(clone, *arguments).stdout.decode().split("\0")
+    listed = os.fsdecode(gitobjects.run(clone, *arguments).stdout).split("\0")
     found = []
     for path in listed:
         if not path.endswith(_SUFFIXES):
@@ -208,7 +214,7 @@ def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) ->
         gitobjects.run(clone, "read-tree", head, extra=index)
         for path in paths:
             listed = gitobjects.run(clone, "ls-tree", "-z", target, "--", path).stdout
-            entry = listed.decode().split("\0")[0]
+            entry = os.fsdecode(listed).split("\0")[0]
             if entry:
                 mode, _, rest = entry.partition(" ")
                 blob = rest.partition(" ")[2].partition("\t")[0]

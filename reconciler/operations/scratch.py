@@ -44,6 +44,7 @@ def git(
             cwd=work_tree or folder,
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # names of files are bytes
             timeout=GIT_TIMEOUT_S,
             check=False,
         )
@@ -115,6 +116,7 @@ def git_in(folder: Path, *arguments: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         timeout=GIT_TIMEOUT_S,
         check=False,
     )

@@ -230,7 +230,7 @@ def test_checked_out_branch(repository: Repository, make: Make, tmp_path: Path) 
     assert git(clone, "status", "--porcelain") == "?? untracked.txt"
     (clone / "jobs" / "c.yaml").write_text("mine")
     result = one.write([add("c")], now=NOW)[0]
-    assert result.status == "failed"
+    assert result.status == "conflict"
     assert (clone / "jobs" / "c.yaml").read_text() == "mine"
     (clone / "jobs" / "c.yaml").unlink()
     (clone / "a.yaml").write_text("changed")
