@@ -59,6 +59,9 @@ class Report(msgspec.Struct, frozen=True):
 
 def main(given: argparse.Namespace) -> int:
     """Print the findings; 0 when a node can run here, else 1."""
+    for name, value in vars(given).items():
+        if isinstance(value, Path):  # trying out what isolates leaves this process elsewhere
+            setattr(given, name, value.absolute())
     source = probe.Probe()
     sample = None if given.gpus == "none" else source.sample(usage=False)
     source.close()

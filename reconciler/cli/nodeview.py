@@ -80,6 +80,12 @@ def _gib(amount: int | None) -> str:
     return "-" if amount is None else f"{amount / 2**30:.3g}Gi"
 
 
+def _state(gpu: Json) -> str:
+    if not gpu["simulated"]:
+        return str(gpu["state"])
+    return "simulated" if gpu["state"] == "ok" else f"simulated, {gpu['state']}"
+
+
 def _row(gpu: Json) -> list[str]:
     usage = gpu.get("usage") or {}
     share, watts, celsius = (usage.get(k) for k in ("utilization", "powerW", "temperatureC"))
@@ -88,7 +94,7 @@ def _row(gpu: Json) -> list[str]:
     return [
         str(gpu["index"]),
         gpu["model"],
-        "simulated" if gpu["simulated"] else gpu["state"],
+        _state(gpu),
         "-" if share is None else f"{100 * share:.0f}%",
         memory,
         "-" if watts is None else f"{watts:.0f}",
@@ -126,7 +132,8 @@ def _notes(gpu: Json, usage: Json) -> list[str]:
     if gpu["mps"]:
         notes.append("MPS")
     if usage.get("foreignProcesses"):
-        notes.append(f"{usage['foreignProcesses']} foreign processes")
+        count = usage["foreignProcesses"]
+        notes.append(f"{count} foreign process{'' if count == 1 else 'es'}")
     if usage.get("eccUncorrected"):
         notes.append(f"{usage['eccUncorrected']} uncorrected ECC errors")
     slowed = [r for r in usage.get("clockEventReasons") or () if "slowdown" in r]

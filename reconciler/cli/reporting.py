@@ -150,5 +150,18 @@ def _groups(by: str) -> list[str]:
 def _prices(path: Path) -> "reports.Prices":
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=reports.Prices)
+    except msgspec.ValidationError as error:
+        shape = "currency: EUR, gpuHour: {MODEL: 2.5}, otherGpuHour: 1, cpuHour: 0.02"
+        terminal.fail(f"prices {path}: {_wrong_price(error)}; expected what reads like {shape}")
     except (OSError, msgspec.MsgspecError) as error:
         terminal.fail(f"prices {path}: {error}")
+
+
+def _wrong_price(error: msgspec.ValidationError) -> str:
+    """What msgspec found, in the words of the document."""
+    what, _, place = str(error).partition(" - at `")
+    field = place.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", " of a model")
+    what = (
+        what.replace("`float`", "a number").replace("`str`", "a text").replace("`object`", "keys")
+    )
+    return f"{field}: {what[:1].lower()}{what[1:]}" if field else f"{what[:1].lower()}{what[1:]}"

@@ -43,11 +43,12 @@ def users_of_missing_queues(
 
 def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
     """A queue that a revision takes away, by the file that it was in, while jobs are in it."""
+    count = "1 job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
     return desired.Problem(
         rule="queue-in-use",
         severity="error",
         path=path,
-        message=f"the queue is taken away while {len(jobs)} jobs are in it "
+        message=f"the queue is taken away while {count} in it "
         f"({', '.join(sorted(jobs)[:3])}{' …' if len(jobs) > 3 else ''}): "
         "move or remove them first, or in the same commit",
         object=f"Queue/{queue}",

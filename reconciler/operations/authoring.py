@@ -115,11 +115,17 @@ def placed(problem: str, asked: str, sent: str, place: str) -> str:
     behind = line - len(sent.splitlines())
     if behind > 0:  # what should have come there is missing
         return f"{place}:{len(asked.splitlines()) + behind}{problem[found.end() :]}"
+    before = 0
     same = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
     for here, there, count in same.get_matching_blocks():
         if there < line <= there + count:
             return f"{place}:{line - there + here}{problem[found.end() :]}"
-    return f"{place}{problem[found.end() :]}" if line == 0 else problem
+        if there < line:
+            before = here + count
+    if line == 0:
+        return f"{place}{problem[found.end() :]}"
+    # It is in what was added: told of the line behind which that comes, without the column.
+    return f"{place}:{max(1, before)}:{problem[found.end() + 1 :].partition(':')[2]}"
 
 
 def name_from(words: str, suffix: str) -> str:

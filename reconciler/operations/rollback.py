@@ -85,10 +85,14 @@ def prepare(
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
     before = {_identity(p) for p in found.base.status.problems}
+    touched = {f"{one.kind}/{one.name}" for one in found.changes}
     problems = [
         p.text()
         for p in found.head.status.problems
-        if p.severity == "error" and _identity(p) not in before
+        if p.severity == "error"
+        and _identity(p) not in before
+        # Jobs in force stay as they are, whatever an older policy would say of them.
+        and (not p.object.startswith("Job/") or p.object in touched)
     ]
     return Rollback(commit, head, onto, whole, tuple(problems), along)
 

@@ -292,7 +292,8 @@ def summary(of: Any) -> str:
         return _job_summary(of)
     if isinstance(of, desired.Pool):
         total = of.node_resources.times(len(of.nodes))
-        return f"{len(of.nodes)} nodes ({_hosts(of.nodes)}): {amounts(total)}"
+        nodes = "1 node" if len(of.nodes) == 1 else f"{len(of.nodes)} nodes"
+        return f"{nodes} ({_hosts(of.nodes)}): {amounts(total)}"
     if isinstance(of, desired.Queue):
         parts = [f"below {of.parent}"] if of.parent else []
         for word, found in (("guaranteed", of.guaranteed), ("limit", of.limit)):

@@ -194,3 +194,22 @@ def test_a_python_that_only_root_gets_at_is_told(tmp_path: Path) -> None:
     found = check._out_of_reach(program)
     assert found == tmp_path / "home"
     assert before != found
+
+
+def test_a_relative_place_is_where_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What isolates is tried out on the way, which leaves the process elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text("abc\n")
+    Path("token").chmod(0o600)
+    given = settings.parser(required=False).parse_args(
+        ["--root", "node", "--gpus", "none", "--token-file", "token"]
+    )
+    try:
+        check.main(given)
+    finally:
+        os.chdir(tmp_path)
+    told = capsys.readouterr().out
+    assert f"ok      token         {tmp_path}/token" in told
+    assert f"{tmp_path}/node" in told

@@ -88,7 +88,10 @@ def test_going_back_bears_names_that_are_no_text(work: Path) -> None:
     git(work, "commit", "--quiet", "--message", "latin")
     made = rollback.prepare(work, "", good)
     assert made is not None
-    assert [(one.operation, one.name) for one in made.changes] == [("remove", "latin")]
+    left = git(work, "ls-tree", "-r", "--name-only", made.commit)
+    assert ".yaml" in left
+    assert r"caf\351.yaml" not in left
+    assert r"caf\351.txt" in left, "it is no desired state"
 
 
 @pytest.mark.parametrize("exists", [True, False])

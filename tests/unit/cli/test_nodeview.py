@@ -71,3 +71,16 @@ def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "observe" in line]
     assert line.startswith("Pool ")
     assert line.endswith("which is on `observe`: nothing is started there")
+
+
+@pytest.mark.parametrize(
+    ("simulated", "state", "said"),
+    [
+        (True, "ok", "simulated"),
+        (True, "lost", "simulated, lost"),
+        (False, "ok", "ok"),
+        (False, "lost", "lost"),
+    ],
+)
+def test_a_simulated_gpu_that_is_lost_says_both(said: str, state: str, *, simulated: bool) -> None:
+    assert nodeview._state({"simulated": simulated, "state": state}) == said

@@ -5,8 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
-from reconciler.cli import main, submitwords, terminal
+from reconciler.cli import main, reporting, submitwords, terminal
+from reconciler.operations import authoring
 
 
 def _run(*words: str) -> int:
@@ -82,6 +84,34 @@ def test_a_problem_of_a_file_is_where_somebody_wrote_it(
     told = capsys.readouterr().err
     assert "j.yaml:5:3" in told
     assert "submission:" not in told
+
+
+def test_a_problem_of_what_was_added_is_at_the_line_before() -> None:
+    """An owner that a submission writes into a job stands in no line that somebody wrote."""
+    asked = "kind: Job\nspec:\n  command: [a]\n"
+    sent = "kind: Job\nspec:\n  owner: a@b\n  command: [a]\n"
+    for found, expected in {
+        "submission:3:3: error: x": "j.yaml:2: error: x",
+        "submission:4:3: error: x": "j.yaml:3:3: error: x",
+        "submission:0: error: x": "j.yaml: error: x",
+        "elsewhere:3:3: error: x": "elsewhere:3:3: error: x",
+    }.items():
+        assert authoring.placed(found, asked, sent, "j.yaml") == expected
+
+
+def test_a_wrong_price_is_told_by_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, told in {
+        "gpuHour: {a100: much}": "gpuHour of a model: expected a number, got a text",
+        "cpuHour: []": "cpuHour: expected a number",
+        "gpuhour: {}": "gpuhour",
+    }.items():
+        (tmp_path / "p.yaml").write_text(text)
+        with pytest.raises(typer.Exit) as ended:
+            reporting._prices(tmp_path / "p.yaml")
+        assert ended.value.exit_code == terminal.ERROR
+        assert told in capsys.readouterr().err
 
 
 def test_a_limit_of_no_time_is_refused_and_a_bare_number_told(

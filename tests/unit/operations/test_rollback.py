@@ -181,3 +181,18 @@ def test_where_nothing_is_pushed_to_nothing_goes_along(clone: Path) -> None:
     git(clone, "branch", "--unset-upstream")
     commit(clone, {"mine.yaml": queue("mine")})
     assert prepared(clone, "HEAD~3").along == ()
+
+
+def test_jobs_that_an_older_policy_would_refuse_are_no_hindrance(clone: Path) -> None:
+    """They go on as they are; a mistake in what goes back is one all the same."""
+    policy = (
+        "apiVersion: muster/v1\nkind: Policy\nmetadata: {name: limit}\nspec:\n"
+        "  match: {kinds: [Job]}\n  message: a time limit is required\n"
+        "  schema: {properties: {spec: {required: [timeLimit]}}}\n"
+    )
+    strict = commit(clone, {"p.yaml": policy})
+    commit(clone, {"p.yaml": None})
+    commit(clone, {"jobs/late.yaml": job("late")})
+    made = prepared(clone, strict)
+    assert [(c.operation, c.kind) for c in made.changes] == [("add", "Policy")]
+    assert made.problems == ()
