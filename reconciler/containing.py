@@ -51,6 +51,8 @@ class Inflow(msgspec.Struct, frozen=True):
     answered: Mapping[str, float] = {}
     asked: tuple[records.OverrideRequest, ...] = ()
     provisioned: tuple[provisioning.Result, ...] = ()
+    #: Nodes of which nothing can be decided that they say: that they say it counts for nothing.
+    unheard: frozenset[str] = frozenset()
 
     @property
     def is_bare(self) -> bool:
@@ -60,7 +62,7 @@ class Inflow(msgspec.Struct, frozen=True):
     def bare(self) -> "Inflow":
         """Without what was said; that it was said stays. Leases run from when nodes were answered,
         and no node is silent of which a report waits to be read."""
-        heard = {one.node: one.received_at for one in self.reports}
+        heard = {one.node: one.received_at for one in self.reports if one.node not in self.unheard}
         later = {node: max(at, self.answered.get(node, at)) for node, at in heard.items()}
         return Inflow(answered={**self.answered, **later})
 

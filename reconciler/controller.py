@@ -268,7 +268,8 @@ class Loop:
         now = self._clock()
         self._mind_clock(now)
         asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
-        came = containing.Inflow(*self._memory.take_input(), asked, scripts)
+        unheard = frozenset(self._defects.unheard(containing.Inflow()))
+        came = containing.Inflow(*self._memory.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
         result = self._contain(got, came, now) if isinstance(got, Exception) else got
         return self._find_jobs(result, now) if self._search.is_open else result

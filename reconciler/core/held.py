@@ -161,11 +161,11 @@ def _aside(work: desk.Work, job: str) -> records.JobRecord | None:
 
 
 def spec_of(work: desk.Work, job: str) -> desired.Job | None:
-    """A job as this cycle has it."""
+    """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
     draft = work.drafts.get(job)
     if draft is not None:
         return draft.spec
-    record = work.observed.jobs.get(job)
+    record = work.observed.jobs.get(job) or _aside(work, job)
     return record.spec if record else None
 
 

@@ -101,6 +101,8 @@ def _needed(work: desk.Work) -> set[str]:
         following = work.desired.jobs.get(name)
         if following is not None:
             needed.update(dependency.job for dependency in following.depends_on)
+    for record in work.observed.aside.values():
+        needed.update(dependency.job for dependency in record.spec.depends_on)
     return needed
 
 

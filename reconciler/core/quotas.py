@@ -293,6 +293,8 @@ def spent_budgets(work: desk.Work) -> dict[str, str]:
             work.wake(work.now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
+            if job in work.observed.aside:
+                continue  # nothing is decided about it
             spec = holders.spec_of(work, job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
                 found[job] = quota.name

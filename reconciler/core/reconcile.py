@@ -18,6 +18,7 @@ from reconciler.core import (
     draining,
     drifts,
     health,
+    held,
     ingest,
     learning,
     leaving,
@@ -214,7 +215,7 @@ def _queue_usage(
     for attempt in work.attempts.values():
         if attempt.state is AttemptState.ENDED or attempt.id in work.observed.attempts:
             continue
-        spec = _spec_of(work, attempt.job)
+        spec = held.spec_of(work, attempt.job)
         if spec is None:
             continue
         if attempt.job not in came and attempt.job not in situation.held.running.get(
@@ -287,11 +288,3 @@ def _countable(amounts: columns.Vector) -> columns.Vector:
 def _measured(share: columns.Vector) -> tuple[int | None, int | None, int | None]:
     cpu, memory, gpu = (None if amount >= columns.UNLIMITED else amount for amount in share)
     return (cpu, memory, gpu)
-
-
-def _spec_of(work: desk.Work, job: str) -> desired.Job | None:
-    draft = work.drafts.get(job)
-    if draft is not None:
-        return draft.spec
-    record = work.observed.jobs.get(job)
-    return record.spec if record else None

@@ -9,9 +9,9 @@ from typing import cast
 
 import msgspec
 
-from reconciler.core import lifecycle, limits, provisioning
+from reconciler.core import held, lifecycle, limits, provisioning
 from reconciler.core import work as desk
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired, outcome
 from reconciler.model.drift import (
     HEALING_VERBS,
     IDLE_VERBS,
@@ -143,7 +143,7 @@ def _excess(work: desk.Work, queue: desired.Queue) -> tuple[list[int], list[_Ele
     total = [0, 0, 0]
     found: dict[tuple[str, int], _Element] = {}
     for attempt in work.live_attempts():
-        spec = _spec(work, attempt)
+        spec = held.spec_of(work, attempt.job)
         if spec is None or spec.queue not in below or attempt.stop is not None:
             continue
         vector = attempt.resources.as_vector()
@@ -156,14 +156,6 @@ def _excess(work: desk.Work, queue: desired.Queue) -> tuple[list[int], list[_Ele
     caps = queue.limit.as_vector()
     over = [0 if cap is None else amount - cap for amount, cap in zip(total, caps, strict=True)]
     return over, list(found.values())
-
-
-def _spec(work: desk.Work, attempt: records.AttemptRecord) -> desired.Job | None:
-    draft = work.drafts.get(attempt.job)
-    if draft is not None:
-        return draft.spec
-    record = work.observed.jobs.get(attempt.job)
-    return record.spec if record else None
 
 
 def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:

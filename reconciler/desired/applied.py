@@ -436,9 +436,9 @@ class Applied:
         if winner is None:
             if noted or self._is_held(name):
                 wrong = True
-            elif left.faults(name, None, self.jobs.get(name)):
+            elif left.faults(name, None, self.jobs.get(name)) and (one := left.of(name, None)):
                 wrong = True
-                self._left[name] = left.known[name].problem(self.jobs[name].path)
+                self._left[name] = one.problem(self.jobs[name].path)
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):

@@ -291,7 +291,7 @@ class Loader:
         """Judge what is in force anew where time alone may make another thing of it."""
         now, again_at = self._clock(), self._applied.judge_again_at
         is_due = again_at is not None and again_at <= now
-        is_due |= self._applied.undecided.known.keys() != self._resting.resting(now).keys()
+        is_due |= self._applied.undecided.known != self._resting.resting(now)
         if self._head is None:
             return
         trust = self._trust
@@ -441,12 +441,13 @@ class Loader:
         if self._head is None:
             self._desired = msgspec.structs.replace(before, status=status)
             return self._desired
+        aside = state.undecided.aside_of(state.jobs)
         same = (
             before.generation > 0
             and before.structure is state.basis.structure
             and (before.jobs is state.jobs or before.jobs == state.jobs)
             and before.refused == state.refused
-            and before.aside == state.undecided.aside
+            and before.aside == aside
         )
         if same:
             self._desired = msgspec.structs.replace(before, status=status)
@@ -458,7 +459,7 @@ class Loader:
                 jobs=state.jobs,
                 refused=state.refused,
                 status=status,
-                aside=state.undecided.aside,
+                aside=aside,
             )
         return self._desired
 

@@ -19,6 +19,8 @@ WAIT_S = 60.0
 WAIT_S_MAX = 3600.0
 #: What nobody came to try is tried after so long, so that the loop does something else as well.
 UNTRIED_S = 30.0
+#: In so many ways of writing it a job is remembered, the last ones.
+WRITTEN_MAX = 4
 
 
 RULE = "defect"
@@ -60,25 +62,45 @@ class Undecided(msgspec.Struct, frozen=True):
         return desired.Problem(RULE, "error", path, self.message, object=f"Job/{self.name}")
 
 
+#: By name of a job what is known of it, for each way in which it was written.
+Known = Mapping[str, tuple[Undecided, ...]]
+
+
 class Left:
     """Those of a revision that are left as they are while they are written so.
 
     Args:
-        known: by name; each is to be asked for.
+        known: by name, one for each way in which it was written; each name is to be asked for.
     """
 
-    def __init__(self, known: Mapping[str, Undecided] = MappingProxyType({})) -> None:
+    def __init__(self, known: Known = MappingProxyType({})) -> None:
         self.known = known
-        #: Those about which nothing is to be decided, with what is told of them.
+        #: Those written so about which nothing is to be decided, with what is told of them.
         self.aside: dict[str, str] = {}
         self._parted: list[str] = []
+
+    def of(self, name: str, spec: desired.Job | None) -> Undecided | None:
+        """What is known of a job that is written so."""
+        return next((one for one in self.known.get(name, ()) if one.spec == spec), None)
+
+    def aside_of(self, in_force: Mapping[str, desired.Job]) -> dict[str, str]:
+        """Those about which nothing is to be decided, with what is told of them.
+
+        By what stays in force, whatever is written now: cycles go by that.
+        """
+        found = dict(self.aside)
+        for name in self.known:
+            one = self.of(name, in_force.get(name))
+            if one is not None and one.aside:
+                found[name] = one.message
+        return found
 
     def faults(
         self, name: str, made: desired.Job | None, current: desired.Job | None
     ) -> list[faults.Fault]:
         """That no cycle passed with a job as it is written now; None: it is not any more."""
-        one = self.known.get(name)
-        if one is None or one.spec != made or (made == current and not one.aside):
+        one = self.of(name, made)
+        if one is None or (made == current and not one.aside):
             return []
         if made is None and current is None:
             return []
@@ -130,30 +152,51 @@ class _Resting(NamedTuple):
 
 
 class Rests:
-    """Which jobs are left alone, and until when."""
+    """Which jobs are left alone as they are written, and until when.
+
+    A job may be known as it is in force and as it was written since: one makes nobody forget the
+    other, or each would be tried whenever the other was.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Resting] = {}
+        self._known: dict[str, tuple[_Resting, ...]] = {}
 
     def put(self, found: Iterable[Undecided], now: float) -> None:
         """Leave jobs alone from now on; the same again for twice as long as the last time."""
         limit = now - WAIT_S_MAX  # of what has passed since nothing is to be known
-        self._known = {name: old for name, old in self._known.items() if old.again_at > limit}
+        fresh = {
+            name: tuple(old for old in known if old.again_at > limit)
+            for name, known in self._known.items()
+        }
+        self._known = {name: known for name, known in fresh.items() if known}
         for one in found:
-            before = self._known.get(one.name)
-            last_s = before.last_s if before is not None and before.one.is_same(one) else 0.0
+            known = self._known.get(one.name, ())
+            before = next((old for old in known if old.one.is_same(one)), None)
+            last_s = before.last_s if before is not None else 0.0
             if one.tried:
                 last_s = wait_s = min(2 * last_s, WAIT_S_MAX) if last_s else WAIT_S
             else:
                 wait_s = UNTRIED_S
-            self._known[one.name] = _Resting(one, now + wait_s, wait_s, last_s)
+            others = tuple(old for old in known if old is not before)
+            made = _Resting(one, now + wait_s, wait_s, last_s)
+            self._known[one.name] = (*others, made)[-WRITTEN_MAX:]
 
-    def resting(self, now: float) -> Mapping[str, Undecided]:
+    def resting(self, now: float) -> Known:
         """Those to be left alone now, by name."""
-        return {name: known.one for name, known in self._known.items() if known.rests(now)}
+        found = {
+            name: tuple(old.one for old in known if old.rests(now))
+            for name, known in self._known.items()
+        }
+        return {name: rest for name, rest in found.items() if rest}
 
-    def again_at(self, names: Iterable[str]) -> float | None:
-        """When the first of ``names`` is to be tried again."""
+    def again_at(self, left: Known) -> float | None:
+        """When the first of ``left`` is to be tried again."""
         return min(
-            (self._known[name].again_at for name in names if name in self._known), default=None
+            (
+                old.again_at
+                for name, some in left.items()
+                for old in self._known.get(name, ())
+                if any(old.one is one for one in some)
+            ),
+            default=None,
         )

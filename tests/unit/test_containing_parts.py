@@ -1,6 +1,7 @@
 """Of what comes in beside a defect nothing is lost, but for what can't be decided by itself."""
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ class Site(Contained):
         super().__init__(folder, world)
         self.loop._decide_by = self.decide
         self.is_fixed = False
+        #: Nodes that the server answers no more, as it is told to.
+        self.unanswered: AbstractSet[str] = frozenset()
 
     def decide(self, *args: Any, **options: Any) -> outcome.Outcome:
         result = reconcile.reconcile(*args, **options)
@@ -110,7 +113,8 @@ class Site(Contained):
                 complete=True,
                 inventory=told.inventory,
             )
-            loop._take_message(link.Answered(name, self.now))
+            if name not in self.unanswered:
+                loop._take_message(link.Answered(name, self.now))
             loop._take_message(link.Reported(request, self.now))
         self.cycle()
 

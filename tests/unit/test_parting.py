@@ -30,6 +30,8 @@ from tests.unit.test_containing_revisions import STRUCTURE
 from tests.unit.test_containing_revisions import Site as Follows
 from tests.unit.test_replay import url
 
+LIVE = frozenset(AttemptState) - {AttemptState.ENDED}
+
 
 class Placing:
     """The real core, but that it can't bear some jobs to have a task, or to be there by then."""
@@ -344,8 +346,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
     assert site.leader.states().keys() == {"a", POISON}
 
     def waits_s() -> float:
-        known = site.loader._resting._known.get(POISON)
-        return known.wait_s if known is not None else 0.0
+        return max([0.0, *(one.wait_s for one in site.loader._resting._known.get(POISON, ()))])
 
     for wait_s in (1.0, 2.0):
         until(site, lambda wait_s=wait_s: waits_s() >= wait_s)  # type: ignore[misc]
@@ -473,4 +474,44 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
     for _ in range(3):
         site.pass_time(5)
     assert site.states()[POISON] is JobState.SUCCEEDED
+    site.close()
+
+
+def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
+    tmp_path: Path,
+) -> None:
+    """Not even that it has spoken: it is out, its leases run out; once heard it is back."""
+    deaf: set[str] = set()
+
+    def core(
+        wanted: desired.Desired, observed: records.Observed, now: float, **options: Any
+    ) -> outcome.Outcome:
+        if any(one.node in deaf for one in observed.reports):
+            raise KeyError
+        return reconcile.reconcile(wanted, observed, now, **options)
+
+    site = Full(tmp_path, World(nodes=2), core)
+    site.unanswered = deaf
+    first = job("a", cpu=4, lease_s=15)
+    site.revision(first)
+    for _ in range(3):
+        site.pass_time(1)
+    ((node, _),) = {(one.node, one.job) for one in site.loop._memory.attempts.values()}
+    (other,) = {"n0", "n1"} - {node}
+    deaf.add(node)
+    for _ in range(40):
+        site.pass_time(7)
+    site.revision(first, job("later", cpu=1))
+    for _ in range(4):
+        site.pass_time(7)
+    memory = site.loop._memory
+    assert memory.nodes[node].state is NodeState.UNKNOWN, "nobody has answered it since"
+    live = {one.job: one.node for one in memory.attempts.values() if one.state in LIVE}
+    assert live == {"a": other}, "it is full, and 'later' waits for it"
+    deaf.clear()
+    for _ in range(12):
+        site.pass_time(7)
+    assert memory.nodes[node].state is NodeState.READY
+    live = {one.job: one.node for one in memory.attempts.values() if one.state in LIVE}
+    assert live == {"a": other, "later": node}
     site.close()

@@ -275,18 +275,27 @@ def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
     rests = undecided.Rests()
     one = undecided.Undecided("a", job("a"), "why")
     rests.put([one], 100.0)
-    assert rests.resting(159.0) == {"a": one}
-    assert rests.again_at(["a", "b"]) == 160.0
+    assert rests.resting(159.0) == {"a": (one,)}
+    assert rests.again_at(rests.resting(159.0)) == 160.0
     assert not rests.resting(160.0)
     assert not rests.resting(90.0), "a clock that was set back keeps nobody waiting"
     rests.put([one], 161.0)
-    assert rests.again_at(["a"]) == 281.0
-    rests.put([undecided.Undecided("a", job("a", priority=1), "why")], 300.0)
-    assert rests.again_at(["a"]) == 360.0, "it is another one"
-    rests.put([undecided.Undecided("b", job("b"), "", tried=False)], 400.0)
-    assert rests.again_at(["b"]) == 400.0 + undecided.UNTRIED_S
+    assert rests.again_at(rests.resting(161.0)) == 281.0
+    other = undecided.Undecided("a", job("a", priority=1), "why")
+    rests.put([other], 200.0)
+    assert rests.resting(200.0) == {"a": (one, other)}, "neither makes the other be tried"
+    assert rests.again_at(rests.resting(200.0)) == 260.0, "it is another one"
+    assert rests.again_at(rests.resting(270.0)) == 281.0
+    rests.put([one], 300.0)
+    assert rests.again_at(rests.resting(500.0)) == 540.0
+    for number in range(2 * undecided.WRITTEN_MAX):
+        rests.put([undecided.Undecided("a", job("a", run=number), "why")], 600.0)
+    assert len(rests.resting(600.0)["a"]) == undecided.WRITTEN_MAX
+    rests.put([undecided.Undecided("b", job("b"), "", tried=False)], 700.0)
+    known = rests.resting(700.0)
+    assert rests.again_at({"b": known["b"]}) == 700.0 + undecided.UNTRIED_S
     rests.put([], 1e6)
-    assert rests.again_at(["a", "b"]) is None
+    assert rests.again_at(known) is None
 
 
 @pytest.fixture
@@ -412,7 +421,7 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
 
 def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> None:
     one, newer = job("train"), job("train", run=2)
-    left = undecided.Left({"train": undecided.Undecided("train", newer, "why")})
+    left = undecided.Left({"train": (undecided.Undecided("train", newer, "why"),)})
     in_force = {"train": one, "old": after("old", "train")}
     proposed = {**in_force, "eval": after("eval", "train"), "then": after("then", "eval")}
     proposed["by"] = after("by", "fine")
@@ -424,7 +433,7 @@ def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> 
 
 def test_a_job_whose_priority_alone_could_not_be_decided_keeps_nobody_waiting() -> None:
     one, newer = job("train"), job("train", priority=7)
-    left = undecided.Left({"train": undecided.Undecided("train", newer, "why")})
+    left = undecided.Left({"train": (undecided.Undecided("train", newer, "why"),)})
     proposed = {"train": one, "eval": after("eval", "train")}
     assert left.faults("train", newer, one)
     assert not left.take_back(["eval"], proposed, {"train": one})
@@ -436,9 +445,9 @@ def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
     rests.put([one], 0.0)
     rests.put([one], 100.0)
     rests.put([msgspec.structs.replace(one, tried=False, message="others")], 300.0)
-    assert rests.again_at(["a"]) == 300.0 + undecided.UNTRIED_S
+    assert rests.again_at(rests.resting(300.0)) == 300.0 + undecided.UNTRIED_S
     rests.put([one], 400.0)
-    assert rests.again_at(["a"]) == 400.0 + 4 * undecided.WAIT_S
+    assert rests.again_at(rests.resting(400.0)) == 400.0 + 4 * undecided.WAIT_S
 
 
 def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
