@@ -158,22 +158,23 @@ class Applied:
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
         left: undecided.Left = undecided.NOTHING,
+        accepted: bool = False,
     ) -> bool:
-        """Apply a revision; False, and nothing has changed, where it would leave nothing.
+        """Apply a revision; False, and nothing has changed, where it would leave nothing in force.
 
-        ``approvals``: digests of changes that people approved. ``denied``: by label, objects for
-        which nobody answers who may, and why: they stay. ``left``: jobs not decided.
+        ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
+        nobody answers for who may: they stay. ``left``: jobs not decided. ``accepted``: all may go.
         """
         present = iter(reading.files([one.data for one in changes if one.data is not None]))
         files = [
             (change, documents.File() if change.data is None else next(present))
             for change in changes
         ]
-        if self.filed.empties(files):
+        if self.filed.empties(files, accepted=accepted):
             return False
         touched = set(self._bad)
-        is_first = self.structure_revision is None or not self.filed.entries
-        structural = self.structure_refused or is_first
+        structural = self.structure_refused or not self.filed.entries
+        structural |= self.structure_revision is None
         if self._interrupted:
             # An earlier try ended half-way, as git could not be read: judge everything again.
             structural = True
@@ -191,16 +192,15 @@ class Applied:
             if problem is not None:
                 self.filed.ignored[path] = problem
         earlier = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
-        before = self.basis
         if structural:
             self._apply_structure(revision)
         elif not self.structure_refused:
             self.structure_revision = revision
-        if self.basis is not before and not self.basis.same_for_jobs(before):
+        if self.basis is not earlier.basis and not self.basis.same_for_jobs(earlier.basis):
             self._judging = judging.Judge(self.basis)
             touched.update(self.filed.candidates, self.jobs)
         self._apply_jobs(touched)
-        if self.basis is not before:
+        if self.basis is not earlier.basis:
             self._keep_queues_in_use(earlier)
         if self._gate is not None:
             self._pass_gate(self._gate, earlier, approvals)

@@ -6,7 +6,7 @@ structural objects, and every document that a job's name stands in. What applies
 """
 
 import collections
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -84,13 +84,25 @@ class Filed:
                     found.setdefault(document.label, {})[path] = entry.blob
         return found
 
-    def empties(self, files: Sequence[tuple[FileChange, documents.File]]) -> bool:
-        """Whether the change leaves no document at all where there were some."""
-        after = self.count
-        for change, file in files:
-            before = self.entries.get(change.path)
-            after += file.count - (before.file.count if before else 0)
-        return self.count > 0 and after <= 0
+    def empties(
+        self, files: Sequence[tuple[FileChange, documents.File]], *, accepted: bool = False
+    ) -> bool:
+        """Whether the change leaves nothing of what is written, whatever it brings that is new.
+
+        A lone object may give way to another one. What stands in a file that can't be read may be
+        any object, and counts as left. ``accepted``: people took it over knowing that it is another
+        repository, so that anything at all will do.
+        """
+        replaced = [self.entries[one.path].file for one, _ in files if one.path in self.entries]
+        if self.count == 0 or sum(file.count for file in replaced) < self.count:
+            return False
+        brought = [file for _, file in files]
+        if not any(file.count for file in brought):
+            return True
+        if accepted or any(file.opaque for file in brought):
+            return False
+        before = _labels(replaced)
+        return len(before) > 1 and not before & _labels(brought)
 
     def replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
         """Take up one file; whether it concerns the structure."""
@@ -167,3 +179,7 @@ class Filed:
             for label, path in origins.items()
             if label not in present and path in self.entries and self.entries[path].file.opaque
         ]
+
+
+def _labels(files: Iterable[documents.File]) -> set[str]:
+    return {document.label for file in files for document in file.documents if document.label}

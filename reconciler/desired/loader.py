@@ -357,6 +357,13 @@ class Loader:
             line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
         return firsts.first(self._source, line, label, paths)
 
+    def _how_to_restore(self, head: str) -> str:
+        """What brings everything back that a revision has removed."""
+        if [one.id for one in self.line] == [head] and not self.line[0].merge:
+            return f"Put it back: `git revert {head[:12]}`"
+        kept = (self._head or "")[:12]
+        return f"Put it back: `git checkout {kept} -- .` at the top of a clone, and commit"
+
     @staticmethod
     def _how_to_accept(head: str) -> str:
         how = f"--accept-revision {head}"
@@ -394,13 +401,15 @@ class Loader:
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
                 left=undecided.Left(self._resting.resting(self._clock())),
+                accepted=self._is_accepted(head),
             )
         self._half_way = False
         if not taken:
             raise _HeldError(
-                "became-empty",
-                f"{head} leaves no object at all where there were some: this is always refused. "
-                "Remove the objects but one, or stop the controller",
+                judgement.EMPTIED,
+                f"{head} leaves nothing of what is in force, whatever it brings: this is always "
+                f"refused, and so is what follows it. {self._how_to_restore(head)}; where all of "
+                "it is meant to go, leave one object until the next commit",
             )
         self._head = head
         if trust.mode == "off":
@@ -425,7 +434,7 @@ class Loader:
         before = self._desired
         state = self._applied
         held, problems = state.held, state.problems()
-        if any(one.rule in judgement.WHOLE for one in extra):
+        if any(one.rule in {*judgement.WHOLE, judgement.EMPTIED} for one in extra):
             held, problems = holding.beyond_approval(held, problems)
         status = desired.SyncStatus(
             sync=sync,

@@ -21,6 +21,9 @@ RULES = frozenset(
 )
 #: The rules by which a head is not taken at all, nor is what follows it: approvals wait as well.
 WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"})
+#: The rule by which a head is not taken that leaves nothing of what is in force; nor is what
+#: follows it, unless that brings something of it back.
+EMPTIED = "became-empty"
 
 
 class Finding(msgspec.Struct, frozen=True):

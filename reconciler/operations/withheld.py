@@ -34,6 +34,14 @@ def revision(sync: Json, commit: str | None = None) -> str:
     return ""
 
 
+def emptied(sync: Json) -> str:
+    """Why what brings nothing back does not apply: the newest revision leaves nothing there was."""
+    for problem in (sync or {}).get("problems") or ():
+        if problem["rule"] == judgement.EMPTIED:
+            return f"nor does what follows it: {problem['message']}"
+    return ""
+
+
 def elsewhere(sync: Json, branch: str) -> str:
     """Why a commit on a branch does not apply by itself; empty where it is the one that is read.
 

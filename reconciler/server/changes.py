@@ -257,7 +257,8 @@ async def _judged(state: State, results: Results, verb: submission.Verb) -> Resu
 
 def _pending(service: services.Services, verb: submission.Verb) -> str:
     """What is said of what was just committed where it does not apply by itself; else empty."""
-    if withheld.revision(msgspec.to_builtins(api.show_sync(service))):
+    told = msgspec.to_builtins(api.show_sync(service))
+    if withheld.revision(told) or withheld.emptied(told):
         return HELD
     if verb in STRUCTURAL and api.is_structure_refused(service):
         return PENDING

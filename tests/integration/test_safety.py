@@ -280,6 +280,36 @@ def test_after_a_force_push_status_tells_of_it_before_what_was_held(bed: beds.Be
     in_force(bed, bed.commit({"cluster.yaml": cluster(4)}))
 
 
+def test_what_is_submitted_to_an_emptied_branch_cancels_nothing(bed: beds.Bed) -> None:
+    begin(bed)
+    in_force(
+        bed, bed.commit({"jobs/survivor.yaml": beds.job("survivor", "  command: [sleep, '600']")})
+    )
+    bed.until(lambda: bed.get("/v1/jobs/survivor")["job"]["state"] == "Running")
+    before = sync(bed)
+    bed.git("rm", "-rq", "cluster.yaml", "jobs", folder=bed.clone)
+    bed.git("commit", "--quiet", "-m", "oops", folder=bed.clone)
+    bed.git("push", "--quiet", "origin", "HEAD:main", folder=bed.clone)
+    emptied = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    bed.until(lambda: [one["rule"] for one in sync(bed)["problems"]] == ["became-empty"])
+    shown = " ".join(muster(bed, "status").stdout.split())
+    assert f"git revert {emptied[:12]}" in shown
+    done = muster(bed, "submit", "--name", "newcomer", "--clone", ".", "--", "true")
+    assert done.returncode == 3
+    assert "not applied yet: nor does what follows it: " in done.stderr
+    newest = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    bed.until(lambda: sync(bed)["attemptedRevision"] == newest)
+    assert [one["rule"] for one in sync(bed)["problems"]] == ["became-empty"]
+    assert sync(bed)["structureRevision"] == before["structureRevision"]
+    assert bed.get("/v1/jobs/survivor")["job"]["state"] == "Running"
+    bed.git("revert", "--no-edit", emptied, folder=bed.clone)
+    bed.git("push", "--quiet", "origin", "HEAD:main", folder=bed.clone)
+    in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+    bed.until(lambda: bed.get("/v1/jobs/newcomer")["job"]["state"] == "Succeeded")
+    assert bed.get("/v1/jobs/survivor")["job"]["state"] == "Running"
+    in_force(bed, bed.commit({"jobs/survivor.yaml": None}))
+
+
 def test_a_force_push_is_held(bed: beds.Bed) -> None:
     begin(bed)
     before = sync(bed)

@@ -279,6 +279,65 @@ def test_emptied_repository_is_refused(repository: Repository, make: Make) -> No
     assert one.load().status.sync == "Synced"
 
 
+def test_what_follows_an_emptied_revision_is_measured_by_what_is_in_force(
+    repository: Repository, make: Make
+) -> None:
+    good = repository.commit(BASE)
+    one = make()
+    first = one.load()
+    bad = repository.commit({"queues.yaml": None, "jobs/a.yaml": None})
+    assert f"`git revert {bad[:12]}`" in one.load().status.message
+    head = repository.commit({"jobs/new.yaml": job("new")})
+    for value in (one.load(), restarted(make, one).load()):
+        assert (value.jobs, value.structure) == (first.jobs, first.structure)
+        assert rules(value) == ["became-empty"]
+        assert value.status.message.startswith(f"{head} leaves nothing of what is in force")
+        assert f"`git checkout {good[:12]} -- .`" in value.status.message
+    # The same in one commit, without the empty one between.
+    git(repository.path, "update-ref", "refs/heads/main", good)
+    assert one.load().status.sync == "Synced"
+    repository.commit({"queues.yaml": None, "jobs/a.yaml": None, "jobs/b.yaml": job("b")})
+    assert rules(one.load()) == ["became-empty"]
+    repository.commit({"queues.yaml": BASE["queues.yaml"]})
+    value = one.load()
+    assert set(value.jobs) == {"b"}
+    assert value.status.sync == "Synced"
+
+
+def test_everything_may_be_replaced_where_people_accept_it(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    head = repository.commit({"queues.yaml": None, "jobs/a.yaml": None, "b.yaml": job("b")})
+    assert rules(one.load()) == ["became-empty"]
+    one.accept(head)
+    assert set(one.load().jobs) == {"b"}
+
+
+def test_a_lone_object_gives_way_to_another(repository: Repository, make: Make) -> None:
+    repository.commit({"a.yaml": job("a")})
+    one = make()
+    one.load()
+    repository.commit({"a.yaml": None, "b.yaml": job("b")})
+    assert set(one.load().jobs) == {"b"}
+
+
+def test_only_the_folder_that_is_read_counts(repository: Repository) -> None:
+    there = {f"here/{path}": text for path, text in BASE.items()}
+    repository.commit({**there, "elsewhere/c.yaml": job("c")})
+    where = source.Source(str(repository.path), sub_path="here")
+    one = loader.Loader(where, incumbents.Incumbents(), clock=lambda: 5.0)
+    first = one.load()
+    assert set(first.jobs) == {"a"}
+    repository.commit({**dict.fromkeys(there), "here/jobs/n.yaml": job("n")})
+    value = one.load()
+    one.close()
+    assert rules(value) == ["became-empty"]
+    assert value.jobs == first.jobs
+
+
 def test_deleted_branch_and_lost_repository(repository: Repository, make: Make) -> None:
     repository.commit(BASE)
     one = make()

@@ -51,6 +51,13 @@ def test_other_revisions_let_what_follows_apply(told: Any) -> None:
     assert withheld.revision(told, MADE) == ""
 
 
+def test_what_follows_an_emptied_revision_waits_with_it() -> None:
+    told = withheld.emptied(rewritten(judgement.EMPTIED))
+    assert told.startswith("nor does what follows it: ")
+    assert HEAD in told
+    assert [withheld.emptied(one) for one in (None, sync())] == ["", ""]
+
+
 def test_a_repository_that_cannot_be_read_is_said_of() -> None:
     told = sync(sync="Unknown", message="no route")
     assert withheld.revision(told, MADE) == "the controller can't read git now: no route"
