@@ -66,7 +66,8 @@ def structure(sync: Json) -> str:
         if one["part"] == "structure":
             return (
                 "the structure of the newest revision is held, and this change with it: "
-                "`muster status` tells why, and what approves it"
+                "`muster status` tells why, and what approves it; where nothing does, revert the "
+                "commit that is held (`git revert COMMIT`)"
             )
     kept, newest = sync.get("structureRevision"), sync.get("jobsRevision")
     if newest is not None and kept != newest:

@@ -67,7 +67,9 @@ def test_structure_is_held_or_refused_by_itself() -> None:
     assert withheld.structure(sync()) == ""
     assert withheld.structure(None) == ""
     assert withheld.structure(sync(held=[{"part": "removal"}])) == ""
-    assert " is held, " in withheld.structure(sync(held=[{"part": "structure"}]))
+    told = withheld.structure(sync(held=[{"part": "structure"}]))
+    assert " is held, " in told
+    assert "`git revert COMMIT`" in told, "also where no approval lifts it"
     assert " is refused, " in withheld.structure(sync(structureRevision=OLD))
 
 
