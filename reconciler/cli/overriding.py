@@ -69,8 +69,8 @@ def put(
             terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
         else:
             terminal.note(
-                "It is committed as well, but the structure in git is refused at the moment "
-                "(`muster status` says why): the override holds until that is mended"
+                "It is committed as well, but the structure in git does not apply at the moment "
+                "(`muster status` says why): the override holds until it does"
             )
 
 

@@ -408,10 +408,19 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
             )  # fmt: skip
 
 
+def _why(status: desired.SyncStatus) -> str:
+    """Why the newest revision is not in force, with the first error and how many there are more."""
+    errors = [one.text() for one in status.problems if one.severity == "error"]
+    if not errors:
+        return status.message
+    more = f"; and {len(errors) - 1} more, by `muster status`" if len(errors) > 1 else ""
+    return f"{status.message}: {errors[0]}{more}" if status.message else f"{errors[0]}{more}"
+
+
 def _of_repository(status: desired.SyncStatus) -> Iterator[Found]:
     if status.sync == "OutOfSync":
         subject = status.attempted_revision or "head"
         in_force = (status.structure_revision or "none")[:12]
-        yield Found("head-not-applied", subject, status.message, subject[:12], in_force)
+        yield Found("head-not-applied", subject, _why(status), subject[:12], in_force)
     elif status.sync == "Unknown":
         yield Found("repository-unreadable", "repository", status.message, "readable", "unreadable")

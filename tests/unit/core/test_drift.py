@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -722,3 +722,31 @@ def test_the_guide_lists_every_kind_as_it_is() -> None:
         for name, kind in KINDS.items()
     ]
     assert rows == expected
+
+
+@pytest.mark.parametrize(
+    ("problems", "said"),
+    [
+        ((), "held"),
+        (("error",), "held: q.yaml:4:7: error: Queue/a: spec.weight: no number"),
+        (("warning",), "held"),
+        (
+            ("error", "warning", "error"),
+            (
+                "held: q.yaml:4:7: error: Queue/a: spec.weight: no number; and 1 more, "
+                "by `muster status`"
+            ),
+        ),
+    ],
+)
+def test_a_revision_that_is_not_in_force_says_which_error_keeps_it(
+    problems: tuple[Literal["error", "warning"], ...], said: str
+) -> None:
+    site = Site()
+    found = tuple(
+        desired.Problem("r", one, "q.yaml", "no number", 4, 7, "Queue/a", "spec.weight")
+        for one in problems
+    )
+    site.status = desired.SyncStatus("OutOfSync", "f" * 40, message="held", problems=found)
+    site.round()
+    assert site.one("head-not-applied").message == said
