@@ -20,6 +20,7 @@ from reconciler.cli import (
     changing,
     completing,
     context,
+    interrupts,
     lazily,
     patience,
     submitwords,
@@ -115,6 +116,8 @@ def _carry_through(
     leaving = _Leaving(lambda: _cancel(options.name, to, "interrupted", 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
+    if interrupts.came():  # and was lost in what swallows every exception: there is no job yet
+        return interrupts.STATUS
     try:
         with leaving.quietly():
             to = operations.find_target(

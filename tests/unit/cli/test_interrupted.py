@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from reconciler.cli import running
+from reconciler.cli import interrupts, running
+from reconciler.operations import authoring
 
 
 @pytest.mark.parametrize("came", [True, False])
@@ -17,3 +18,21 @@ def test_what_fails_after_a_signal_fails_by_it(*, came: bool) -> None:
     with pytest.raises(expected), leaving.quietly():
         raise ImportError("no git")
     assert leaving.is_before is came
+
+
+def test_an_interrupt_that_was_swallowed_before_there_was_a_job_still_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some module's loading may swallow every exception: who asked to leave would wait for ever."""
+    monkeypatch.setattr(interrupts, "_came", False)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    target = "reconciler.operations.changing.find_target"
+    monkeypatch.setattr(target, lambda **_: pytest.fail("it goes on"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._raise(signal.SIGINT, None)
+    try:
+        status = running._carry_through(authoring.JobOptions("j", ("true",)), None, None, None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert status == 130
