@@ -4,9 +4,9 @@ A container's entry, its layer and its mounts stay in the storage of its user wh
 does not remove itself: that would be killed with it when its supervisor dies, and who is killed
 while it removes leaves folders that the storage itself knows nothing of. How to remove it is noted
 before it is started, a file for each attempt, and the note goes when it has been: so neither the
-death of the supervisor, nor that of the agent in between, nor a restart of the machine leaves a
-container to nobody. Removing what is not there succeeds. A removal that fails is tried again, less
-and less often.
+death of the supervisor, nor that of the agent in between, nor an orderly restart of the machine
+leaves a container to nobody; one that loses its power may lose the newest notes. Removing what is
+not there succeeds. A removal that fails is tried again, less and less often.
 """
 
 import contextlib

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from reconciler.core import ingest
 from reconciler.core import memory as core_memory
 from reconciler.desired import incumbents, undecided
 from reconciler.model import desired, outcome, provisioning, records
@@ -69,10 +70,7 @@ class Inflow(msgspec.Struct, frozen=True):
     @property
     def is_notice(self) -> bool:
         """Whether it is no more than that a node said something (see ``pieces``)."""
-        return bool(self.reports) and all(
-            one.undecided and not (one.attempts or one.inventory or one.usage or one.remedies)
-            for one in self.reports
-        )
+        return bool(self.reports) and all(map(ingest.tells_nothing, self.reports))
 
     def sources(self) -> list["Inflow"]:
         """What each person, script and node said, by itself and in order."""

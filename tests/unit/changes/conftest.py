@@ -14,5 +14,12 @@ def _git_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody commits here, and git has no other configuration."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "state.git")

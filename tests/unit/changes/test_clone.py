@@ -10,13 +10,9 @@ import pytest
 
 from reconciler.changes import clone, turns
 from reconciler.desired.gitobjects import GitError
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
+from tests.unit.desired.repositories import Repository, documents, git, job
 
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 @pytest.fixture

@@ -8,16 +8,13 @@ import pytest
 from reconciler.changes import clone, hidden, requests, writer
 from reconciler.desired import source
 from reconciler.operations import rollback
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 ALICE, BOB = (requests.Person(name, f"{name}@example.org") for name in ("alice", "bob"))
 NOW = 1_800_000_000
 
 
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 @pytest.fixture

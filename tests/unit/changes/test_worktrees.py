@@ -8,16 +8,13 @@ import pytest
 from reconciler.changes import worktrees, writer
 from reconciler.changes.requests import AddJob, Person, RemoveObject, Result
 from reconciler.desired import source
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
+from tests.unit.desired.repositories import Repository, git, job
 
 ALICE = Person("Alice", "alice@example.org")
 NOW = 1_800_000_000
 
 
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 @pytest.fixture
