@@ -11,6 +11,7 @@ from typing import NamedTuple
 from reconciler.core import (
     flapping,
     health,
+    killings,
     limits,
     mismatches,
     overrides,
@@ -24,7 +25,6 @@ from reconciler.model.drift import KINDS, Drift
 from reconciler.model.states import (
     ELEMENT_CODE,
     AttemptState,
-    EndReason,
     JobState,
     NodeState,
 )
@@ -33,8 +33,6 @@ from reconciler.model.states import (
 FOREIGN_MAX = 64
 #: A task that its node has not taken up after so long is missing there.
 START_WITHIN_S = 60.0
-#: Signals by which people and other programs end a process; its own faults have others.
-OUTSIDE_SIGNALS = frozenset({1, 2, 9, 15})
 #: How long a killed task is listed of which nothing is wanted any more: as often as it is scraped.
 KILLED_TOLD_S = 30.0
 _FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
@@ -257,28 +255,6 @@ def _who(process: devices.GpuProcess) -> str:
 # --- tasks ----------------------------------------------------------------------------------
 
 
-def task_subject(attempt: records.AttemptRecord, *, is_array: bool) -> str:
-    """How a task is called as a subject: ``JOB/TASK``, in an array ``JOB/ELEMENT/TASK``."""
-    element = f"{attempt.element}/" if is_array else ""
-    return f"{attempt.job}/{element}{attempt.group}-{attempt.index}"
-
-
-def was_killed(attempt: records.AttemptRecord) -> bool:
-    """Whether somebody other than Muster has ended an attempt."""
-    return (
-        attempt.state is AttemptState.ENDED
-        and attempt.end_reason is EndReason.EXITED
-        and attempt.stop is None
-        and attempt.signal in OUTSIDE_SIGNALS
-    )
-
-
-def pool_of(work: desk.Work, node: str) -> str:
-    """The pool of a node; empty where none declares it."""
-    record = work.node(node)
-    return record.pool if record else ""
-
-
 def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
     """Tasks that somebody ended, and tasks that do not start where they were given to."""
     yield from _killed(work, known)
@@ -296,7 +272,7 @@ def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
             continue
         if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
             yield Found(
-                "task-missing", task_subject(attempt, is_array=_is_array(work, attempt.job)),
+                "task-missing", killings.subject(attempt, is_array=_is_array(work, attempt.job)),
                 f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
                 "reports and does not have it",
                 "running", "absent",
@@ -310,13 +286,13 @@ def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
     for attempt in work.attempts.values():
         before = work.observed.attempts.get(attempt.id)
         ended_before = before is not None and before.state is AttemptState.ENDED
-        if not was_killed(attempt) or ended_before:
+        if not killings.was_killed(attempt) or ended_before:
             continue
-        subject = task_subject(attempt, is_array=_is_array(work, attempt.job))
+        subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
         message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
         now[subject] = Found(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
-            pool=pool_of(work, attempt.node), node=attempt.node, job=attempt.job,
+            pool=work.pool_of(attempt.node), node=attempt.node, job=attempt.job,
             attempt=attempt.id,
         )  # fmt: skip
     for row in known.values():
@@ -404,7 +380,7 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
         else:
             yield Found(
                 "node-drained-by-override", one.subject, described, "in service", "drained",
-                pool=pool_of(work, one.subject), node=one.subject,
+                pool=work.pool_of(one.subject), node=one.subject,
             )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
-from reconciler.core import barriers, drafts, drifts, limits, resizing
+from reconciler.core import barriers, drafts, killings, limits, resizing
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records, taskwords
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState
@@ -278,11 +278,11 @@ def _is_made_right(
 ) -> bool:
     """Whether a try that somebody else ended starts again by policy, and spends no retry."""
     first = min(attempts, key=_blame)
-    if draft.removed or not drifts.was_killed(first):
+    if draft.removed or not killings.was_killed(first):
         return False
     is_array = draft.spec.array_count is not None
-    cause = f"task-killed:{drifts.task_subject(first, is_array=is_array)}"
-    pool = drifts.pool_of(work, first.node)
+    cause = f"task-killed:{killings.subject(first, is_array=is_array)}"
+    pool = work.pool_of(first.node)
     if not limits.may_begin(work, "task-killed", cause, pool):
         return False
     limits.begin(work, "retry", cause, pool)

@@ -223,6 +223,11 @@ class Work:
         """A node as this cycle has it so far."""
         return self.nodes.get(name) or self.observed.nodes.get(name)
 
+    def pool_of(self, name: str) -> str:
+        """The pool of a node; empty where none declares it."""
+        record = self.node(name)
+        return record.pool if record else ""
+
     def node_names(self) -> list[str]:
         """Names of all nodes ever seen or declared, sorted."""
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
