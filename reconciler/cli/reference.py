@@ -260,10 +260,11 @@ def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, st
 METRICS_INTRODUCTION = """\
 # Metrics
 
-Every series that Muster exports, made from the one table in `reconciler/metrics/table.py`. How to
-scrape them is told in [Watch the cluster](../guides/watching.md). The page `cluster` is
-`/metrics`, rendered by the loop after each cycle; `server` stands behind it on the same page;
-`node` is `/metrics/nodes/NAME`, one page a node, made when it reports.
+Every series that Muster exports, made from the one table in
+`reconciler/model/series/table.py`. How to scrape them is told in
+[Watch the cluster](../guides/watching.md). The page `cluster` is `/metrics`, rendered by the loop
+after each cycle; `server` stands behind it on the same page; `node` is `/metrics/nodes/NAME`, one
+page a node, made when it reports.
 """
 
 

@@ -1,4 +1,4 @@
-"""Every series that Muster exports, in one table, and the pages that are made of them.
+"""The pages that are made of every series that Muster exports: the table is `model.series.table`.
 
 The loop renders the cluster's page after a cycle from plain values, and counts in a ``Counters``
 of its own; the server adds what it counted of its own answers, and renders a node's page from its
@@ -15,9 +15,10 @@ from reconciler.metrics.counting import (
     Histogram,
     Look,
 )
-from reconciler.metrics.pages import Disk, disk_of, render_cluster, render_node
+from reconciler.metrics.pages import Disk, disk_of, render_cluster
 from reconciler.metrics.serving import Answers
-from reconciler.metrics.table import LABELS, TABLE, Series
+from reconciler.model.series.node import render as render_node
+from reconciler.model.series.table import LABELS, TABLE, Series
 
 __all__ = [
     "DEFECT_PARTS",

@@ -1,4 +1,4 @@
-"""The cluster's page and a node's page, in Prometheus' text format."""
+"""The cluster's page, in Prometheus' text format; nodes' pages are `model.series.node`'s."""
 
 import contextlib
 import math
@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import get_args
 
 import msgspec
 
 from reconciler import __version__
-from reconciler.metrics import gpupages, openmetrics, taskpages
+from reconciler.metrics import openmetrics
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
-from reconciler.metrics.table import TABLE, Page
-from reconciler.model import checks, desired, devices, outcome, records
+from reconciler.model import desired, outcome
 from reconciler.model.drift import HEALING_VERBS
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, JobState, NodeState
+from reconciler.model.series import text
+from reconciler.model.series.table import TABLE
+from reconciler.model.states import JobState, NodeState
 
 SYNC_STATES = ("Synced", "OutOfSync", "Unknown")
 #: Ends of queues' series, in the order of ``resources.RESOURCE_NAMES``, and what to divide by.
@@ -57,63 +57,28 @@ def disk_of(folder: Path, store: Path | None = None) -> Disk | None:
     return Disk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
 
 
-class Text:
-    """A page as it grows: series in the order of the table, samples in the order put."""
-
-    def __init__(self, page: Page) -> None:
-        self._samples: dict[str, list[str]] = {
-            name: [] for name, series in TABLE.items() if series.page == page
-        }
-
-    def put(self, name: str, value: float, *labels: str) -> None:
-        """A sample, with the values of the series' labels in order."""
-        series = TABLE[name]
-        shown = _labels(zip(series.labels, labels, strict=True))
-        self._samples[name].append(f"{name}{shown} {_number(value)}")
+class Text(text.Text):
+    """A page that histograms can be put on, too."""
 
     def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
         """A histogram's buckets, sum and count, and one job of each bucket where jobs are known."""
-        lines = self._samples[name]
+        lines = []
         pairs = list(zip(TABLE[name].labels, labels, strict=True))
         seen = 0
         bounds = (*histogram.bounds, math.inf)
         for bucket, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
             seen += count
             # "1.0", not "1": OpenMetrics has one way to write a bound, and both forms say the same
-            shown = _labels([*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))])
+            shown = text.labels([*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))])
             lines.append(f"{name}_bucket{shown} {seen}")
             exemplar = histogram.exemplars.get(bucket)
             if exemplar is not None and len(exemplar.job) <= _JOB_MAX:
-                whose = _labels([(_JOB, exemplar.job)])
-                value, at = _number(exemplar.value), _number(exemplar.at)
+                whose = text.labels([(_JOB, exemplar.job)])
+                value, at = text.number(exemplar.value), text.number(exemplar.at)
                 lines.append(f"{openmetrics.EXEMPLAR}{whose} {value} {at}")
-        lines.append(f"{name}_sum{_labels(pairs)} {_number(histogram.total)}")
-        lines.append(f"{name}_count{_labels(pairs)} {seen}")
-
-    def render(self) -> bytes:
-        """The page in Prometheus' text format."""
-        lines = []
-        for name, samples in self._samples.items():
-            if samples:
-                series = TABLE[name]
-                lines += [f"# HELP {name} {series.help}", f"# TYPE {name} {series.kind}", *samples]
-        return ("\n".join(lines) + "\n").encode()
-
-
-def _labels(pairs: Iterable[tuple[str, str]]) -> str:
-    parts = []
-    for name, value in pairs:
-        safe = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-        parts.append(f'{name}="{safe}"')
-    return "{" + ",".join(parts) + "}" if parts else ""
-
-
-def _number(value: float) -> str:
-    if value == math.inf:
-        return "+Inf"
-    if not math.isfinite(value):
-        return "-Inf" if value < 0 else "NaN"
-    return str(int(value)) if value == int(value) else repr(float(value))
+        lines.append(f"{name}_sum{text.labels(pairs)} {text.number(histogram.total)}")
+        lines.append(f"{name}_count{text.labels(pairs)} {seen}")
+        self.put_lines(name, lines)
 
 
 def render_cluster(
@@ -357,62 +322,6 @@ def _put_quotas(page: Text, memory: ClusterState, wanted: desired.Desired, now: 
         spent_s = sum(gpu_s for hour, gpu_s in hours.items() if hour >= oldest)
         page.put("muster_quota_budget_gpu_seconds", quota.budget_gpu_s, quota.name)
         page.put("muster_quota_spent_gpu_seconds", spent_s, quota.name)
-
-
-def render_node(
-    node: records.NodeRecord,
-    attempts: Iterable[records.AttemptRecord],
-    gpu_usage: Iterable[devices.GpuUsage] = (),
-    words: taskpages.Words = taskpages.NO_WORDS,
-    uses: taskpages.Uses = taskpages.NO_USES,
-) -> bytes:
-    """One node's page, of what it reported last and the attempts that are there.
-
-    ``words`` is what tasks write of their work, ``uses`` what they use, by attempt.
-    """
-    alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
-    who = (node.name, node.pool)
-    page = Text("node")
-    for state in NodeState:
-        page.put("muster_node_state", int(node.state is state), *who, state.value)
-    for check in node.inventory.checks:
-        for verdict in get_args(checks.Verdict):
-            page.put("muster_node_check", int(check.verdict == verdict), *who, check.name, verdict)
-    if node.last_report_at:
-        page.put("muster_node_last_report_timestamp_seconds", node.last_report_at, *who)
-    states = Counter(attempt.state for attempt in alive)
-    for attempt_state in AttemptState:
-        if attempt_state is not AttemptState.ENDED:
-            page.put("muster_node_attempts", states[attempt_state], *who, attempt_state.value)
-    has = node.inventory.capacity
-    given = sum((attempt.resources for attempt in alive), start=Resources())
-    page.put("muster_node_capacity_cpus", has.cpu_milli / 1000, *who)
-    page.put("muster_node_capacity_memory_bytes", has.memory_bytes, *who)
-    page.put("muster_node_allocated_cpus", given.cpu_milli / 1000, *who)
-    page.put("muster_node_allocated_memory_bytes", given.memory_bytes, *who)
-    for model, count in sorted(Counter(gpu.model for gpu in node.inventory.gpus).items()):
-        page.put("muster_node_gpus", count, *who, model)
-    held = {device for attempt in alive for device in attempt.devices}
-    for gpu in node.inventory.gpus:
-        page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
-    _put_usage(page, node.usage, who)
-    taskpages.put(page.put, alive, who, words, uses)
-    gpupages.put(page.put, node.inventory, gpu_usage, who)
-    return page.render()
-
-
-def _put_usage(page: Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
-    if not usage.at:
-        return
-    page.put("muster_node_cpu_used_ratio", usage.cpu_percent / 100, *who)
-    page.put("muster_node_memory_used_bytes", usage.memory_used_bytes, *who)
-    page.put("muster_node_disk_used_bytes", usage.disk_used_bytes, *who)
-    page.put("muster_node_disk_size_bytes", usage.disk_total_bytes, *who)
-    page.put("muster_node_load1", usage.load_1m, *who)
-    page.put("muster_node_data_cache_bytes", usage.cache_bytes, *who)
-    page.put("muster_node_staged_bytes_total", usage.staged_bytes, *who)
-    page.put("muster_agent_cpu_seconds_total", usage.agent_cpu_s, *who)
-    page.put("muster_agent_resident_memory_bytes", usage.agent_memory_bytes, *who)
 
 
 def resident_bytes() -> int:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 #: Where there is one thread when anything is decoded: commands, and the core, which is pure.
-ONE_THREAD = ("reconciler/cli", "reconciler/simulation", "reconciler/metrics/table.py")
+ONE_THREAD = ("reconciler/cli", "reconciler/simulation", "reconciler/model/series/table.py")
 ALLOWED = {"reconciler/model/decoding.py"}
 
 MANY_AT_ONCE = """\

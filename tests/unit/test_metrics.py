@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from reconciler import metrics
 from reconciler.core import reconcile
-from reconciler.metrics import counting, openmetrics, pages, sums, table
+from reconciler.metrics import counting, openmetrics, pages, sums
 from reconciler.model import (
     desired,
     drift,
@@ -27,6 +27,7 @@ from reconciler.model import (
     taskwords,
 )
 from reconciler.model.provisioning import InstanceState
+from reconciler.model.series import table
 from reconciler.model.states import AttemptState, EndReason, JobState
 from tests.unit import gpusamples
 from tests.unit.core.world import World

@@ -6,8 +6,8 @@ GPUs of a task are told by number, so that a query can join them with what the G
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reconciler.metrics.table import TASK_METRICS_MAX, TASKS_MAX
 from reconciler.model import records, taskuse, taskwords
+from reconciler.model.series.table import TASK_METRICS_MAX, TASKS_MAX
 
 Words = Mapping[str, taskwords.TaskMetrics]
 NO_WORDS: Words = {}

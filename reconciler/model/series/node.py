@@ -1,0 +1,69 @@
+"""One node's page: its state, what it has, gives and uses, its tasks and its GPUs."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import get_args
+
+from reconciler.model import checks, devices, records
+from reconciler.model.resources import Resources
+from reconciler.model.series import gpus, tasks, text
+from reconciler.model.states import AttemptState, NodeState
+
+
+def render(
+    node: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    gpu_usage: Iterable[devices.GpuUsage] = (),
+    words: tasks.Words = tasks.NO_WORDS,
+    uses: tasks.Uses = tasks.NO_USES,
+    *,
+    judged: bool = True,
+) -> bytes:
+    """One node's page, of what it reported last and the attempts that are there.
+
+    ``words`` is what tasks write of their work, ``uses`` what they use, by attempt. Not ``judged``:
+    nobody has said in which state the node is, and no series tells it.
+    """
+    alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
+    who = (node.name, node.pool)
+    page = text.Text("node")
+    for state in NodeState if judged else ():
+        page.put("muster_node_state", int(node.state is state), *who, state.value)
+    for check in node.inventory.checks:
+        for verdict in get_args(checks.Verdict):
+            page.put("muster_node_check", int(check.verdict == verdict), *who, check.name, verdict)
+    if node.last_report_at:
+        page.put("muster_node_last_report_timestamp_seconds", node.last_report_at, *who)
+    states = Counter(attempt.state for attempt in alive)
+    for attempt_state in AttemptState:
+        if attempt_state is not AttemptState.ENDED:
+            page.put("muster_node_attempts", states[attempt_state], *who, attempt_state.value)
+    has = node.inventory.capacity
+    given = sum((attempt.resources for attempt in alive), start=Resources())
+    page.put("muster_node_capacity_cpus", has.cpu_milli / 1000, *who)
+    page.put("muster_node_capacity_memory_bytes", has.memory_bytes, *who)
+    page.put("muster_node_allocated_cpus", given.cpu_milli / 1000, *who)
+    page.put("muster_node_allocated_memory_bytes", given.memory_bytes, *who)
+    for model, count in sorted(Counter(gpu.model for gpu in node.inventory.gpus).items()):
+        page.put("muster_node_gpus", count, *who, model)
+    held = {device for attempt in alive for device in attempt.devices}
+    for gpu in node.inventory.gpus:
+        page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
+    _put_usage(page, node.usage, who)
+    tasks.put(page.put, alive, who, words, uses)
+    gpus.put(page.put, node.inventory, gpu_usage, who)
+    return page.render()
+
+
+def _put_usage(page: text.Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
+    if not usage.at:
+        return
+    page.put("muster_node_cpu_used_ratio", usage.cpu_percent / 100, *who)
+    page.put("muster_node_memory_used_bytes", usage.memory_used_bytes, *who)
+    page.put("muster_node_disk_used_bytes", usage.disk_used_bytes, *who)
+    page.put("muster_node_disk_size_bytes", usage.disk_total_bytes, *who)
+    page.put("muster_node_load1", usage.load_1m, *who)
+    page.put("muster_node_data_cache_bytes", usage.cache_bytes, *who)
+    page.put("muster_node_staged_bytes_total", usage.staged_bytes, *who)
+    page.put("muster_agent_cpu_seconds_total", usage.agent_cpu_s, *who)
+    page.put("muster_agent_resident_memory_bytes", usage.agent_memory_bytes, *who)
