@@ -39,7 +39,7 @@ from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import addresses, loglines, outcome, records
 from reconciler.notices import delivery, happenings
-from reconciler.operations import auditing, logfiles
+from reconciler.operations import auditlog, logfiles
 from reconciler.provisioning import runner
 from reconciler.server import tokens
 from reconciler.store import errors as store_errors
@@ -280,7 +280,7 @@ def _reading(
         inbox,
         watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
         allow_root=options.allow_root,
-        audit=auditing.Log(options.state / auditing.FILE),
+        audit=auditlog.Log(options.state / auditlog.FILE),
         notifier=notifier,
     )
 

@@ -18,7 +18,7 @@ from reconciler.changes import notes
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.notices import delivery, messages
-from reconciler.operations import auditing
+from reconciler.operations import auditing, auditkeeping, auditlog
 
 log = logging.getLogger("muster.controller")
 
@@ -37,6 +37,9 @@ DEFECTS_NOTED_MAX = 10
 NOTES_MAX = 1000
 #: The most entries of the audit log that may have to be taken back.
 RECORDED_MAX = 100
+#: How often it is looked whether a file of the audit log is over age: one goes at a time, so that a
+#: clock that is ahead for a while does not cost all of them.
+TIDY_EVERY_S = 3600.0
 #: The most refusals of the loop that wait; only one of what was handed over last counts.
 REFUSALS_MAX = 10
 
@@ -66,13 +69,14 @@ class RepositoryThread(threading.Thread):
         polling: watch.Polling,
         *,
         allow_root: bool,
-        audit: auditing.Log | None = None,
+        audit: auditlog.Log | None = None,
         notifier: delivery.Notifier | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
         self._audit = audit
         self._notifier = notifier
-        self._chained: auditing.Line | None = None
+        self._chained: auditlog.Line | None = None
+        self._tidied_at = -TIDY_EVERY_S
         self._repository = repository
         self._loader = reading
         self._told: tuple[object, ...] = ()
@@ -157,6 +161,7 @@ class RepositoryThread(threading.Thread):
             self._inbox.put_desired(rooted(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
+        self._tidy(value)
 
     def _take_back(self) -> None:
         """Undo what the loop could not decide by.
@@ -200,7 +205,7 @@ class RepositoryThread(threading.Thread):
         known = [one.value for one in self._recorded if one.value.generation]
         before, number = known[-1] if known else None, None
         try:
-            last = next(iter(self._audit.tail(1)), None)
+            last = self._audit.newest_revision()
             entry = auditing.entry_of(
                 value.status,
                 self._loader.line,
@@ -213,13 +218,32 @@ class RepositoryThread(threading.Thread):
             if self._withdrawn:
                 entry = auditing.withdrawing(entry, self._withdrawn)
             if auditing.is_news(entry, last.entry if last else None):
-                self._chained = self._audit.append(entry)
+                keep_s = value.structure.settings.retain_audit_s
+                self._chained = self._audit.append(entry, part_s=auditkeeping.part_s(keep_s))
                 number = self._chained.number
             self._withdrawn = []
         except (OSError, ValueError) as error:
             revision = value.status.attempted_revision
             log.warning("what became of %s is not in the audit log: %s", revision, error)
         self._recorded.append(_Recorded(value, number))
+
+    def _tidy(self, value: desired.Desired) -> None:
+        """Take a file of the audit log that is over age away, as what is in force says."""
+        keep_s = value.structure.settings.retain_audit_s
+        if self._audit is None or keep_s is None or value.status.sync == "Unknown":
+            return
+        if time.monotonic() < self._tidied_at + TIDY_EVERY_S:
+            return
+        self._tidied_at = time.monotonic()
+        revision = value.status.structure_revision or ""
+        try:
+            told = auditkeeping.drop(self._audit, keep_s=keep_s, now=time.time(), revision=revision)
+        except (OSError, ValueError) as error:
+            log.warning("nothing is dropped from the audit log: %s", error)
+            return
+        if told is not None:
+            self._chained = told
+            log.info("%s", told.entry.message)
 
     def _count(self, status: desired.SyncStatus, took_s: float) -> None:
         """Have the look counted; of a revision that is new, with the time of its commit."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from reconciler.cli import context, terminal
+from reconciler.model import times
 
 if TYPE_CHECKING:
-    from reconciler.operations import auditing
+    from reconciler.operations import auditlog
 else:
     from reconciler.cli import lazily
 
-    auditing = lazily.module("reconciler.operations.auditing")
+    auditlog = lazily.module("reconciler.operations.auditlog")
 
 Json = Any
 Limit = Annotated[int, typer.Option("--limit", "-n", help="How many, the newest first.", min=1)]
@@ -115,6 +116,8 @@ def audit(
         for commit in one["commits"]:
             head = f"{commit['id'][:12]}  {_who(commit)}"
             terminal.paragraph(f"{head}: {commit['subject']}", 8, 22)
+        if one.get("dropped"):
+            terminal.paragraph(terminal.clocks(one["message"]), 8)
         for label in one["objects"]:
             terminal.paragraph(label, 8, 10)
         for problem in one["problems"]:
@@ -145,14 +148,56 @@ def verify(
     if file is not None:
         if not file.is_file():
             terminal.fail(f"there is no file {file}")
-        found = auditing.Log(file).verify(first)
-        lines, last, wrong = found.lines, found.last, found.wrong
+        verdict = auditlog.Log(file).verify(first)
+        found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
+        if verdict.anchor is not None and verdict.anchor.entry.dropped:
+            line, dropped = verdict.anchor, verdict.anchor.entry.dropped
+            found = found._replace(
+                gone=dropped.last, anchor=line.number, at=times.format_time(line.entry.at)
+            )
+            found = found._replace(revision=line.entry.revision, said=line.entry.message)
     else:
         with context.controller(server, token_file) as api:
             told = api.get("/v1/audit/verify", first=first if first > 1 else None)
-        lines, last, wrong = told["lines"], told["last"], told["wrong"]
-    if wrong:
-        good = f"for {lines} lines" if lines >= first else "nowhere"
-        terminal.fail(f"the chain is good {good}, and then broken: {wrong}")
-    count = f"{lines} lines" if first == 1 else f"lines {first} to {lines}"
-    terminal.line(f"{count}, the chain is whole; the last hash is {last}", 0)
+        found = _Found(told["lines"], told["last"], told["wrong"], torn=told.get("torn", False))
+        if anchor := told.get("anchor"):
+            found = found._replace(gone=anchor["dropped"]["last"], anchor=anchor["number"])
+            found = found._replace(
+                at=anchor["at"], revision=anchor["revision"], said=anchor["message"]
+            )
+    _tell(found, first)
+
+
+class _Found(NamedTuple):
+    """What came of going along the chain.
+
+    ``gone`` is the last line that was dropped; line ``anchor`` says so: when, by which revision.
+    """
+
+    lines: int
+    last: str
+    wrong: str
+    torn: bool
+    gone: int = 0
+    anchor: int = 0
+    at: str = ""
+    revision: str = ""
+    said: str = ""
+
+
+def _tell(found: _Found, first: int) -> None:
+    """Say how far the chain is good; ends the command where it is broken."""
+    begins = max(first, found.gone + 1)
+    if found.wrong:
+        good = f"for {found.lines} lines" if first == 1 and not found.gone else ""
+        good = good or f"from line {begins} to {found.lines}"
+        if found.lines < begins:
+            good = "nowhere"
+        terminal.fail(f"the chain is good {good}, and then broken: {found.wrong}")
+    count = f"{found.lines} lines" if begins == 1 else f"lines {begins} to {found.lines}"
+    terminal.line(f"{count}, the chain is whole; the last hash is {found.last}", 0)
+    if found.gone:
+        when = f"line {found.anchor}, {terminal.clock(found.at)}, by {found.revision[:12]}"
+        terminal.paragraph(f"{when}: {terminal.clocks(found.said)}", 4, 6)
+    if found.torn:
+        terminal.note("the last line is half written, as a crash leaves it, and is not counted")

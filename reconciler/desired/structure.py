@@ -220,6 +220,7 @@ def _settings(name: str, spec: cluster.ClusterSpec, faults: Faults) -> desired.S
         retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
         retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
         retain_files=_files(kept.files, faults),
+        retain_audit_s=_audit(kept.audit, faults),
         safety=_safety(spec.sync, faults),
         drift=pools.drift_policy(spec.drift.policy, faults),
         remediation=desired.Remediation(
@@ -234,6 +235,9 @@ def _settings(name: str, spec: cluster.ClusterSpec, faults: Faults) -> desired.S
     )
 
 
+#: What is written down for others to look into is not gone before they could: a typing error of a
+#: unit would lose it for good.
+AUDIT_S_MIN = 86_400
 _REASONS = ("applied", "refused", "held", "unreadable")
 _FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api/v4"}
 
@@ -306,6 +310,18 @@ def _files(said: cluster.FilesSpec | None, faults: Faults) -> desired.FileRetent
         faults.add("bad-schedule", str(error), *path, "schedule", found=said.schedule)
         return None
     return desired.FileRetention(after_s, schedule, said.identity)
+
+
+def _audit(said: str | int | None, faults: Faults) -> int | None:
+    """How many seconds lines of the audit log are kept; None: for ever."""
+    if said is None:
+        return None
+    path = ("spec", "retention", "audit")
+    kept_s = faults.duration(said, *path)
+    if kept_s < AUDIT_S_MIN:
+        message = f"the audit log is kept for 1d at least, and {said} is less; `1m` is a minute"
+        faults.add("short-retention", message, *path, found=str(said))
+    return kept_s
 
 
 def _is_safe(url: str) -> bool:

@@ -155,6 +155,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Settings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
     (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
     (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
+    (desired.Settings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Volume, "objects"): ("s3", None),
     (staging.ObjectStore, "access_key"): ("accessKeySecret", None),

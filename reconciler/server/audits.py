@@ -9,7 +9,7 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.model import times
-from reconciler.operations import auditing, viewforms
+from reconciler.operations import auditing, auditlog, viewforms
 from reconciler.server import failures, lists, services
 
 #: The most entries of one answer.
@@ -37,8 +37,23 @@ class ProblemView(viewforms.View, frozen=True):
     message: str
 
 
+class DroppedView(viewforms.View, frozen=True):
+    """Lines that were dropped, being older than ``retention.audit`` lets them become.
+
+    ``begins``: the first line that is there or is accounted for as dropped; ``first`` and ``last``:
+    those that this tells of; ``hash``: of the last of them.
+    """
+
+    begins: int
+    first: int
+    last: int
+    hash: str
+    newest_at: str
+    keep_s: int
+
+
 class EntryView(viewforms.View, frozen=True):
-    """What became of one revision."""
+    """What became of one revision, or, with ``dropped``, which old lines left this log."""
 
     number: int
     hash: str
@@ -55,6 +70,7 @@ class EntryView(viewforms.View, frozen=True):
     objects: list[str]
     message: str
     problems: list[ProblemView]
+    dropped: DroppedView | None = None
 
 
 class Entries(lists.Envelope, frozen=True, kw_only=True):
@@ -64,11 +80,17 @@ class Entries(lists.Envelope, frozen=True, kw_only=True):
 
 
 class Verified(viewforms.View, frozen=True):
-    """How many lines of the chain are good, the hash of the last of them, and what is wrong."""
+    """The number of the last line that is good, its hash, and what is wrong after it.
+
+    ``anchor``: the line that says that all before the first one there is were dropped; ``torn``:
+    the last line is half written, as a crash leaves it, and is not counted.
+    """
 
     lines: int
     last: str
     wrong: str
+    anchor: EntryView | None = None
+    torn: bool = False
 
 
 def _commit_view(of: auditing.CommitEntry) -> CommitView:
@@ -76,7 +98,7 @@ def _commit_view(of: auditing.CommitEntry) -> CommitView:
     return CommitView(of.id, of.author, of.subject, of.submitter, signer)
 
 
-def _view(line: auditing.Line) -> EntryView:
+def _view(line: auditlog.Line) -> EntryView:
     entry = line.entry
     return EntryView(
         number=line.number,
@@ -94,6 +116,18 @@ def _view(line: auditing.Line) -> EntryView:
         objects=list(entry.objects),
         message=entry.message,
         problems=[ProblemView(p.rule, p.object, p.message) for p in entry.problems],
+        dropped=None if entry.dropped is msgspec.UNSET else _dropped_view(entry.dropped),
+    )
+
+
+def _dropped_view(of: auditing.Dropped) -> DroppedView:
+    return DroppedView(
+        begins=of.begins,
+        first=of.first,
+        last=of.last,
+        hash=of.hash,
+        newest_at=times.format_time(of.newest_at),
+        keep_s=of.keep_s,
     )
 
 
@@ -124,11 +158,12 @@ async def entries(
 async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
     """Goes along the whole chain; ``first``: its first number, where what was before is gone."""
     found = await asyncio.to_thread(_log(state.services).verify, first)
-    return Verified(found.lines, found.last, found.wrong)
+    anchor = None if found.anchor is None else _view(found.anchor)
+    return Verified(found.lines, found.last, found.wrong, anchor, found.torn)
 
 
-def _log(service: services.Services) -> auditing.Log:
-    return auditing.Log(service.audit_path)
+def _log(service: services.Services) -> auditlog.Log:
+    return auditlog.Log(service.audit_path)
 
 
 HANDLERS = [entries, verify]

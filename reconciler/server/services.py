@@ -8,7 +8,7 @@ import time
 from reconciler import metrics
 from reconciler.metrics import openmetrics
 from reconciler.model import link, records
-from reconciler.operations import auditing, submission
+from reconciler.operations import auditlog, submission
 from reconciler.server import access, failures, nodepages, relay, sessions
 from reconciler.server.link_client import LinkClient, LinkDownError
 from reconciler.store import Reader
@@ -56,7 +56,7 @@ class Services:
         self.folder = ""
         self.branch = ""
         #: The log of what became of revisions.
-        self.audit_path = link_path.with_name(auditing.FILE)
+        self.audit_path = link_path.with_name(auditlog.FILE)
         self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S

@@ -16,7 +16,7 @@ from reconciler.desired import incumbents, loader, source, watch
 from reconciler.model import desired
 from reconciler.model.states import JobState
 from reconciler.notices import delivery, messages
-from reconciler.operations import auditing
+from reconciler.operations import auditlog
 from reconciler.store import store as stores
 from tests.unit.core.world import World
 from tests.unit.desired import repositories
@@ -75,7 +75,7 @@ class Site:
             self.leader.inbox,
             polling,
             allow_root=False,
-            audit=auditing.Log(folder / auditing.FILE),
+            audit=auditlog.Log(folder / auditlog.FILE),
             notifier=self.told,
         )
         self.leader.loop._refuse = self.reading.refuse
@@ -271,7 +271,7 @@ def test_what_people_are_told_of_a_refused_revision_came_to_pass(
     fixed = site.commit({"p.yaml": None})
     site.until(fixed, "Synced")
     site.close()
-    lines = auditing.Log(tmp_path / auditing.FILE).tail(10)[::-1]
+    lines = auditlog.Log(tmp_path / auditlog.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
         (bad, "Synced"),

@@ -12,7 +12,7 @@ import pytest
 from reconciler.core import occurrences, safety
 from reconciler.model import desired
 from reconciler.notices import messages
-from reconciler.operations import permissions
+from reconciler.operations import auditing, auditkeeping, auditlog, permissions
 from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
 
@@ -112,6 +112,19 @@ def files(run: Run) -> desired.FileRetention:
     return found
 
 
+def audited(run: Run, folder: Path) -> Json:
+    """How many lines of a log of a hundred days leave it."""
+    keep_s = run.structure.settings.retain_audit_s
+    assert keep_s is not None
+    log = auditlog.Log(folder / auditlog.FILE, part_bytes_max=1)
+    for day in (0, 50, 100):
+        log.append(auditing.Entry(at=day * 86_400.0, revision="r", result="Synced"))
+    while auditkeeping.drop(log, keep_s=keep_s, now=100 * 86_400.0, revision="r"):
+        pass
+    found = log.verify().anchor
+    return found.entry.dropped.last if found is not None and found.entry.dropped else 0
+
+
 def chosen(reason: messages.Reason, **about: str) -> Callable[[Run, Path], Json]:
     """Whether the first channel is told of something."""
     notice = messages.Notice("Job/j", reason, "r", "m", "t", about=about)
@@ -183,6 +196,7 @@ TABLE |= {
         (4 * 3600, 4.5 * 3600),
         KEPT,
     ),
+    "Cluster.spec.retention.audit": Case(("30d", "365d"), audited, (2, 0), KEPT),
     "Cluster.spec.retention.files.identity": Case(
         ("a@x.org", "b@x.org"), lambda run, _: files(run).identity, ("a@x.org", "b@x.org"), KEPT
     ),

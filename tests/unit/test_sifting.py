@@ -17,7 +17,7 @@ from reconciler import containing, sifting
 from reconciler.desired import incumbents, undecided
 from reconciler.model import desired, outcome
 from reconciler.model.states import JobState
-from reconciler.operations import auditing, replaying, views
+from reconciler.operations import auditlog, replaying, views
 from reconciler.store import Reader
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -350,7 +350,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert "OutOfSync with 1 errors" in note
     assert f"Job/{POISON}: {containing.MARK}" in note
-    lines = auditing.Log(tmp_path / auditing.FILE).tail(10)[::-1]
+    lines = auditlog.Log(tmp_path / auditlog.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
         (bad, "Synced"),

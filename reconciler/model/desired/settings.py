@@ -167,6 +167,7 @@ class Settings(msgspec.Struct, frozen=True):
     retain_history_s: int = 90 * 86_400
     retain_gone_nodes_s: int = 7 * 86_400
     retain_files: FileRetention | None = None
+    retain_audit_s: int | None = None
     scheduling: Scheduling = Scheduling()
     safety: Safety = Safety()
     drift: dict[str, Action] = {}

@@ -189,6 +189,15 @@ class RetentionSpec(Part, frozen=True):
         Duration,
         doc("How long the inputs of cycles are kept for replay.", example="7d", unit="duration"),
     ] = "7d"
+    audit: Annotated[
+        Duration | None,
+        doc(
+            "How long lines of the audit log are kept, at least a day; they go by whole files, so "
+            "that up to a tenth more is there. Left out: for ever.",
+            example="365d",
+            unit="duration",
+        ),
+    ] = None
     files: Annotated[
         FilesSpec | None,
         doc(

@@ -142,7 +142,7 @@ def test_structure() -> None:
         queue("root", guaranteed="{gpu: 4, cpu: 500m}", limit="{gpu: 8, memory: 1Gi}"),
         pool("s", "hosts: 'g[1-2]', overrides: [{hosts: g2, reason: fan, owner: ops}]"),
         pool("v", "count: 2, provisioner: virtual, mode: observe, labels: {gpu-model: other}"),
-        CLUSTER.replace("NAME", "c") + "spec: {lease: 10m, retention: {events: 1d}}\n",
+        CLUSTER.replace("NAME", "c") + "spec: {lease: 10m, retention: {events: 1d, audit: 1d}}\n",
         ACCESS,
     )
     assert value.status.problems == ()
@@ -157,7 +157,7 @@ def test_structure() -> None:
     assert made.pools["v"].labels == {"gpu-model": "other"}
     assert made.pools["v"].observe_only
     assert made.settings == desired.Settings(
-        name=made.settings.name, lease_s=600, retain_events_s=86_400
+        name=made.settings.name, lease_s=600, retain_events_s=86_400, retain_audit_s=86_400
     )
     assert made.settings.name
     assert made.unix_users == {"a@x.org": "a"}
@@ -165,7 +165,11 @@ def test_structure() -> None:
 
 POOL = pool("p", "hosts: n1")  # two GPUs
 
+SHORT = "spec: {retention: {audit: %s}}\n"
+
 BAD = [
+    ([CLUSTER.replace("NAME", "c") + SHORT % "1m"], ["short-retention"]),
+    ([CLUSTER.replace("NAME", "c") + SHORT % "0s"], ["short-retention"]),
     ([queue("c", parent="nobody")], ["unknown-parent"]),
     ([queue("a", parent="b"), queue("b", parent="a")], ["parent-cycle", "parent-cycle"]),
     ([queue("a", parent="a")], ["parent-cycle"]),

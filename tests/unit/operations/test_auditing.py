@@ -9,7 +9,7 @@ import pytest
 
 from reconciler.desired import source
 from reconciler.model import desired
-from reconciler.operations import auditing
+from reconciler.operations import auditing, auditlog
 
 
 def entry(revision: str = "abc", **more: Any) -> auditing.Entry:
@@ -17,14 +17,14 @@ def entry(revision: str = "abc", **more: Any) -> auditing.Entry:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> auditing.Log:
-    made = auditing.Log(tmp_path / auditing.FILE)
+def log(tmp_path: Path) -> auditlog.Log:
+    made = auditlog.Log(tmp_path / auditlog.FILE)
     for revision in "abcde":
         made.append(entry(revision))
     return made
 
 
-def test_lines_are_chained_and_listed_backwards(log: auditing.Log) -> None:
+def test_lines_are_chained_and_listed_backwards(log: auditlog.Log) -> None:
     assert [line.entry.revision for line in log.tail(3)] == ["e", "d", "c"]
     assert [line.number for line in log.tail(99)] == [5, 4, 3, 2, 1]
     found = log.verify()
@@ -33,7 +33,7 @@ def test_lines_are_chained_and_listed_backwards(log: auditing.Log) -> None:
     assert log.path.stat().st_mode & 0o077 == 0
 
 
-def lines(log: auditing.Log) -> list[bytes]:
+def lines(log: auditlog.Log) -> list[bytes]:
     return log.path.read_bytes().splitlines(keepends=True)
 
 
@@ -52,7 +52,7 @@ TAMPERING: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
 
 
 @pytest.mark.parametrize("how", TAMPERING)
-def test_tampering_is_seen(log: auditing.Log, how: str) -> None:
+def test_tampering_is_seen(log: auditlog.Log, how: str) -> None:
     tamper, good, told = TAMPERING[how]
     log.path.write_bytes(b"".join(tamper(lines(log))))
     found = log.verify()
@@ -60,9 +60,9 @@ def test_tampering_is_seen(log: auditing.Log, how: str) -> None:
     assert told in found.wrong
 
 
-def test_a_line_made_anew_breaks_the_next_one(log: auditing.Log, tmp_path: Path) -> None:
+def test_a_line_made_anew_breaks_the_next_one(log: auditlog.Log, tmp_path: Path) -> None:
     whole = lines(log)
-    other = auditing.Log(tmp_path / "other")
+    other = auditlog.Log(tmp_path / "other")
     for revision in "abz":
         other.append(entry(revision))
     log.path.write_bytes(b"".join([*lines(other), *whole[3:]]))
@@ -71,14 +71,14 @@ def test_a_line_made_anew_breaks_the_next_one(log: auditing.Log, tmp_path: Path)
     assert "does not follow the line before it" in found.wrong
 
 
-def test_what_a_crash_left_half_written_is_dropped(log: auditing.Log) -> None:
+def test_what_a_crash_left_half_written_is_dropped(log: auditlog.Log) -> None:
     with log.path.open("ab") as file:
         file.write(b'{"number":6,"previous":')
     log.append(entry("f"))
     assert (log.verify().lines, log.verify().wrong) == (6, "")
 
 
-def test_it_does_not_go_on_after_what_it_can_not_read(log: auditing.Log) -> None:
+def test_it_does_not_go_on_after_what_it_can_not_read(log: auditlog.Log) -> None:
     with log.path.open("ab") as file:
         file.write(b"nonsense\n")
     with pytest.raises(ValueError, match="JSON"):
@@ -89,26 +89,26 @@ def test_it_does_not_go_on_after_what_it_can_not_read(log: auditing.Log) -> None
 
 def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) -> None:
     """What was put aside may be taken away, oldest first, and that is told unless it is said."""
-    log = auditing.Log(tmp_path / auditing.FILE, part_bytes_max=1000)
+    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1000)
     for number in range(1, 31):
         assert log.append(entry(str(number))).number == number
     parts = log.parts()
     assert len(parts) > 3
     assert all(part.stat().st_size < 2000 for part in (*parts, log.path))
-    assert log.verify() == auditing.Verdict(30, log.tail(1)[0].hash)
+    assert log.verify() == auditlog.Verdict(30, log.tail(1)[0].hash)
     assert [line.number for line in log.tail(100)] == list(range(30, 0, -1))
-    assert auditing.Log(log.path).append(entry("31")).number == 31
+    assert auditlog.Log(log.path).append(entry("31")).number == 31
 
     # Killed after a file was put aside and before there was a new one.
     log.path.rename(tmp_path / "audit-000000000031.jsonl")
     assert log.append(entry("32")).number == 32
     assert log.verify().lines == 32
 
-    gone = auditing.Log(parts[0]).tail(1)[0].number
+    gone = auditlog.Log(parts[0]).tail(1)[0].number
     parts[0].unlink()
     assert log.verify().lines == 0
     assert f"it is number {gone + 1}, and 1 is due" in log.verify().wrong
-    assert log.verify(gone + 1) == auditing.Verdict(32, log.tail(1)[0].hash)
+    assert log.verify(gone + 1) == auditlog.Verdict(32, log.tail(1)[0].hash)
     assert "is due" in log.verify(gone + 2).wrong
     assert log.append(entry("33")).number == 33
 
@@ -118,13 +118,13 @@ def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) ->
 
 
 def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
-    log = auditing.Log(tmp_path / auditing.FILE, part_bytes_max=1)
+    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1)
     for number in range(4):
         log.append(entry(str(number)))
     (first, second, *_) = log.parts()
     assert first.name == "audit-000000000001.jsonl"
     assert "it is number 1, and 9 is due" in log.verify(9).wrong
-    assert auditing.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
+    assert auditlog.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
     second.write_bytes(second.read_bytes().replace(b'"1"', b'"7"'))
     assert log.verify().wrong == "line 2: it was changed after it was written"
     first.unlink()
@@ -132,13 +132,13 @@ def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    log = auditing.Log(tmp_path / "none")
+    log = auditlog.Log(tmp_path / "none")
     assert log.tail(5) == []
-    assert log.verify() == auditing.Verdict(0, auditing.BEGINNING)
+    assert log.verify() == auditlog.Verdict(0, auditlog.BEGINNING)
 
 
 def test_long_lines_and_many(tmp_path: Path) -> None:
-    log = auditing.Log(tmp_path / "long")
+    log = auditlog.Log(tmp_path / "long")
     for number in range(30):
         log.append(entry(str(number), message="x" * 9000))
     assert [line.entry.revision for line in log.tail(30)] == [str(n) for n in reversed(range(30))]
@@ -241,9 +241,9 @@ def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_
         duration_s=0.5,
     )
     assert [one.signer for one in found.commits] == ["bob@x.org", "", msgspec.UNSET]
-    log = auditing.Log(tmp_path / "audit.jsonl")
+    log = auditlog.Log(tmp_path / "audit.jsonl")
     log.append(found)
-    assert log.verify() == auditing.Verdict(1, log.tail(1)[0].hash)
+    assert log.verify() == auditlog.Verdict(1, log.tail(1)[0].hash)
     log.path.write_text(OLDER)
     assert log.verify().wrong == ""
     assert log.append(found).number == 2
