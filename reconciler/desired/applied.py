@@ -1,9 +1,9 @@
 """What is in force, and how a revision changes it: the rules of DESIGN section 3, without git.
 
 The files that a revision changed come in; afterwards ``jobs`` and ``basis`` are what applies, and
-the problems say what does not. Structure is refused as a whole, jobs one by one; what was in
-force stays where its newest version is refused or can't be read. The work grows with the change:
-only what it touches, what depends on that, and what was wrong before is judged again.
+the problems say what does not. Structure is refused as a whole, here; jobs one by one, by the
+structure there is then (``jobsinforce``); then safety judges what both would do. Where it says no,
+what was in force before comes back. The work grows with the change.
 """
 
 import math
@@ -12,25 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from reconciler.desired import (
-    checks,
-    dependencies,
     dependents,
     documents,
     filed,
     firsts,
     holding,
-    judging,
+    jobsinforce,
     normalise,
     policies,
     reading,
     structure,
     undecided,
 )
-from reconciler.desired.faults import Fault
 from reconciler.desired.incumbents import Incumbents
 from reconciler.desired.structure import Placed
 from reconciler.model import desired, judgement
-from reconciler.model.documents import job as job_documents
 
 Problems = tuple[desired.Problem, ...]
 _NOTHING_DENIED: Mapping[str, desired.Problem] = {}
@@ -61,31 +57,21 @@ class Applied:
     ) -> None:
         self._gate = gate
         self._denied: dict[str, desired.Problem] = {}
-        #: Jobs that are left as they are in force while they are written so, by name.
-        self.undecided = undecided.Left()
-        self._left: dict[str, desired.Problem] = {}
         self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
         self.structure_revision = incumbents.structure_revision
         self.structure_refused = False
-        self.jobs: dict[str, desired.Job] = dict(incumbents.jobs)
-        self.refused: dict[str, str] = {}
         self._origins = dict(incumbents.origins)
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
         self._firsts = firsts.Firsts(incumbents.preferred, first)
         self.filed = filed.Filed(read_blob)
         self._interrupted = False
-        self._dependents = dependents.Dependents()
-        self._bad: set[str] = set(self.jobs)
-        self._judging = judging.Judge(self.basis)
+        self._jobs = jobsinforce.JobsInForce(self.filed, self._firsts, self.basis, incumbents.jobs)
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
         self._structure_waived_until = math.inf
         self._structure_problems: Problems = ()
-        self._job_problems: dict[str, Problems] = {}
-        for job in self.jobs.values():
-            self._dependents.renew(job.name, None, job)
 
     # --- what others read -------------------------------------------------------------------
 
@@ -93,6 +79,21 @@ class Applied:
     def paths(self) -> Iterable[str]:
         """The files of the revision in force."""
         return self.filed.entries.keys()
+
+    @property
+    def jobs(self) -> dict[str, desired.Job]:
+        """The jobs in force, by name."""
+        return self._jobs.jobs
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why jobs of which no version is in force are refused, by name."""
+        return self._jobs.refused
+
+    @property
+    def left(self) -> undecided.Left:
+        """Jobs that are left as they are in force while they are written so."""
+        return self._jobs.undecided
 
     def problems(self) -> Problems:
         """Everything that is wrong, in order of place."""
@@ -102,10 +103,9 @@ class Applied:
             for label, problem in self._denied.items()
             if _is_job(label) or problem.severity == "warning"
         ]
-        for group in (self.filed.problems, self._job_problems):
-            for some in group.values():
-                found.extend(some)
-        found += [*self.filed.ignored.values(), *self._left.values()]
+        for some in self.filed.problems.values():
+            found.extend(some)
+        found += [*self._jobs.problems(), *self.filed.ignored.values()]
         found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
         return tuple(found)
 
@@ -117,13 +117,13 @@ class Applied:
             origins=self._origins,
             jobs={
                 name: self.jobs[name]
-                for name in sorted(self._bad | self._queue_users)
+                for name in sorted(self._jobs.bad | self._queue_users)
                 if name in self.jobs
             },
             preferred=self._firsts.structural()
             | {
                 name: self.jobs[name].path if name in self.jobs else self._firsts.get(name) or ""
-                for name in sorted(self._bad)
+                for name in sorted(self._jobs.bad)
                 if len(self.filed.candidates.get(name, ())) > 1
             },
             held_jobs=self._holds.jobs,
@@ -143,9 +143,9 @@ class Applied:
 
     def expire(self) -> bool:
         """Whether a waiver has ended that lets something off: then all is to be judged again."""
-        if min(self._judging.until, self._structure_waived_until) > self.now:
+        if min(self._jobs.judging.until, self._structure_waived_until) > self.now:
             return False
-        self._judging.renew()
+        self._jobs.judging.renew()
         self._interrupted = True
         return True
 
@@ -172,7 +172,7 @@ class Applied:
         ]
         if self.filed.empties(files, accepted=accepted):
             return False
-        touched = set(self._bad)
+        touched = set(self._jobs.bad)
         structural = self.structure_refused or not self.filed.entries
         structural |= self.structure_revision is None
         if self._interrupted:
@@ -181,10 +181,10 @@ class Applied:
             touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
-        touched |= of_jobs | left.known.keys() | self.undecided.known.keys()
-        self.undecided = left
+        touched |= of_jobs | left.known.keys() | self._jobs.undecided.known.keys()
+        self._jobs.undecided = left
         structural |= len({*denied, *self._denied}) > len(of_jobs)
-        self._denied = dict(denied)
+        self._denied = self._jobs.denied = dict(denied)
         for change, file in files:
             structural |= self.filed.replace(change, file, touched)
         for path, problem in ignored.items():
@@ -197,9 +197,9 @@ class Applied:
         elif not self.structure_refused:
             self.structure_revision = revision
         if self.basis is not earlier.basis and not self.basis.same_for_jobs(earlier.basis):
-            self._judging = judging.Judge(self.basis)
+            self._jobs.judge_by(self.basis)
             touched.update(self.filed.candidates, self.jobs)
-        self._apply_jobs(touched)
+        self._jobs.apply(touched, self.now)
         if self.basis is not earlier.basis:
             self._keep_queues_in_use(earlier)
         if self._gate is not None:
@@ -290,23 +290,21 @@ class Applied:
 
     def _judge_by_structure(self) -> None:
         """Judge all jobs by the structure there is."""
-        self._judging = judging.Judge(self.basis)
-        self._apply_jobs({*self.filed.candidates, *self.jobs})
+        self._jobs.judge_by(self.basis)
+        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
 
     def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
         """Go on with the structure before, and judge the jobs by it."""
         self._go_back(earlier)
         self.structure_refused = True
         self._structure_problems = tuple(problems)
-        self._apply_jobs({*self.filed.candidates, *self.jobs})
+        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
 
     def _go_back(self, earlier: "_Earlier") -> None:
         """What is in force is what it was before the revision."""
-        for name in earlier.jobs.keys() | self.jobs.keys():
-            self._dependents.renew(name, self.jobs.get(name), earlier.jobs.get(name))
-        self.basis, self.jobs = earlier.basis, earlier.jobs
+        self.basis = earlier.basis
         self.structure_revision, self._origins = earlier.revision, earlier.origins
-        self._judging = judging.Judge(self.basis)
+        self._jobs.go_back(earlier.jobs, earlier.basis)
 
     # --- holding ----------------------------------------------------------------------------
 
@@ -349,151 +347,4 @@ class Applied:
 
     def _restore(self, earlier: "_Earlier") -> None:
         """Put the jobs back whose removal is held."""
-        back = {
-            name: earlier.jobs[name]
-            for name in self._holds.jobs
-            if name in earlier.jobs and name not in self.jobs
-        }
-        for name, job in back.items():
-            self._dependents.renew(name, None, job)
-        if back:
-            self.jobs = {**self.jobs, **back}
-        self._bad.update(self._holds.jobs)
-
-    # --- jobs -------------------------------------------------------------------------------
-
-    def _is_held(self, name: str) -> bool:
-        """Whether a job in force may still be written in its file, which nobody can tell."""
-        current = self.jobs.get(name)
-        if current is None or current.path not in self.filed.entries:
-            return False
-        if any(path == current.path for path, _ in self.filed.candidates.get(name, ())):
-            return False
-        return self.filed.entries[current.path].file.opaque
-
-    def _choose(self, name: str) -> tuple[Placed | None, list[filed.Noted]]:
-        """The document that stands for a name, and the refusals of others of that name."""
-        references = self.filed.candidates.get(name, ())
-        if len(references) < 2:
-            self._firsts.forget(name)
-        if len(references) == 1:
-            only = self.filed.placed(references[0])
-            if name not in self.jobs or not self._is_held(name):
-                return only, []
-        if not references:
-            return None, []
-        ordered = sorted(references)
-        current = self.jobs.get(name)
-        if current is not None and self._is_held(name):
-            fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
-            return None, [(self.filed.placed(reference), fault) for reference in ordered]
-        home = current.path if current is not None else None
-        counts = self._firsts.of(name, f"Job/{name}", [path for path, _ in ordered], home)
-        first = next(r for r in ordered if r[0] == counts)
-        winner = self.filed.placed(first)
-        fault = checks.duplicate(winner.path, winner.document.line)
-        return winner, [(self.filed.placed(r), fault) for r in ordered if r != first]
-
-    def _apply_jobs(self, touched: set[str]) -> None:
-        """Judge ``touched`` jobs and those that depend on them, and put the good ones in force."""
-        names = set(touched)
-        for name in touched:
-            names |= self._dependents.of(name)
-        proposed = dict(self.jobs)
-        notes: dict[str, list[filed.Noted]] = {}
-        bad: set[str] = set()
-        for name in sorted(names):
-            self._left.pop(name, None)
-            if self._judge(name, proposed, notes):
-                bad.add(name)
-        waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
-        self._judge_dependencies(waiting, proposed, notes, bad)
-        names |= notes.keys()
-        for name in names:
-            before, after = self.jobs.get(name), proposed.get(name)
-            if before is not after:
-                self._dependents.renew(name, before, after)
-            self._job_problems.pop(name, None)
-            if name in notes:
-                self._job_problems[name] = tuple(self.filed.problem(item) for item in notes[name])
-        self.jobs = proposed
-        self._bad = bad
-        self.refused = {
-            name: self._why_refused(name, notes.get(name, ()))
-            for name in sorted(bad)
-            if name not in proposed
-        }
-
-    def _judge(
-        self, name: str, proposed: dict[str, desired.Job], notes: dict[str, list[filed.Noted]]
-    ) -> bool:
-        """Propose what a name stands for now; True where something is wrong with it."""
-        if self._is_denied(name):
-            return True
-        left = self.undecided
-        winner, noted = self._choose(name)
-        wrong = bool(noted)
-        if winner is None:
-            if noted or self._is_held(name):
-                wrong = True
-            elif left.faults(name, None, self.jobs.get(name)) and (one := left.of(name, None)):
-                wrong = True
-                self._left[name] = one.problem(self.jobs[name].path)
-            else:
-                proposed.pop(name, None)
-        elif isinstance(winner.document.part, job_documents.Job):
-            made, faults, warnings = self._judging.job(winner, winner.document.part, self.now)
-            noted.extend((winner, warning) for warning in warnings)
-            if made is not None:
-                known = self.jobs.get(name)
-                undecidable = left.faults(name, made, known)
-                stays = undecidable and (known is not None or name not in left.aside)
-                if not (faults or stays) and made != known:
-                    proposed[name] = made
-                faults += undecidable
-            if faults:
-                wrong = True
-                noted.extend((winner, fault) for fault in faults)
-        else:
-            wrong = True
-        if noted:
-            notes[name] = noted
-        return wrong
-
-    def _judge_dependencies(
-        self,
-        waiting: Sequence[str],
-        proposed: dict[str, desired.Job],
-        notes: dict[str, list[filed.Noted]],
-        bad: set[str],
-    ) -> None:
-        """Take those back whose dependencies don't add up, and note why."""
-
-        def note(name: str, fault: Fault) -> None:
-            winner, _ = self._choose(name)
-            if winner is not None:
-                notes.setdefault(name, []).append((winner, fault))
-
-        for name in self.undecided.take_back(waiting, proposed, self.jobs):
-            note(name, Fault(undecided.RULE, undecided.BLOCKED))
-            bad.add(name)
-        waiting = [name for name in waiting if name in proposed]
-        bad |= dependencies.judge(
-            waiting, proposed, self.jobs, is_written=self.filed.candidates.__contains__, note=note
-        )
-
-    def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
-        if self._is_denied(name):
-            return self._denied[f"Job/{name}"].message
-        for placed, fault in noted:
-            if fault.severity == "error":
-                return fault.told(self.filed.problem((placed, fault)).place)
-        winner, _ = self._choose(name)
-        if winner is not None and winner.document.faults:
-            return winner.document.faults[0].told(f"{winner.path}:{winner.document.line}")
-        return "the job can't be read"
-
-    def _is_denied(self, name: str) -> bool:
-        """Whether nobody answers for how a job is written who may."""
-        problem = self._denied.get(f"Job/{name}")
-        return problem is not None and problem.severity == "error"
+        self._jobs.restore(self._holds.jobs, earlier.jobs)

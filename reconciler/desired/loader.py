@@ -8,7 +8,7 @@ and keeps everything; a head that is no descendant of the last one, or has becom
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,9 +16,9 @@ import msgspec
 from reconciler.desired import (
     applied,
     filed,
-    firsts,
     gitobjects,
     holding,
+    lineage,
     provenance,
     source,
     trusting,
@@ -29,7 +29,6 @@ from reconciler.model import desired, judgement
 
 #: From how many changed files on the garbage collector is paused while they are read.
 _MANY_FILES = 100
-_PREFIX_CHARACTERS_MIN = 7
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
 _NONE = Incumbents()
@@ -47,14 +46,6 @@ class _Undecided(NamedTuple):
     def rests(self, now: float) -> bool:
         """Whether it is left alone now; a clock that was set back makes that no longer."""
         return self.again_at - self.wait_s <= now < self.again_at
-
-
-class _HeldError(Exception):
-    """The head is not applied, and why."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        self.rule = rule
-        super().__init__(message)
 
 
 class Loader:
@@ -83,24 +74,17 @@ class Loader:
         self._source = repository
         self._start = incumbents
         self._clock = clock
-        self._accepted: set[str] = {accept_revision} if accept_revision else set()
         self._head: str | None = None
         self._gate = gate
-        self._applied = applied.Applied(incumbents, self._blob, gate, self._first)
+        self._lineage = lineage.Lineage(repository, accept_revision)
+        self._applied = applied.Applied(incumbents, self._blob, gate, self._lineage.first)
         self._undecided: _Undecided | None = None
         self._resting = undecided.Rests()
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or trusting.Trust()
         self._provenance = provenance.Provenance(repository, clock)
-        #: The commits that the last new head brought, the oldest first.
-        self.line: tuple[source.Commit, ...] = ()
-        #: Nothing that could be judged leads to it: the line is that commit only.
-        self._alone = False
-        #: As whom those count whose signatures were looked at; empty: as nobody.
-        self.signers: dict[str, str] = {}
-        #: Digests that those commits approve, as far as that counts.
+        #: Digests that the commits of the last new head approve, as far as that counts.
         self.approved: tuple[str, ...] = ()
-        self._merges: dict[str, str] = {}
         self._suspended = incumbents.suspended
         self._generation = incumbents.generation
         #: A revision was taken up in part only: which files it left is not known.
@@ -117,6 +101,16 @@ class Loader:
         """What :meth:`load` returned last."""
         return self._desired
 
+    @property
+    def line(self) -> tuple[source.Commit, ...]:
+        """The commits that the last new head brought, the oldest first."""
+        return self._lineage.line
+
+    @property
+    def signers(self) -> Mapping[str, str]:
+        """As whom those of them count whose signatures were looked at; empty: as nobody."""
+        return self._lineage.signers
+
     def counts(self) -> Mapping[str, int]:
         """How many objects of each kind the revision writes, whatever is wrong with them."""
         return self._applied.filed.counts()
@@ -126,7 +120,7 @@ class Loader:
         """When something that is held may apply although nothing has changed."""
         moments = [
             self._applied.judge_again_at,
-            self._resting.again_at(self._applied.undecided.known),
+            self._resting.again_at(self._applied.left.known),
         ]
         if self._undecided is not None and self._undecided.head != self._head:
             moments.append(self._undecided.again_at)
@@ -134,9 +128,7 @@ class Loader:
 
     def accept(self, revision: str) -> None:
         """Let the next load take ``revision``, or what begins so, although it is no successor."""
-        if len(revision) < _PREFIX_CHARACTERS_MIN:
-            raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
-        self._accepted.add(revision)
+        self._lineage.accept(revision)
 
     def go_back(self, before: Incumbents, problem: desired.Problem) -> None:
         """Go on from what was in force before: no cycle passed with the head as it was applied.
@@ -163,7 +155,7 @@ class Loader:
 
     def _begin_from(self, before: Incumbents) -> None:
         self._start, self._head, self._half_way = before, None, False
-        self._applied = applied.Applied(before, self._blob, self._gate, self._first)
+        self._applied = applied.Applied(before, self._blob, self._gate, self._lineage.first)
         self._approvals = before.approvals
         self._trust = before.trust or trusting.Trust()
         self._suspended = before.suspended
@@ -171,7 +163,7 @@ class Loader:
 
     def judge_by(self, merge: str, branch: str) -> None:
         """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
-        self._merges[merge] = branch
+        self._lineage.judge_by(merge, branch)
 
     def incumbents(self) -> Incumbents:
         """What has to be remembered over a restart."""
@@ -201,11 +193,11 @@ class Loader:
             head, before = self._source.head(), attempted
             attempted = head
             if head != before:
-                self.line, self.signers = (), {}
+                self._lineage.forget()
             self._applied.now = now
             self._catch_up(attempted)
-        except _HeldError as held:
-            with contextlib.suppress(gitobjects.GitError, OSError, _HeldError):
+        except lineage.HeldError as held:
+            with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
                 self._judge_again()
             problem = desired.Problem(held.rule, "error", "", str(held))
             return self._update(now, "OutOfSync", attempted, str(held), (problem,))
@@ -226,7 +218,7 @@ class Loader:
         """
         if self._head is not None or self._start.head is None:
             return
-        with contextlib.suppress(gitobjects.GitError, OSError, _HeldError):
+        with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
             if self._source.has(self._start.head):
                 self._applied.now = now
                 self._apply(self._start.head)
@@ -253,16 +245,17 @@ class Loader:
         if undecided is not None and self._head != head and undecided.rests(self._clock()):
             if self._start.head != head:
                 self._go_on(self._clock())
-            raise _HeldError(undecided.problem.rule, undecided.problem.message)
+            raise lineage.HeldError(undecided.problem.rule, undecided.problem.message)
         if self._head is None and self._start.head is not None:
             if self._source.has(self._start.head):
                 self._apply(self._start.head)
-            elif not self._is_accepted(head):
-                self._take_alone(head)
-                raise _HeldError(
+            elif not self._lineage.is_accepted(head):
+                self._lineage.take_alone(head, self._provenance, self._trust)
+                raise lineage.HeldError(
                     "history-rewritten",
                     f"the revision applied last, {self._start.head}, is not in the repository any "
-                    f"more, so nothing is known of what changed since: {self._how_to_accept(head)}",
+                    "more, so nothing is known of what changed since: "
+                    f"{lineage.how_to_accept(head)}",
                 )
         if self._head == head:
             self._judge_again()
@@ -270,20 +263,20 @@ class Loader:
         if (
             self._head is not None
             and not self._source.descends(head, self._head)
-            and not self._is_accepted(head)
+            and not self._lineage.is_accepted(head)
         ):
-            self._take_alone(head)
-            raise _HeldError(
+            self._lineage.take_alone(head, self._provenance, self._trust)
+            raise lineage.HeldError(
                 "not-a-fast-forward",
                 f"{head[:12]} does not follow {self._head[:12]}, which is in force: the branch was "
                 "rewritten or reset. Push a commit that follows it, or "
-                f"{self._how_to_accept(head)}",
+                f"{lineage.how_to_accept(head)}",
             )
         walk = self._walk(head)
         self.approved = walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
-        for stop in walk.stops if head not in self._merges else ():
-            with contextlib.suppress(_HeldError):
+        for stop in () if self._lineage.is_merge(head) else walk.stops:
+            with contextlib.suppress(lineage.HeldError):
                 self._apply(stop.revision, stop.trust)
         self._apply(head, walk.trust)
 
@@ -291,7 +284,7 @@ class Loader:
         """Judge what is in force anew where time alone may make another thing of it."""
         now, again_at = self._clock(), self._applied.judge_again_at
         is_due = again_at is not None and again_at <= now
-        is_due |= self._applied.undecided.known != self._resting.resting(now)
+        is_due |= self._applied.left.known != self._resting.resting(now)
         if self._head is None:
             return
         trust = self._trust
@@ -301,37 +294,8 @@ class Loader:
             self._apply(self._head, trust)
 
     def _walk(self, head: str) -> provenance.Walk:
-        """Who answers for what leads to ``head``.
-
-        The first revision, and one that was accepted from outside and does not follow, or not in
-        as many commits as can be judged, are taken as they are: what they say of people and keys is
-        what later ones are measured by.
-        """
-        base = self._head
-        if base is None or not self._source.descends(head, base):
-            self._take_alone(head)
-            return provenance.Walk(trusting.Trust())
-        before = self._before()
-        if head in self._merges:
-            last = self._merges[head]
-            base = self._source.merge_base(base, last)
-        else:
-            last = head
-        try:
-            line = self._source.line(base, last, newest=self._trust.mode == "off")
-        except source.TooManyCommitsError as error:
-            self._take_alone(head)
-            if not self._is_accepted(head):
-                raise _HeldError(
-                    "too-many-commits",
-                    f"{error}, and who signed each can't be judged at once: look at what they "
-                    f"change, and {self._how_to_accept(head)}",
-                ) from None
-            return provenance.Walk(trusting.Trust())
-        self.line, self._alone = tuple(line), False
-        walk = self._provenance.walk(line, self._trust, before)
-        self.signers = walk.signers
-        return walk
+        """Who answers for what leads to ``head``."""
+        return self._lineage.walk(head, self._head, self._provenance, self._trust, self._before)
 
     def _before(self) -> provenance.Before:
         """What is in force, by which changes are judged."""
@@ -339,40 +303,6 @@ class Loader:
             {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
             self._applied.jobs,
             self._applied.filed.places(trusting.TRUSTED_KINDS),
-        )
-
-    def _take_alone(self, head: str) -> None:
-        """A head to which nothing leads that could be judged: it answers for itself."""
-        commit = self._source.commit(head)
-        self.line, self._alone = (commit,), True
-        self.signers = self._provenance.signers(commit, self._trust)
-
-    def _first(self, label: str, paths: Sequence[str]) -> str:
-        """Which file held an object first that is in force from none.
-
-        Where nothing leads to the head, the commits that changed these files tell.
-        """
-        line: Sequence[source.Commit] = self.line
-        if line and self._alone:
-            line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
-        return firsts.first(self._source, line, label, paths)
-
-    def _how_to_restore(self, head: str) -> str:
-        """What brings everything back that a revision has removed."""
-        if [one.id for one in self.line] == [head] and not self.line[0].merge:
-            return f"Put it back: `git revert {head[:12]}`"
-        kept = (self._head or "")[:12]
-        return f"Put it back: `git checkout {kept} -- .` at the top of a clone, and commit"
-
-    @staticmethod
-    def _how_to_accept(head: str) -> str:
-        how = f"--accept-revision {head}"
-        return f"start the controller again with `{how}`, which `muster up` takes too"
-
-    def _is_accepted(self, head: str) -> bool:
-        return any(
-            len(prefix) >= _PREFIX_CHARACTERS_MIN and head.startswith(prefix)
-            for prefix in self._accepted
         )
 
     def _apply(self, head: str, trust: trusting.Trust | None = None) -> None:
@@ -401,15 +331,16 @@ class Loader:
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
                 left=undecided.Left(self._resting.resting(self._clock())),
-                accepted=self._is_accepted(head),
+                accepted=self._lineage.is_accepted(head),
             )
         self._half_way = False
         if not taken:
-            raise _HeldError(
+            raise lineage.HeldError(
                 judgement.EMPTIED,
                 f"{head} leaves nothing of what is in force, whatever it brings: this is always "
-                f"refused, and so is what follows it. {self._how_to_restore(head)}; where all of "
-                "it is meant to go, leave one object until the next commit",
+                "refused, and so is what follows it. "
+                f"{self._lineage.how_to_restore(head, self._head or '')}; where all of it is meant "
+                "to go, leave one object until the next commit",
             )
         self._head = head
         if trust.mode == "off":
@@ -450,7 +381,7 @@ class Loader:
         if self._head is None:
             self._desired = msgspec.structs.replace(before, status=status)
             return self._desired
-        aside = state.undecided.aside_of(state.jobs)
+        aside = state.left.aside_of(state.jobs)
         same = (
             before.generation > 0
             and before.structure is state.basis.structure

@@ -1,0 +1,144 @@
+"""What leads to a head of the branch: its commits, as whom they count, and what was accepted.
+
+The commits between what is in force and a head answer for it, each for its own difference. A head
+to which nothing leads that could be judged answers for itself: it is the first one, or somebody who
+starts the controller has said that it is right.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from reconciler.desired import firsts, provenance, source, trusting
+
+_PREFIX_CHARACTERS_MIN = 7
+
+
+class HeldError(Exception):
+    """The head is not applied, and why."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        self.rule = rule
+        super().__init__(message)
+
+
+class Lineage:
+    """The commits of the last new head, the oldest first, and as whom they count.
+
+    Args:
+        repository: where they are.
+        accept_revision: a head to take although it does not follow the last one.
+
+    Attributes:
+        line: the commits; of a head that answers for itself: that one.
+        signers: as whom those count whose signatures were looked at, by id; empty: as nobody.
+    """
+
+    def __init__(self, repository: source.Source, accept_revision: str | None = None) -> None:
+        self._source = repository
+        self._accepted: set[str] = {accept_revision} if accept_revision else set()
+        self._merges: dict[str, str] = {}
+        #: Nothing that could be judged leads to the head.
+        self._alone = False
+        self.line: tuple[source.Commit, ...] = ()
+        self.signers: Mapping[str, str] = {}
+
+    def forget(self) -> None:
+        """There is another head, and nothing is known of what leads to it."""
+        self.line, self.signers = (), {}
+
+    def accept(self, revision: str) -> None:
+        """Take ``revision``, or what begins so, although it is no successor.
+
+        Raises:
+            ValueError: it could be too many.
+        """
+        if len(revision) < _PREFIX_CHARACTERS_MIN:
+            raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
+        self._accepted.add(revision)
+
+    def is_accepted(self, head: str) -> bool:
+        """Whether somebody has said from outside that it is right."""
+        return any(
+            len(prefix) >= _PREFIX_CHARACTERS_MIN and head.startswith(prefix)
+            for prefix in self._accepted
+        )
+
+    def judge_by(self, merge: str, branch: str) -> None:
+        """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
+        self._merges[merge] = branch
+
+    def is_merge(self, head: str) -> bool:
+        """Whether the commits of a branch answer for it."""
+        return head in self._merges
+
+    def walk(
+        self,
+        head: str,
+        base: str | None,
+        judge: provenance.Provenance,
+        trust: trusting.Trust,
+        before: Callable[[], provenance.Before],
+    ) -> provenance.Walk:
+        """Who answers for what leads from ``base`` to ``head``.
+
+        The first revision, and one that was accepted from outside and does not follow, or not in
+        as many commits as can be judged, are taken as they are: what they say of people and keys is
+        what later ones are measured by.
+
+        Args:
+            head: the new one. base: what is in force; None: nothing is.
+            judge: of signatures and access.
+            trust: in whom, as ``base`` says. before: what is in force, by which is judged.
+
+        Raises:
+            HeldError: more commits lead there than can be judged.
+        """
+        if base is None or not self._source.descends(head, base):
+            self.take_alone(head, judge, trust)
+            return provenance.Walk(trusting.Trust())
+        known = before()
+        last = self._merges.get(head, head)
+        if last != head:
+            base = self._source.merge_base(base, last)
+        try:
+            line = self._source.line(base, last, newest=trust.mode == "off")
+        except source.TooManyCommitsError as error:
+            self.take_alone(head, judge, trust)
+            if not self.is_accepted(head):
+                raise HeldError(
+                    "too-many-commits",
+                    f"{error}, and who signed each can't be judged at once: look at what they "
+                    f"change, and {how_to_accept(head)}",
+                ) from None
+            return provenance.Walk(trusting.Trust())
+        self.line, self._alone = tuple(line), False
+        found = judge.walk(line, trust, known)
+        self.signers = found.signers
+        return found
+
+    def take_alone(self, head: str, judge: provenance.Provenance, trust: trusting.Trust) -> None:
+        """A head to which nothing leads that could be judged: it answers for itself."""
+        commit = self._source.commit(head)
+        self.line, self._alone = (commit,), True
+        self.signers = judge.signers(commit, trust)
+
+    def first(self, label: str, paths: Sequence[str]) -> str:
+        """Which file held an object first that is in force from none.
+
+        Where nothing leads to the head, the commits that changed these files tell.
+        """
+        line: Sequence[source.Commit] = self.line
+        if line and self._alone:
+            line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
+        return firsts.first(self._source, line, label, paths)
+
+    def how_to_restore(self, head: str, kept: str) -> str:
+        """What brings everything back that a revision has removed, with ``kept`` in force."""
+        if [one.id for one in self.line] == [head] and not self.line[0].merge:
+            return f"Put it back: `git revert {head[:12]}`"
+        return f"Put it back: `git checkout {kept[:12]} -- .` at the top of a clone, and commit"
+
+
+def how_to_accept(head: str) -> str:
+    """What takes a head as it is."""
+    how = f"--accept-revision {head}"
+    return f"start the controller again with `{how}`, which `muster up` takes too"
