@@ -18,9 +18,21 @@ from pathlib import Path
 
 import msgspec
 
-from agents import cgroups, hosts, keeper, mps, owners, probe, samples, sandbox, tasks
+from agents import (
+    cgroups,
+    hosts,
+    keeper,
+    metricsport,
+    mps,
+    owners,
+    probe,
+    samples,
+    sandbox,
+    settings,
+    tasks,
+)
 from agents.link import LinkError, Target
-from reconciler.model import devices
+from reconciler.model import addresses, devices
 from reconciler.model.hosts import Host
 
 OK, NOTE, FAILED = "ok", "note", "failed"
@@ -94,6 +106,7 @@ def findings(
     yield from machine(hosts.read(top))
     yield from shared_memory(top)
     yield from link(given)
+    yield from metrics_port(given)
 
 
 def system(top: Path) -> Iterator[Finding]:
@@ -314,6 +327,30 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
         )
     else:
         yield Finding("controller", OK, f"{given.server} can be reached")
+
+
+def metrics_port(given: argparse.Namespace) -> Iterator[Finding]:
+    """Whether the node's page can be shown at a port of its own, where that is asked for."""
+    name = "metrics port"
+    try:
+        listen = settings.listen_of(given)
+        if listen is None:
+            return
+        if listen.token_file is not None:
+            tasks.read_token(listen.token_file)
+        metricsport.bind(listen).close()
+    except (ValueError, tasks.UnfitError, OSError) as problem:
+        do = "mend that, or leave --metrics-listen out"
+        yield Finding(name, FAILED, str(problem), do)
+        return
+    if addresses.is_loopback(listen.host):
+        yield Finding(name, OK, f"{listen.shown} is free")
+        return
+    yield Finding(
+        name, OK, f"{listen.shown} is free; pages and token go over the network in clear",
+        "keep it to a network that only its own people reach, or listen on 127.0.0.1 behind a "
+        "proxy that speaks TLS",
+    )  # fmt: skip
 
 
 def data() -> Finding:

@@ -93,7 +93,6 @@ class Sampler:
         self._root = root
         self._process = psutil.Process()
         self._sampled_at = -SAMPLE_EVERY_S
-        self._usage: NodeUsage | None = None
         psutil.cpu_percent()
 
     def usage(self, helpers: tuple[int, ...]) -> NodeUsage | None:

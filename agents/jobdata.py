@@ -71,6 +71,10 @@ class Words:
         """Metrics that have changed since the last call."""
         return self._listener.news()
 
+    def newest(self) -> dict[str, taskwords.TaskMetrics]:
+        """The newest metrics of every task that has written some, by attempt."""
+        return self._listener.newest()
+
     def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
         """Those were not delivered, or, None, nobody remembers any."""
         self._listener.again(told)

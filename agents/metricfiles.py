@@ -99,6 +99,11 @@ class Listener:
                 del self._news[name]
             return tuple(self._told[name] for name in chosen if name in self._told) or None
 
+    def newest(self) -> dict[str, taskwords.TaskMetrics]:
+        """The newest of every task that has written some, by attempt."""
+        with self._telling:
+            return dict(self._told)
+
     def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
         """Some were not delivered, or, None, nobody remembers any: they are news again."""
         with self._telling:

@@ -145,6 +145,10 @@ class Senses:
         untold, self._untold = self._untold, None
         return untold
 
+    def gpus_seen(self) -> tuple[GpuUsage, ...]:
+        """What GPUs did when they were last looked at."""
+        return self._seen
+
     def look_at_host(self) -> None:
         """Notice what has changed of the machine itself."""
         host = hosts.read()

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from reconciler.model import loglines
+from reconciler.model import addresses, loglines
 from reconciler.model.quantities import parse_cpu, parse_memory
 from reconciler.model.records import Gpu
 
@@ -21,6 +21,20 @@ GPUS_MAX = 1024
 #: Ways of holding tasks that can be asked for.
 ISOLATIONS = ("auto", "systemd", "cgroup", "process-group")
 GPU_EVERY_S_MIN, GPU_EVERY_S_MAX = 0.05, 3600.0
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Where the node's page can be read, and the file with the token that callers have to show:
+    None, which is possible on loopback only, for none."""
+
+    host: str
+    port: int
+    token_file: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """HOST:PORT, as it is written."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -67,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True):
     #: Form of what the agent itself tells on its standard error.
     log_format: str = "readable"
     log_level: str = "info"
+    #: A port of the node's own for Prometheus; None: there is none.
+    metrics: Listen | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -132,6 +148,10 @@ def parser(*, required: bool = True) -> Parser:
         "the oldest of tasks that have ended go")  # fmt: skip
     add("--data-cache", metavar="AMOUNT", help="size that data may have which jobs copy to this "
         "node; left out: a fifth of the file system of --root")  # fmt: skip
+    add("--metrics-listen", metavar="HOST:PORT", help="open a port where Prometheus reads this "
+        "node's page, /metrics; left out: it is on the controller alone")  # fmt: skip
+    add("--metrics-token-file", type=Path, metavar="FILE", help="file, mode 0600, with the token "
+        "that callers of --metrics-listen have to show; needed beyond loopback")  # fmt: skip
     return made
 
 
@@ -210,7 +230,29 @@ def _settings(given: argparse.Namespace) -> Settings:
         cache_bytes_max=parse_memory(given.data_cache) if given.data_cache else 0,
         log_format=given.log_format,
         log_level=given.log_level,
+        metrics=listen_of(given),
     )
+
+
+def listen_of(given: argparse.Namespace) -> Listen | None:
+    """Where the node's page is to be read; None: at no port of its own.
+
+    Raises:
+        ValueError: that is no address, or anybody could read there.
+    """
+    listen, token_file = given.metrics_listen, given.metrics_token_file
+    if listen is None:
+        if token_file is not None:
+            raise ValueError("--metrics-token-file: there is no --metrics-listen to ask for it at")
+        return None
+    host, port = addresses.listening(
+        listen,
+        token_file,
+        option="--metrics-listen",
+        tokens="--metrics-token-file",
+        risk="read what runs here, and whose it is",
+    )
+    return Listen(host, port, token_file)
 
 
 def default_address() -> str:

@@ -35,6 +35,7 @@ from agents import (
     orders,
     parents,
     processes,
+    reports,
     state,
     talking,
     tasks,
@@ -66,7 +67,6 @@ class Agent:
         self.clean = threading.Event()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.incarnation = os.urandom(8).hex()
-        self.sequence = 0
         token = tasks.read_token(settings.token_file) if settings.token_file else ""
         self.target = Target(settings.server, token)
         self.target.parts()
@@ -80,7 +80,10 @@ class Agent:
         """Take the root and find out what the node is."""
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._lock_file = lineage.take(self.root)
-        self.follows = lineage.succeed(self.root, self.incarnation)
+        self.port_loops = reports.open_port(
+            self.settings.metrics, self._page_values, self.leaving, self.voice
+        )
+        follows = lineage.succeed(self.root, self.incarnation)
         shared = self.settings.shared or self.root / "shared"
         shared.mkdir(parents=True, exist_ok=True)
         for folder in ("attempts", "logs", "trash"):
@@ -110,10 +113,22 @@ class Agent:
             self.state.remedies = None
         self.leftovers = leftovers.Leftovers(self.root, self, self.leaving)
         self.tidier = tidying.Tidier(self.settings, self, self.trash, (self.clean, self.leaving))
-        self.sampler = inventory.Sampler(self.root)
         self.followers = logs.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
         )
+        self.reports = reports.Reports(
+            self.settings,
+            reports.Life(self.boot_id, self.incarnation, follows),
+            node=self.state,
+            senses=self.senses,
+            words=self.words,
+            remedies=self.orders,
+            stager=self.carrier.stager,
+        )
+
+    def _page_values(self) -> reports.Now | None:
+        with self.lock:
+            return self.reports.now()
 
     def run(self) -> int:
         """Work until told to leave."""
@@ -134,6 +149,7 @@ class Agent:
             self.senses.volumes.turn,
             self.gate.turn,
             *self.words.loops(self.lock, self.state, self.leaving),
+            *self.port_loops,
         ):
             self.keep_at(work)
         self.clean.set()
@@ -266,34 +282,11 @@ class Agent:
     def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
         """What the node says now."""
         with self.lock:
-            usage = self.sampler.usage((self.keeper.pid, self.senses.probe.pid))
-            if usage is not None:
-                usage = self.carrier.stager.with_usage(usage)
-            stages = self.carrier.stages()
-            self.state.stages = {name: stage for name, (stage, _) in stages.items()}
-            self.state.notes = {name: note for name, (_, note) in stages.items()}
-            reports, complete = self.state.reports(complete=complete)
-            self.sequence += 1
-            return SyncRequest(
-                node=self.settings.name,
-                boot_id=self.boot_id,
-                incarnation=self.incarnation,
-                have=self.state.have,
-                wait_s=wait_s,
+            return self.reports.request(
+                wait_s,
                 complete=complete,
-                sequence=self.sequence,
-                attempts=tuple(
-                    talking.relative(one, str(self.root))
-                    for one in self.words.with_saved(map(self.senses.uses.with_use, reports))
-                ),
-                inventory=self.senses.inventory if self.state.want_inventory else None,
-                usage=usage,
-                gpu_usage=self.senses.gpu_usage(),
-                remedies=self.orders.reports(),
-                task_metrics=self.words.news(),
-                task_use=self.senses.uses.news(),
-                follows=self.follows,
-                accepts_unrenewed=True,
+                stages=self.carrier.stages(),
+                helpers=(self.keeper.pid, self.senses.probe.pid),
             )
 
     def not_heard(self, request: SyncRequest) -> None:
@@ -310,6 +303,7 @@ class Agent:
         """Do what the answer to a request asks for."""
         self.tells.reached(response.epoch)
         with self.lock:
+            self.reports.were_heard()
             if request.inventory is self.senses.inventory and response.renews:
                 self.state.want_inventory = False
             if response.want_inventory:

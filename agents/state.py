@@ -137,6 +137,8 @@ class NodeState:
         self.checks: checks.Plan | None = None
         self.volumes: tuple[staging.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
+        #: The pool that the node is in, as far as a set has said.
+        self.pool = ""
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
         self.remedies: tuple[drift.Remedy, ...] | None = ()
         self.want_inventory = True
@@ -232,6 +234,7 @@ class NodeState:
         steps: list[Step] = []
         self.assignments = {a.attempt: a for a in news.assignments}
         self.templates = news.templates
+        self.pool = news.pool
         self._forgotten &= self.assignments.keys()
         if news.checks != self.checks:
             self.checks = news.checks

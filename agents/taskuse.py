@@ -74,6 +74,10 @@ class Uses:
         untold, self._untold = self._untold, None
         return untold
 
+    def newest(self) -> dict[str, taskuse.TaskUse]:
+        """What each task that ran used when it was last sampled, by attempt."""
+        return dict(self._found)
+
     def with_use(self, report: AttemptReport) -> AttemptReport:
         """A report with what was sampled while the attempt ran."""
         sampled = self._found.get(report.id)

@@ -33,6 +33,7 @@ class _Watched(msgspec.Struct, frozen=True):
     checks: checks.Plan | None
     volumes: tuple[staging.WantedVolume, ...]
     mig: desired.MigPlan | None
+    pool: str
 
 
 class Held(Protocol):
@@ -78,7 +79,7 @@ class AgentsEngine:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
-        #: What nodes were told to see to: checks, volumes, layouts of devices.
+        #: What nodes were told to see to, and of which pool they are.
         self._plans: dict[str, _Watched] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
@@ -174,6 +175,7 @@ class AgentsEngine:
                     secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
                     saved=_saved(job, attempt.element),
                     hold=self._holds(job.spec, attempt, memory),
+                    saves_every_s=attempt.saves_every_s,
                 )
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
@@ -185,6 +187,7 @@ class AgentsEngine:
             checks=watched.checks,
             volumes=watched.volumes,
             mig=watched.mig,
+            pool=watched.pool,
         )
 
     def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, memory: Held) -> bool:
@@ -308,7 +311,8 @@ def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
         for one in structure.volumes.values()
         if pool and one.objects is None and (not one.pools or pool in one.pools)
     )
-    return _Watched(plan_of(node, structure, memory), volumes, _cut(structure.pools.get(pool)))
+    plan, cut = plan_of(node, structure, memory), _cut(structure.pools.get(pool))
+    return _Watched(plan, volumes, cut, pool)
 
 
 def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:

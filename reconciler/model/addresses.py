@@ -1,4 +1,4 @@
-"""Where a controller may listen: on loopback, and elsewhere only where tokens are asked for."""
+"""Where a program may listen: on loopback, and elsewhere only where tokens are asked for."""
 
 import ipaddress
 from pathlib import Path
@@ -17,8 +17,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listening(listen: str, token_file: Path | None) -> tuple[str, int]:
-    """Host and port of ``--listen``.
+def host_of(header: str) -> str:
+    """The host that a ``Host`` header names, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def listening(
+    listen: str,
+    token_file: Path | None,
+    *,
+    option: str = "--listen",
+    tokens: str = "--token-file",
+    risk: str = "run anything",
+) -> tuple[str, int]:
+    """Host and port of an option such as ``--listen``; ``risk`` is what anybody could do there.
 
     Raises:
         ValueError: it is none, or anybody could call there.
@@ -26,11 +40,11 @@ def listening(listen: str, token_file: Path | None) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
     if not (colon and host and is_port):
-        raise ValueError(f"--listen: found {listen!r}, expected HOST:PORT")
+        raise ValueError(f"{option}: found {listen!r}, expected HOST:PORT")
     host = host.strip("[]")
     if token_file is None and not is_loopback(host):
         raise ValueError(
-            f"--listen {listen} can be reached from elsewhere and there is no "
-            "--token-file: anybody could run anything; give one, or listen on 127.0.0.1"
+            f"{option} {listen} can be reached from elsewhere and there is no "
+            f"{tokens}: anybody could {risk}; give one, or listen on 127.0.0.1"
         )
     return host, int(port)

@@ -112,7 +112,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
     its gang by name, ``secret`` is what its tasks alone know. ``saved`` is the newest checkpoint
     that an earlier attempt is known to have left. ``hold``: it is to fetch what it needs, say that
-    it is ready, and start when this is said no more.
+    it is ready, and start when this is said no more. ``saves_every_s`` is how often its job means
+    to save, None: it does not say; for eyes only.
     """
 
     attempt: str
@@ -132,6 +133,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     secret: str = ""
     saved: str = ""
     hold: bool = False
+    saves_every_s: int | None = None
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,6 +164,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     ``remedies`` are to be carried out once each: an id that was is not carried out again.
     ``checks`` is what the node is to look at; None: nothing. ``volumes`` it is to have mounted.
     ``mig`` is how its devices are to be cut; None: nobody says, and they stay as they are.
+    ``pool`` is the pool that the node is in, empty for none: the name under which it shows itself.
     """
 
     templates: dict[str, TaskTemplate] = {}
@@ -170,6 +173,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: Plan | None = None
     volumes: tuple[staging.WantedVolume, ...] = ()
     mig: desired.MigPlan | None = None
+    pool: str = ""
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,13 +22,6 @@ OPTION = "media_types"
 _SHOWN_MAX = 100
 
 
-def host_of(header: str) -> str:
-    """The host that a ``Host`` header names, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
-
-
 def refuse_pages(origins: Iterable[str], hosts: Iterable[str]) -> None:
     """Let programs of this machine call; both are all headers of the name.
 
@@ -44,7 +37,7 @@ def refuse_pages(origins: Iterable[str], hosts: Iterable[str]) -> None:
             "tokens: call from a program, or start the controller with --token-file",
         )
     for header in hosts:
-        if not addresses.is_loopback(host_of(header.strip())):
+        if not addresses.is_loopback(addresses.host_of(header.strip())):
             raise Failure(
                 403,
                 f"asked for by the name {header[:_SHOWN_MAX]} (Host), and without tokens only "

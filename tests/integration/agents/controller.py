@@ -39,6 +39,7 @@ class Controller:
         self.assignments: dict[str, Assignment] = {}
         self.volumes: tuple[WantedVolume, ...] = ()
         self.mig: MigPlan | None = None
+        self.pool = ""
         self.checks: Plan | None = None
         #: By how much the dates of its answers are off.
         self.clock_ahead_s = 0.0
@@ -162,7 +163,7 @@ class Controller:
             return SyncResponse(self.epoch, request.have[1], poll_s=self.poll_s, renews=False)
         chosen = AssignmentSet(
             dict(self.templates), tuple(self.assignments.values()),
-            volumes=self.volumes, mig=self.mig, checks=self.checks,
+            volumes=self.volumes, mig=self.mig, checks=self.checks, pool=self.pool,
         )  # fmt: skip
         made = SyncResponse(
             epoch=self.epoch,

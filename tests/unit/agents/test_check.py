@@ -213,3 +213,26 @@ def test_a_relative_place_is_where_the_command_was_given(
     told = capsys.readouterr().out
     assert f"ok      token         {tmp_path}/token" in told
     assert f"{tmp_path}/node" in told
+
+
+def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> None:
+    def found(*given: str) -> dict[str, tuple[str, str]]:
+        parser = settings.parser(required=False)
+        return levels(check.metrics_port(parser.parse_args(list(given))))
+
+    assert found() == {}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        level, said = found("--metrics-listen", listen)["metrics port"]
+    assert (level, f"process {os.getpid()}" in said) == ("failed", True)
+    assert found("--metrics-listen", listen)["metrics port"] == ("ok", f"{listen} is free")
+    level, said = found("--metrics-listen", "0.0.0.0:0")["metrics port"]
+    assert (level, "no --metrics-token-file" in said) == ("failed", True)
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(0o644)
+    open_to_all = ("--metrics-listen", "0.0.0.0:0", "--metrics-token-file", str(token))
+    assert found(*open_to_all)["metrics port"][0] == "failed"
+    token.chmod(0o600)
+    level, said = found(*open_to_all)["metrics port"]
+    assert (level, "in clear" in said) == ("ok", True)

@@ -1,0 +1,246 @@
+"""An agent's own port: who may open it, and what callers of every kind get and can't do."""
+
+import gzip
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agents import metricsport, nodepage, scrapes, settings
+from agents.tasks import UnfitError
+from tests.unit.agents.test_nodepage import now
+
+PATIENCE_S = 30.0
+
+
+class Bench:
+    """An open port, its two threads, and callers."""
+
+    def __init__(self, token_file: Path | None = None) -> None:
+        self.leaving = threading.Event()
+        self.may_make = threading.Event()
+        self.may_make.set()
+        self.page = nodepage.Page(now, self.leaving)
+        listen = settings.Listen("127.0.0.1", 0, token_file)
+        self.port = metricsport.open_port(listen, self.page, self.leaving)
+        self.threads = [
+            threading.Thread(target=self._keep, args=(work,))
+            for work in (self.port.serve, self._make)
+        ]
+        for thread in self.threads:
+            thread.start()
+        self.callers: list[socket.socket] = []
+
+    def _keep(self, work: Callable[[], None]) -> None:
+        while not self.leaving.is_set():
+            work()
+
+    def _make(self) -> None:
+        if not self.may_make.wait(0.01) or not self.page.make_if_wanted():
+            self.leaving.wait(0.01)
+
+    def call(self, sent: bytes) -> socket.socket:
+        host, _, port = self.port.address.rpartition(":")
+        caller = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.callers.append(caller)
+        caller.sendall(sent)
+        return caller
+
+    def ask(self, line: str = "GET /metrics HTTP/1.1", *headers: str) -> tuple[int, bytes]:
+        """Status and body of the answer to a request."""
+        head = "\r\n".join([line, *headers]).encode() + scrapes.END_OF_HEAD
+        return answer(self.call(head))
+
+    def close(self) -> None:
+        self.leaving.set()
+        for caller in self.callers:
+            caller.close()
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+        self.port.close()
+
+
+def answer(caller: socket.socket) -> tuple[int, bytes]:
+    """Read until the port ends the connection."""
+    data = b""
+    while more := caller.recv(65536):
+        data += more
+    head, _, body = data.partition(scrapes.END_OF_HEAD)
+    return int(head.split(b" ")[1]), body
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports that look at the time often."""
+    monkeypatch.setattr(metricsport, "_LOOK_S", 0.02)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_the_page_plain_and_packed(bench: Bench) -> None:
+    status, page = bench.ask()
+    assert (status, page) == (200, nodepage.render(now()))
+    status, packed = bench.ask("GET /metrics HTTP/1.1", "Accept-Encoding: gzip")
+    assert (status, gzip.decompress(packed)) == (200, page)
+    assert bench.ask("GET /healthz HTTP/1.1") == (200, b"ok\n")
+    assert bench.ask("GET /other HTTP/1.1")[0] == 404
+    assert bench.ask("POST /metrics HTTP/1.1", "Content-Length: 4")[0] == 405
+
+
+def test_a_token_is_asked_for_where_there_is_one(token_file: Path) -> None:
+    bench = Bench(token_file)
+    try:
+        assert bench.ask()[0] == 401
+        assert bench.ask("GET /metrics HTTP/1.1", "Authorization: Bearer secret")[0] == 200
+    finally:
+        bench.close()
+
+
+def test_a_request_that_comes_in_pieces_is_one(bench: Bench) -> None:
+    caller = bench.call(b"GET /metr")
+    caller.sendall(b"ics HTTP/1.1\r\nHost: loc")
+    caller.sendall(b"alhost\r\n\r\n")
+    assert answer(caller)[0] == 200
+
+
+def test_headers_without_end_are_refused(bench: Bench) -> None:
+    caller = bench.call(b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (scrapes.HEAD_BYTES_MAX + 10))
+    assert answer(caller)[0] == 431
+
+
+def test_callers_that_say_nothing_keep_others_out_for_moments_only(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsport, "ASK_S", 0.3)
+    silent = [bench.call(b"") for _ in range(metricsport.CONNECTIONS_MAX)]
+    assert bench.ask()[0] == 200
+    assert {answer(caller)[0] for caller in silent} == {408}
+
+
+def test_a_page_that_is_not_made_is_not_waited_for_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsport, "MAKE_S", 0.2)
+    bench.may_make.clear()
+    status, why = bench.ask()
+    assert (status, why) == (503, b"the page was not made in 0 s\n")
+    bench.may_make.set()
+    monkeypatch.setattr(metricsport, "MAKE_S", PATIENCE_S)
+    assert bench.ask()[0] == 200
+
+
+def test_who_does_not_take_its_answer_is_let_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsport, "TAKE_S", 0.2)
+    monkeypatch.setattr(nodepage, "render", lambda _: b"x" * 2**25)
+    caller = bench.call(b"GET /metrics HTTP/1.1\r\n\r\n")
+    ends_at = time.monotonic() + PATIENCE_S
+    while bench.port._callers or not bench.page._ready.page:
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+    whole = 0
+    while more := caller.recv(2**20):
+        whole += len(more)
+    assert whole < 2**25
+
+
+def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(metricsport.PortError) as told:
+            metricsport.bind(settings.Listen("127.0.0.1", port))
+    text = str(told.value)
+    assert text.startswith(f"--metrics-listen 127.0.0.1:{port}: Address already in use: ")
+    assert f"process {os.getpid()} (" in text
+    assert "name another port" in text
+
+
+def test_an_address_of_another_machine_is_refused(token_file: Path) -> None:
+    with pytest.raises(metricsport.PortError, match="Cannot assign requested address"):
+        metricsport.bind(settings.Listen("203.0.113.7", 0, token_file))
+
+
+def test_a_name_that_leads_nowhere_is_refused(
+    token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(metricsport.PortError, match="gpu9 is no address of this machine: Name or"):
+        metricsport.bind(settings.Listen("gpu9", 9105, token_file))
+
+
+def test_a_name_of_loopback_that_leads_elsewhere_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.7", 9105))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(metricsport.PortError, match=r"localhost is 203\.0\.113\.7"):
+        metricsport.bind(settings.Listen("localhost", 9105))
+
+
+def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
+    token_file.chmod(0o644)
+    listen = settings.Listen("127.0.0.1", 0, token_file)
+    leaving = threading.Event()
+    with pytest.raises(UnfitError, match="chmod 600"):
+        metricsport.open_port(listen, nodepage.Page(now, leaving), leaving)
+
+
+FIXED = ["--server", "http://127.0.0.1:1", "--name", "n1", "--root", "/nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], None),
+        (["--metrics-listen", "127.0.0.1:9105"], settings.Listen("127.0.0.1", 9105)),
+        (["--metrics-listen", "[::1]:9105"], settings.Listen("::1", 9105)),
+        (
+            ["--metrics-listen", "0.0.0.0:9105", "--metrics-token-file", "/t"],
+            settings.Listen("0.0.0.0", 9105, Path("/t")),
+        ),
+    ],
+)
+def test_where_it_is_opened(given: list[str], expected: settings.Listen | None) -> None:
+    assert settings.parse([*FIXED, *given]).metrics == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--metrics-listen", "0.0.0.0:9105"], "there is no --metrics-token-file: anybody could"),
+        (["--metrics-listen", "gpu001:9105"], "can be reached from elsewhere"),
+        (["--metrics-listen", "9105"], "expected HOST:PORT"),
+        (["--metrics-listen", "localhost:99999"], "expected HOST:PORT"),
+        (["--metrics-token-file", "/t"], "there is no --metrics-listen"),
+    ],
+)
+def test_what_is_not_safe_or_makes_no_sense_is_wrong_usage(
+    given: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        settings.parse([*FIXED, *given])
+    assert left.value.code == settings.USAGE_ERROR
+    assert says in capsys.readouterr().err
