@@ -91,9 +91,15 @@ def _fill(
     siblings: Sequence[Sibling],
     strength: float,
 ) -> int:
-    """Give surplus to the siblings of one priority; the amount given."""
+    """Give surplus to the siblings of one priority; the amount given.
+
+    Weights divide it between them. One that is alone there has nobody to divide with: whatever its
+    weight, its priority alone says that it goes before those of lower ones.
+    """
     given = 0
-    weights = _effective_weights([siblings[i] for i in level], strength)
+    weights = [1.0]
+    if len(level) > 1:
+        weights = _effective_weights([siblings[i] for i in level], strength)
     weight_of = dict(zip(level, weights, strict=True))
     unsatisfied = [i for i in level if weight_of[i] > 0 and shares[i] < siblings[i].demand]
     remainders: dict[int, float] = {}

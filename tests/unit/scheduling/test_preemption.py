@@ -212,6 +212,16 @@ def test_on_one_node_queues_lose_in_turn() -> None:
     assert sorted(evicted(s.decide())) == [("a2", "gang"), ("b2", "gang")]
 
 
+def test_who_is_alone_at_a_priority_needs_no_weight_to_come_before_lower_ones() -> None:
+    """Weights divide between queues of one priority; there is nobody to divide with."""
+    s = Situation().node("n", gpu=4).queue("low", guaranteed=1).queue("due", guaranteed=1)
+    s.queue("high", guaranteed=1, weight=0, priority=1)
+    for index in range(2):
+        s.job(f"low{index}", "low", gpu=1, on=("n",)).job(f"high{index}", "high", gpu=1, on=("n",))
+    s.job("asks", "due", gpu=1)
+    assert evicted(s.decide()) == [("low1", "asks")]
+
+
 def test_what_grows_preempts_lower_priority_of_its_queue() -> None:
     s = Situation().node("n", gpu=3).queue("main", guaranteed=3)
     s.job("low", "main", gpu=1, tasks=2, least=1, on=("n", "n"))
