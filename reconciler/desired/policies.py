@@ -109,15 +109,20 @@ def _effective(job: desired.Job) -> dict[str, Any]:
     found: dict[str, Any] = {
         "tasks": sum(group.count for group in job.groups),
         "elements": job.element_count,
-        "cpu": total.cpu_milli / 1000,
+        "cpu": _whole(total.cpu_milli / 1000),
         "memory": total.memory_bytes,
-        "gpu": total.gpu_milli / 1000,
+        "gpu": _whole(total.gpu_milli / 1000),
         "priority": job.priority,
         "preemptible": job.preemptible,
     }
     if job.time_limit_s is not None:
         found["timeLimitSeconds"] = job.time_limit_s
     return found
+
+
+def _whole(amount: float) -> float:
+    """What is written without a fraction has none when it is told: 9 GPUs, not 9.0."""
+    return int(amount) if amount.is_integer() else amount
 
 
 class Rules:
@@ -200,10 +205,14 @@ def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault
     found = ""
     if error is not None and place and error.validator not in {"required", "not"}:
         found = explain.shown(error.instance)
+    if place[:1] == ("effective",):
+        # it is written nowhere, so that the value says which one it is
+        found = f"{'.'.join(map(str, place[1:]))} {found}".strip()
+        place = ("spec",)
     return Fault(
         rule=f"policy/{rule.name}",
         message=rule.message,
-        path=place if place[:1] != ("effective",) else ("spec",),
-        found=found if place[:1] != ("effective",) else f"{'.'.join(map(str, place[1:]))} {found}",
+        path=place,
+        found=found,
         severity="error" if rule.action == "deny" else "warning",
     )

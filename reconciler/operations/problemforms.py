@@ -4,6 +4,9 @@ Problems come in with paths below the folder that was read; ``prefix`` is where 
 in its repository, since those programs know paths from the top alone.
 """
 
+import collections
+import hashlib
+import urllib.parse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,8 +35,18 @@ def message(problem: desired.Problem) -> str:
 
 
 def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
-    """A SARIF 2.1.0 log, as code scanning takes it."""
+    """A SARIF 2.1.0 log, as code scanning takes it.
+
+    A result has a fingerprint without its line, so that it stays the same finding while lines are
+    put in above it.
+    """
     rules = sorted({problem.rule for problem in problems})
+    seen: collections.Counter[str] = collections.Counter()
+    results = []
+    for problem in problems:
+        mark = _mark(problem, prefix)
+        seen[mark] += 1
+        results.append(_result(problem, prefix, rules, f"{mark}:{seen[mark]}"))
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -43,18 +56,39 @@ def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
                     "driver": {
                         "name": "muster",
                         "version": __version__,
-                        "rules": [{"id": rule} for rule in rules],
+                        "rules": [_rule(rule) for rule in rules],
                     }
                 },
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(problem, prefix, rules) for problem in problems],
+                "results": results,
             }
         ],
     }
 
 
-def _result(problem: desired.Problem, prefix: str, rules: list[str]) -> dict[str, Any]:
-    location: dict[str, Any] = {"artifactLocation": {"uri": place(problem, prefix) or "."}}
+def _rule(rule: str) -> dict[str, Any]:
+    """What code scanning shows of a rule: it takes none without these texts."""
+    _, of_policy, policy = rule.partition("policy/")
+    what = f"The policy {policy} of this repository" if of_policy else f"Muster's check {rule}"
+    return {
+        "id": rule,
+        "shortDescription": {"text": what},
+        "fullDescription": {"text": f"{what}, of what the documents of a cluster say."},
+        "help": {"text": "`muster validate` prints the same, with what was found and expected."},
+    }
+
+
+def _mark(problem: desired.Problem, prefix: str) -> str:
+    """What a finding is known by, wherever in its file it stands."""
+    told = "\0".join((problem.rule, place(problem, prefix), problem.object, problem.field))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _result(
+    problem: desired.Problem, prefix: str, rules: list[str], fingerprint: str
+) -> dict[str, Any]:
+    uri = urllib.parse.quote(place(problem, prefix)) or "."
+    location: dict[str, Any] = {"artifactLocation": {"uri": uri}}
     if problem.line:
         location["region"] = {"startLine": problem.line, "startColumn": max(1, problem.column)}
     return {
@@ -63,6 +97,7 @@ def _result(problem: desired.Problem, prefix: str, rules: list[str]) -> dict[str
         "level": _LEVELS[problem.severity],
         "message": {"text": message(problem)},
         "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"primaryLocationLineHash": fingerprint},
     }
 
 

@@ -128,3 +128,24 @@ def test_a_schema_that_is_none_refuses_its_policy(
     assert (problem.rule, problem.line) == ("bad-schema", problem.line)
     assert problem.line >= 6
     assert told in problem.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "found"),
+    [
+        ("{properties: {effective: {required: [timeLimitSeconds]}}}", ""),
+        ("{properties: {effective: {properties: {gpu: {maximum: 1}}}}}", "gpu 2"),
+        ("{properties: {effective: {properties: {cpu: {maximum: 0.1}}}}}", "cpu 0.5"),
+    ],
+)
+def test_what_a_job_comes_to_is_told_as_people_write_it(
+    tmp_path: Path, reader: Reader, schema: str, found: str
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    limits = POLICY.format(name="p", kind="Job", schema=schema, message="less", waivers="")
+    big = job("a").replace("spec:", "spec:\n  resources: {gpu: 2, cpu: 500m}")
+    repository.commit({"p.yaml": limits, "q.yaml": queue("default"), "a.yaml": big})
+    reading = reader(0)
+    reading.load()
+    told = {one.rule: one.found for one in reading.last.status.problems}
+    assert told.get("policy/p") == found
