@@ -139,7 +139,7 @@ def nodes() -> models.Dashboard:
         [
             panels.variable("pool", "label_values(muster_nodes, pool)", "Node pool."),
             panels.variable(
-                "node", 'label_values(muster_node_state{pool=~"$pool"}, node)', "Node."
+                "node", 'label_values(muster_node_attempts{pool=~"$pool"}, node)', "Node."
             ),
         ],
     )  # fmt: skip

@@ -89,32 +89,35 @@ class _Program:
 
 
 class Prometheus(_Program):
-    """Scrapes the controller at ``url``, whose targets it finds by ``http_sd``.
+    """Scrapes a controller, whose targets it finds by ``http_sd``, or what it is told to.
 
     ``rules`` are files of rules; ``alertmanager`` is where alerts go.
     """
 
     def start(self, url: str, token: Path, rules: list[Path], alertmanager: str = "") -> None:
-        """Start it with all of that."""
+        """Scrape the controller at ``url`` and all that it lists."""
         # the type is its default for scrapes, but not for http_sd in Debian's version
         credentials = {"type": "Bearer", "credentials_file": str(token)}
+        scrape = {
+            "job_name": "muster",
+            "honor_labels": True,
+            "authorization": credentials,
+            "http_sd_configs": [
+                {
+                    "url": f"{url}/v1/prometheus/targets",
+                    "refresh_interval": "1s",
+                    "authorization": credentials,
+                }
+            ],
+        }
+        self.scrape([scrape], rules, alertmanager)
+
+    def scrape(self, configs: list[Json], rules: list[Path], alertmanager: str = "") -> None:
+        """Scrape by these entries of ``scrape_configs``."""
         document: dict[str, Json] = {
             "global": {"scrape_interval": f"{EVERY_S}s", "evaluation_interval": f"{EVERY_S}s"},
             "rule_files": [str(rule) for rule in rules],
-            "scrape_configs": [
-                {
-                    "job_name": "muster",
-                    "honor_labels": True,
-                    "authorization": credentials,
-                    "http_sd_configs": [
-                        {
-                            "url": f"{url}/v1/prometheus/targets",
-                            "refresh_interval": "1s",
-                            "authorization": credentials,
-                        }
-                    ],
-                }
-            ],
+            "scrape_configs": configs,
         }
         if alertmanager:
             target = alertmanager.removeprefix("http://")
