@@ -3,14 +3,20 @@
 They are as if they were not there: a cycle sees neither what git asks of them nor their records,
 which stay as they are. Who depends on one of them and has not begun waits with it. Their names go
 with the desired state into the journal, so that a replay leaves out the same.
+
+Only time goes on for what they have on nodes: tasks whose time limit or deadline has passed are
+told to leave. What that makes of the job is decided when it is decided about again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from reconciler.core import lifecycle
 from reconciler.core import memory as core_memory
-from reconciler.model import desired
+from reconciler.core import work as desk
+from reconciler.model import desired, records
+from reconciler.model.states import EndReason
 
 #: What is told of a job that waits with another one.
 WAITS = (
@@ -46,6 +52,28 @@ def without(
         refused={**wanted.refused, **out},
         aside=out,
     )
+
+
+def end_overdue(work: desk.Work) -> None:
+    """Tell tasks of jobs that are left out to leave when their time is up, and wake for that."""
+    for name, record in sorted(work.observed.aside.items()):
+        for element in work.elements_with_attempts(name):
+            attempts = work.attempts_of_element(name, element)
+            ends_at = _ends_at(record.spec, attempts)
+            if ends_at is None:
+                continue
+            if ends_at > work.now:
+                work.wake(ends_at)
+                continue
+            for attempt in attempts:
+                order = desk.stop_order(work, record.spec, attempt, EndReason.TIMED_OUT)
+                work.order_stop(attempt, order)
+
+
+def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
+    """The first moment at which time ends a try; None: it never does."""
+    moments = (lifecycle.time_is_up_at(spec, attempts), spec.deadline)
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def waits(spec: desired.Job, memory: core_memory.Memory) -> bool:

@@ -207,11 +207,18 @@ def _time_is_up_at(
     draft: drafts.JobDraft, element: int, attempts: list[records.AttemptRecord]
 ) -> float | None:
     """When the time limit of a try ends it; None: none does."""
-    limit_s = draft.spec.time_limit_s
-    if limit_s is None or draft.note(element).verdict is not None:
+    if draft.note(element).verdict is not None:
         return None
+    return time_is_up_at(draft.spec, attempts)
+
+
+def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
+    """When the time limit of a job ends a try with these attempts; None: it has none, or no task
+    of it has started."""
     started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
-    return min(started) + limit_s if started else None
+    if spec.time_limit_s is None or not started:
+        return None
+    return min(started) + spec.time_limit_s
 
 
 def _under_way(

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.core import (
     admission,
+    asides,
     autoscaling,
     budgets,
     draining,
@@ -85,6 +86,7 @@ def _bring_up_to_date(work: desk.Work, ended: Callable[[Phase], None]) -> None:
     health.watch(work)
     ended("health")
     lifecycle.progress(work)
+    asides.end_overdue(work)
     budgets.enforce(work)
     draining.apply(work)
     admission.admit_successors(work)

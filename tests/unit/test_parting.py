@@ -5,7 +5,6 @@ attempt of a job that a test names is made, or from a moment on.
 """
 
 import contextlib
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -378,103 +377,6 @@ def test_it_is_tried_at_once_where_it_is_written_otherwise_and_goes_where_it_is_
     head = site.commit({"p.yaml": None})
     site.until(head, "Synced")
     until(site, lambda: site.leader.states()[POISON] is JobState.CANCELLED)
-
-
-def passes_without(*guilty: str, with_input: bool) -> parting.Probe:
-    """A cycle that raises for these jobs, or for what came in as long as there are any."""
-    names = [f"j{number}" for number in range(20)]
-
-    def probe(out: Any, *, whole: bool) -> bool:
-        left = [name for name in names if name not in out]
-        if with_input:
-            return not (whole and left)
-        return not (whole and set(left) & set(guilty))
-
-    return probe
-
-
-@pytest.mark.parametrize(
-    ("guilty", "with_input", "is_doubted", "blamed"),
-    [
-        (["j3"], False, False, False),
-        (["j3", "j4", "j19"], False, False, False),
-        (["j1", "j3", "j4", "j19"], False, False, True),
-        (["j1", "j3", "j4", "j19"], False, True, False),
-        ([], True, False, True),
-        ([], True, True, False),
-    ],
-)
-def test_what_came_in_is_the_cause_where_no_few_jobs_are(
-    guilty: list[str], *, with_input: bool, is_doubted: bool, blamed: bool
-) -> None:
-    names = [f"j{number}" for number in range(20)]
-    probe = passes_without(*guilty, with_input=with_input)
-    found = parting.blames_input(probe, names, is_doubted=is_doubted, clock=lambda: 0.0)
-    assert found is blamed
-
-
-def test_time_ends_the_question_too() -> None:
-    clock = itertools.count(0.0, parting.SEARCH_S)
-    probe = passes_without("j3", with_input=False)
-    names = [f"j{number}" for number in range(20)]
-    assert parting.blames_input(probe, names, is_doubted=False, clock=lambda: next(clock)) in {
-        True,
-        False,
-    }
-
-
-def test_names_come_behind_those_that_they_wait_for() -> None:
-    def after(name: str, *others: str) -> desired.Job:
-        return job(name, depends_on=tuple(desired.Dependency(one) for one in others))
-
-    jobs = {one.name: one for one in (after("c", "b"), after("b", "a"), job("a"), after("x", "y"))}
-    jobs |= {one.name: one for one in (after("y", "x"), after("z", "elsewhere"))}
-    found = asides.dependencies_first(["c", "z", "x", "y", "b", "a"], jobs)
-    assert found == ["a", "b", "c", "z", "y", "x"]
-
-
-def test_a_long_line_of_dependencies_is_no_long_search() -> None:
-    def chain(number: int) -> desired.Job:
-        above = (desired.Dependency(f"j{number - 1}"),) if number else ()
-        return job(f"j{number}", depends_on=above)
-
-    jobs = {f"j{number}": chain(number) for number in range(5000)}
-    asked = [0]
-
-    class Counted(dict[str, desired.Job]):
-        def get(self, name: str, default: Any = None) -> Any:
-            asked[0] += 1
-            return super().get(name, default)
-
-    names = sorted(jobs, key=lambda name: -int(name[1:]))
-    found = asides.dependencies_first(names, Counted(jobs))
-    assert found == list(jobs)
-    assert asked[0] == len(jobs), "each is asked once for what it waits for"
-
-
-def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_path: Path) -> None:
-    core = Placing(since=1_000_050)
-    site = Full(tmp_path, World(nodes=1), core)
-    site.revision(job("fine"), job(POISON))
-    for _ in range(3):
-        site.pass_time(1)
-    core.there = {POISON}
-    site.now = max(site.now, 1_000_060)
-    site.pass_time(1)
-    assert site.loop._memory.aside.keys() == {POISON}
-    (attempt,) = [one for one in site.loop._memory.attempts.values() if one.job == POISON]
-    site.world.nodes["n0"].end(attempt.id, site.now, exit_code=0)
-    for _ in range(3):
-        site.pass_time(5)
-    assert site.states()[POISON] is JobState.RUNNING, "nothing is decided about it"
-    assert site.loop._memory.attempts[attempt.id].state is AttemptState.ENDED
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
-    core.there = set()
-    site.revision(job("fine"), job(POISON))
-    for _ in range(3):
-        site.pass_time(5)
-    assert site.states()[POISON] is JobState.SUCCEEDED
-    site.close()
 
 
 def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(

@@ -6,19 +6,16 @@ The loop, what reads the repository, and the core are the real ones, as in ``tes
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from reconciler import parting
 from reconciler.desired import undecided
-from reconciler.model import desired
-from reconciler.model.states import AttemptState
-from tests.unit.core.world import World, job
+from tests.unit.core.world import job
 from tests.unit.desired import repositories
 from tests.unit.test_containing import POISON
 from tests.unit.test_containing_revisions import STRUCTURE
 from tests.unit.test_containing_revisions import Site as Follows
-from tests.unit.test_parting import Full, Placing, until
+from tests.unit.test_parting import Placing, until
 
 
 @pytest.fixture(autouse=True)
@@ -120,61 +117,3 @@ def test_what_is_aside_is_told_by_what_is_in_force() -> None:
     assert left.aside_of({"a": job("a", priority=3)}) == {}
     gone = undecided.Left({"a": (undecided.Undecided("a", None, "gone", aside=True),)})
     assert gone.aside_of({}) == {"a": "gone"}, "its run may be left, and be what raises"
-
-
-QUOTAS = {
-    "amounts": desired.Quota(
-        name="cap", queue="default", resources=desired.Amounts(cpu_milli=4000)
-    ),
-    "running": desired.Quota(name="cap", queue="default", running=1),
-}
-
-
-def left_out(folder: Path, world: World, running: desired.Job) -> Full:
-    """A site where a job runs that is then left out."""
-    core = Placing(since=1_000_050)
-    site = Full(folder, world, core)
-    site.revision(running)
-    for _ in range(3):
-        site.pass_time(1)
-    core.there = {running.name}
-    site.now = max(site.now, 1_000_060)
-    site.pass_time(1)
-    assert site.loop._memory.aside.keys() == {running.name}
-    return site
-
-
-def running(site: Full) -> set[str]:
-    attempts = site.loop._memory.attempts.values()
-    return {one.job for one in attempts if one.state is not AttemptState.ENDED}
-
-
-@pytest.mark.parametrize("quota", list(QUOTAS.values()), ids=list(QUOTAS))
-def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quota) -> None:
-    world = World(nodes=3)
-    world.change_structure(quotas={"cap": quota})
-    poison = job(POISON, cpu=4)
-    site = left_out(tmp_path, world, poison)
-    site.revision(poison, job("more", cpu=4))
-    site.loop._desired = site.loop._desired and desired_aside(site.loop._desired)
-    for _ in range(3):
-        site.pass_time(2)
-    assert site.loop._memory.aside.keys() == {POISON}
-    assert running(site) == {POISON}
-    site.close()
-
-
-def desired_aside(wanted: desired.Desired) -> desired.Desired:
-    return msgspec.structs.replace(wanted, aside={POISON: "told"})
-
-
-def test_who_must_not_be_beside_it_is_not(tmp_path: Path) -> None:
-    poison = job(POISON, labels={"app": "db"})
-    site = left_out(tmp_path, World(nodes=1, cpu=8), poison)
-    apart = desired.JobAffinity(labels=(("app", "db"),), apart=True)
-    site.revision(poison, job("more", affinities=(apart,)), job("other"))
-    site.loop._desired = site.loop._desired and desired_aside(site.loop._desired)
-    for _ in range(3):
-        site.pass_time(2)
-    assert running(site) == {POISON, "other"}
-    site.close()
