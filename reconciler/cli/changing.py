@@ -203,6 +203,11 @@ def tell_withheld(made: list[operations.Done]) -> None:
 def leave_withheld(made: list[operations.Done]) -> None:
     """Say it, and leave the command where it is safety that keeps it from being in force."""
     tell_withheld(made)
+    leave_refused(made)
+
+
+def leave_refused(made: list[operations.Done]) -> None:
+    """Leave the command where it is safety that keeps what was done from being in force."""
     if any(one.refused for one in made):
         raise typer.Exit(terminal.REFUSED)
 
@@ -231,16 +236,20 @@ def change_all(
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    _tell(carry_out(changes, to, dry_run=dry_run))
+    _tell(carry_out(changes, to, dry_run=dry_run), verb, reason)
 
 
-def _tell(made: list[operations.Done]) -> None:
+def _tell(made: list[operations.Done], verb: str, reason: str) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
         terminal.note(f"warning: {warning}")
-    leave_withheld(made)
+    tell_withheld(made)
+    waits = [one.name for one in made if one.withheld]
+    if waits and verb in overriding.DONE:
+        terminal.note(overriding.hint(verb, waits, reason, "that applies"))
+    leave_refused(made)
 
 
 Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]
@@ -349,7 +358,8 @@ def _change_nodes(
     dry_run: bool,
 ) -> None:
     to = target(*place)
-    _tell(carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run))
+    done = carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
+    _tell(done, verb, reason)
 
 
 def approve(

@@ -43,9 +43,10 @@ def nodes(ctx: Any, incomplete: str) -> list[str]:
     return _new(ctx, _names(ctx, "/v1/nodes", incomplete))
 
 
-def jobs_and_nodes(ctx: Any, incomplete: str) -> list[str]:
+def overridable(ctx: Any, incomplete: str) -> list[str]:
     """What an override may be of."""
-    return [*jobs(ctx, incomplete), *nodes(ctx, incomplete)]
+    suspended = [one for one in subjects(ctx, incomplete) if not one.startswith(_JOB)]
+    return [*jobs(ctx, incomplete), *nodes(ctx, incomplete), *suspended]
 
 
 def subjects(ctx: Any, incomplete: str) -> list[str]:

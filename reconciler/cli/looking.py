@@ -379,7 +379,7 @@ def status(
         jobs_found = api.items("/v1/jobs")
         overridden = api.get("/v1/overrides")["items"]
         found = standings.roll_up(
-            sync,
+            standings.with_overrides(sync, overridden),
             api.get("/v1/pools")["items"],
             api.get("/v1/queues")["items"],
             api.get("/v1/drift")["items"],
@@ -408,7 +408,7 @@ def status(
         if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
             continue  # told above, with what lets it apply
         terminal.paragraph(problem_text(problem), 7, 9)
-    _standing(found, sync)
+    _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
     for one in overridden:
@@ -420,13 +420,15 @@ def status(
         )
 
 
-def _standing(found: standings.Rollup, sync: Json) -> None:
+def _standing(found: standings.Rollup, sync: Json, overridden: list[Json]) -> None:
     """Both axes of the cluster, and the objects of which there is something to say."""
     whole = f"State  {found.sync}, {found.health}"
-    since = (sync.get("suspended") or {}).get("Cluster")
+    by_git = (sync.get("suspended") or {}).get("Cluster")
+    since = by_git or standings.with_overrides(sync, overridden).get("suspended", {}).get("Cluster")
     if since:
         age = standings.age(since, time.time())
-        whole += f"; the whole cluster is suspended for {age} (`muster resume cluster`)"
+        resume = "muster resume cluster" + ("" if by_git else " --override")
+        whole += f"; the whole cluster is suspended for {age} (`{resume}`)"
     terminal.paragraph(whole, 0, 7)
     told = [one for one in found.objects if not one.is_well]
     for one in told[:STANDINGS_MAX]:

@@ -1,6 +1,6 @@
-"""Commands for the time in which git can't be reached: overrides, made, listed and ended.
+"""Commands for the time in which git can't take something: overrides, made, listed and ended.
 
-``cancel`` and ``drain`` come here when they are called with ``--override``.
+``cancel``, ``drain``, ``suspend`` and ``resume`` come here when called with ``--override``.
 """
 
 import shlex
@@ -15,14 +15,15 @@ Override = Annotated[
     bool,
     typer.Option(
         "--override",
-        help="Do it also while git can't be reached, for as long as --for says; needs --reason.",
+        help="Do it also while git can't be reached or the structure there is held or refused, "
+        "for as long as --for says; needs --reason.",
     ),
 ]
 For = Annotated[
     str | None,
     typer.Option("--for", help="How long an override lasts, 7d at the most; 4h if left out."),
 ]
-DONE = {"cancel": "cancelled", "drain": "drained"}
+DONE = {"cancel": "cancelled", "drain": "drained", "suspend": "suspended"}
 
 
 class Verb(StrEnum):
@@ -30,6 +31,7 @@ class Verb(StrEnum):
 
     CANCEL = "cancel"
     DRAIN = "drain"
+    SUSPEND = "suspend"
 
 
 def register(app: typer.Typer) -> None:
@@ -82,10 +84,10 @@ def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:
         terminal.fail("--for says how long an --override lasts; name both", terminal.USAGE)
 
 
-def hint(verb: str, names: list[str], reason: str) -> str:
-    """The command that makes an override of what git did not take."""
+def hint(verb: str, names: list[str], reason: str, until: str = "git can be reached") -> str:
+    """The command that makes an override of what git did not take, or does not let apply."""
     words = ["muster", verb, *names, "--override", "--reason", reason or "WHY"]
-    return f"if it can't wait until git can be reached: {shlex.join(words)}"
+    return f"if it can't wait until {until}: {shlex.join(words)}"
 
 
 def overrides(
@@ -95,9 +97,10 @@ def overrides(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List cancels and drains made behind git, and end them.
+    """List what was done behind git, and end it.
 
-    They are made while git can not be reached, and shown until they are committed or over.
+    Jobs are cancelled, nodes drained and queues suspended so while git can not take it; it is
+    shown until it is committed or over.
 
     Example: muster overrides -o json
     """
@@ -123,7 +126,11 @@ def overrides(
 def clear(
     kind: Annotated[Verb, typer.Argument(help="What it does.")],
     name: Annotated[
-        str, typer.Argument(help="The job or node.", autocompletion=completing.jobs_and_nodes)
+        str,
+        typer.Argument(
+            help="The job, node, queue/NAME or cluster.",
+            autocompletion=completing.overridable,
+        ),
     ],
     *,
     server: context.Server = None,
@@ -133,10 +140,15 @@ def clear(
 
     Example: muster overrides clear drain gpu003
     """
-    with context.controller(server, token_file) as api:
+    end(kind, name, (server, token_file))
+
+
+def end(kind: Verb, name: str, place: tuple[str | None, str | None]) -> None:
+    """End an override, and say what decides from now on."""
+    with context.controller(*place) as api:
         api.delete(f"/v1/overrides/{kind.value}/{name}")
-    if kind is Verb.DRAIN:
-        terminal.out.print(f"{name}: the override is ended; git decides again", markup=False)
-    else:
+    if kind is Verb.CANCEL:
         told = "the override is ended; the run stays cancelled (`muster rerun` starts another)"
-        terminal.out.print(f"{name}: {told}", markup=False)
+    else:
+        told = "the override is ended; git decides again"
+    terminal.out.print(f"{name}: {told}", markup=False)

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from reconciler.cli import changing, completing, context, reviewing, terminal
+from reconciler.cli import changing, completing, context, overriding, reviewing, terminal
 
 if TYPE_CHECKING:
+    from reconciler.changes import requests
     from reconciler.operations import changing as operations
     from reconciler.operations import planning, suspending
     from reconciler.operations import rollback as going_back
 else:
     from reconciler.cli import lazily
 
+    requests = lazily.module("reconciler.changes.requests")
     operations = lazily.module("reconciler.operations.changing")
     planning = lazily.module("reconciler.operations.planning")
     going_back = lazily.module("reconciler.operations.rollback")
@@ -141,6 +143,8 @@ def suspend(
     subject: What,
     reason: changing.Reason = "",
     *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
     dry_run: changing.DryRun = False,
     clone: changing.Clone = None,
     server: context.Server = None,
@@ -154,7 +158,14 @@ def suspend(
     commit, in your clone or made by the controller; `muster status` tells for how long it lasts.
 
     Example: muster suspend queue/research --reason "the file server is repaired"
+
+    Example: muster suspend cluster --override --for 2h --reason "the cooling is out"
     """
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    if override:
+        subject = _overridable(subject, "`muster cancel JOB --override` stops a job behind git")
+        overriding.put("suspend", [subject], reason, lasts, (server, token_file))
+        return
     _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
 
@@ -162,6 +173,10 @@ def resume(
     subject: What,
     reason: changing.Reason = "",
     *,
+    override: Annotated[
+        bool,
+        typer.Option("--override", help="End what `muster suspend --override` did; git decides."),
+    ] = False,
     dry_run: changing.DryRun = False,
     clone: changing.Clone = None,
     server: context.Server = None,
@@ -170,8 +185,26 @@ def resume(
     """Let what was suspended go on.
 
     Example: muster resume queue/research
+
+    Example: muster resume cluster --override
     """
+    overriding.check_options(override=override, lasts=None, dry_run=dry_run)
+    if override:
+        subject = _overridable(subject, "`muster release JOB` lets a job go on")
+        overriding.end(overriding.Verb.SUSPEND, subject, (server, token_file))
+        return
     _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def _overridable(subject: str, instead: str) -> str:
+    """The subject of an override, as the controller has it; leaves the command for any other."""
+    try:
+        kind, name = suspending.parse(subject)
+    except requests.ConflictError as error:
+        is_job = subject.lower().startswith(suspending.JOB)
+        told = f"only the cluster and queues are suspended behind git: {instead}"
+        terminal.fail(told if is_job else str(error), terminal.USAGE)
+    return f"{kind.lower()}/{name}" if name else kind.lower()
 
 
 def _set(

@@ -377,6 +377,8 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
                 "job-cancelled-by-override", one.subject, described, "running", "cancelled",
                 job=one.subject,
             )  # fmt: skip
+        elif one.verb == "suspend":
+            yield Found("suspended-by-override", one.subject, described, "at work", "suspended")
         else:
             yield Found(
                 "node-drained-by-override", one.subject, described, "in service", "drained",

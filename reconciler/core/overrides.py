@@ -1,12 +1,18 @@
-"""Second phase, second part: cancels and drains that people ask for while git can't take them.
+"""Second phase, second part: what people do behind git while git can't take it.
+
+They cancel jobs, drain nodes, and suspend queues or the whole cluster.
 
 An override is no second source of truth: it has an end, it is drift for as long as it lasts, and
 it goes by itself as soon as git says the same. What it did to a run stays done, since a run
-happens once; what it did to a node ends with it.
+happens once; what it did to a node ends with it, and so does a suspension: while one lasts, the
+rest of the cycle goes by a structure in which it is written.
 """
+
+from collections.abc import Iterable
 
 import msgspec
 
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 
@@ -14,6 +20,24 @@ from reconciler.model import desired, records, times
 OVERRIDES_MAX = 1000
 
 Overrides = dict[tuple[str, str], records.Override]
+
+
+class _Suspended(recalls.Part):
+    """The structure with what overrides suspend: the same object for as long as that is the same.
+
+    Much that is worked out is kept for as long as the structure is the same object.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._of: tuple[desired.Structure, frozenset[str]] | None = None
+
+    def of(self, structure: desired.Structure, subjects: frozenset[str]) -> desired.Structure:
+        """The structure in which all of the subjects are suspended."""
+        if self._of is None or self._of[0] is not structure or self._of[1] != subjects:
+            self._of = (structure, subjects)
+            self._made = _with_suspended(structure, subjects)
+        return self._made
 
 
 def apply(work: desk.Work) -> None:
@@ -38,6 +62,36 @@ def apply(work: desk.Work) -> None:
             work.wake(one.expires_at)
             _enforce(work, one)
     work.overrides = tuple(overrides.values())
+    suspended = subjects_suspended(work.overrides)
+    if suspended:
+        made = work.recall.part(_Suspended).of(structure, suspended)
+        work.desired = msgspec.structs.replace(work.desired, structure=made)
+
+
+def subjects_suspended(overrides: Iterable[records.Override]) -> frozenset[str]:
+    """What overrides suspend: ``cluster``, ``queue/NAME``."""
+    return frozenset(one.subject for one in overrides if one.verb == "suspend")
+
+
+def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:
+    """The override that suspends something, if one does."""
+    for one in overrides:
+        if one.verb == "suspend" and one.subject == subject:
+            return one
+    return None
+
+
+def _with_suspended(structure: desired.Structure, subjects: frozenset[str]) -> desired.Structure:
+    queues = {
+        name: msgspec.structs.replace(queue, suspend=True)
+        if records.SUSPENDED_QUEUE + name in subjects
+        else queue
+        for name, queue in structure.queues.items()
+    }
+    settings = structure.settings
+    if records.SUSPENDED_CLUSTER in subjects:
+        settings = msgspec.structs.replace(settings, suspend=True)
+    return msgspec.structs.replace(structure, settings=settings, queues=queues)
 
 
 def describe(one: records.Override) -> str:
@@ -76,10 +130,16 @@ def _put(
             if (draft or record).removed:
                 return f"run {record.spec.run} of it is being cancelled already"
         _bar_changed(work, record)
-    else:
+    elif asked.verb == "drain":
         why_not = _not_drainable(work, asked.subject, pools.get(asked.subject))
         if why_not:
             return why_not
+    else:
+        suspended = _is_suspended(work.desired.structure, asked.subject)
+        if suspended is None:
+            return f"there is no {asked.subject.replace('/', ' ', 1)} in the structure in force"
+        if suspended:
+            return "git suspends it already"
     overrides[asked.key] = asked
     _event(work, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
     return ""
@@ -102,6 +162,16 @@ def _not_drainable(work: desk.Work, node: str, pool: desired.Pool | None) -> str
     return ""
 
 
+def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
+    """Whether the structure in force itself suspends something; None: there is no such thing."""
+    if subject == records.SUSPENDED_CLUSTER:
+        return structure.settings.suspend
+    queue = structure.queues.get(subject.removeprefix(records.SUSPENDED_QUEUE))
+    return (
+        None if queue is None or not subject.startswith(records.SUSPENDED_QUEUE) else queue.suspend
+    )
+
+
 def _clear(work: desk.Work, overrides: Overrides, asked: records.ClearOverride) -> str:
     """End an override; why not, or nothing."""
     known = overrides.pop((asked.verb, asked.subject), None)
@@ -121,6 +191,10 @@ def _ended(
         if pool is not None and one.subject in pool.drains:
             return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
         return None
+    if one.verb == "suspend":
+        if _is_suspended(work.desired.structure, one.subject):
+            return "OverrideCommitted", f"git suspends {one.subject}"
+        return None
     if work.desired.status.sync == "Unknown":
         return None  # what can't be read says nothing of what is no longer there
     spec = work.desired.jobs.get(one.subject)
@@ -139,6 +213,8 @@ def _enforce(work: desk.Work, one: records.Override) -> None:
     if one.verb == "drain":
         work.override_drains[one.subject] = desired.Drain(one.reason, one.owner, one.expires_at)
         return
+    if one.verb == "suspend":
+        return  # it is in the structure that the rest of the cycle goes by
     record = work.job(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return
@@ -151,5 +227,7 @@ def _enforce(work: desk.Work, one: records.Override) -> None:
 def _event(work: desk.Work, kind: str, one: records.Override, message: str) -> None:
     if one.verb == "cancel":
         work.event(kind, message, job=one.subject)
-    else:
+    elif one.verb == "drain":
         work.event(kind, message, node=one.subject)
+    else:
+        work.event(kind, f"{one.subject}: {message}")

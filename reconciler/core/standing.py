@@ -8,7 +8,7 @@ slack of a deadline) is reckoned by ``Standing.at``, which moves only when a sch
 anyhow, or after a minute: so leaving a schedule out is no approximation.
 """
 
-from reconciler.core import closing
+from reconciler.core import closing, overrides
 from reconciler.core import work as desk
 from reconciler.model import records
 from reconciler.scheduling import decisions, snapshot
@@ -21,6 +21,9 @@ def find(work: desk.Work) -> records.Standing | None:
     """The last schedule's standing if the phases before it changed nothing it was made from."""
     standing = work.observed.standing
     if standing is None or standing.generation != work.desired.generation:
+        return None
+    suspended = overrides.subjects_suspended
+    if suspended(work.overrides) != suspended(work.observed.overrides):
         return None
     if work.left_nodes:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reconciler.core import drafts
+from reconciler.core import drafts, overrides
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 from reconciler.model.reasons import Reason, ReasonCode
@@ -92,6 +92,17 @@ def _waiting(elements: bytes) -> list[int]:
     return found
 
 
+def _suspended_behind_git(made: records.Override) -> Readiness:
+    return Readiness(
+        reason_key=f"Held/cluster/{made.owner}/{made.expires_at}/{made.reason}",
+        reason=Reason(
+            code=ReasonCode.HELD,
+            message=f"the cluster is suspended {overrides.describe(made)}: nothing new starts",
+            unblocks="`muster resume cluster --override`, or its end",
+        ),
+    )
+
+
 def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:
     spec = record.spec
     structure = work.desired.structure
@@ -108,6 +119,9 @@ def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | No
             ),
         )
     if structure.settings.suspend:
+        made = overrides.suspension(work.overrides, records.SUSPENDED_CLUSTER)
+        if made is not None:
+            return _suspended_behind_git(made)
         return Readiness(
             reason_key="Held/cluster",
             reason=Reason(

@@ -101,6 +101,10 @@ KINDS: dict[str, Kind] = {
     "job-cancelled-by-override": Kind(
         "warning", "report", _TOLD, "a job was cancelled by hand, behind git", pooled=False
     ),
+    "suspended-by-override": Kind(
+        "warning", "report", _TOLD, "a queue or the cluster was suspended by hand, behind git",
+        pooled=False,
+    ),
     "head-not-applied": Kind(
         "warning", "report", _TOLD, "the newest revision, or a part of it, was refused",
         pooled=False,

@@ -331,14 +331,24 @@ class NodeRecord(msgspec.Struct, frozen=True):
     undecided: str = ""
 
 
-OverrideVerb = Literal["cancel", "drain"]
+OverrideVerb = Literal["cancel", "drain", "suspend"]
+#: What an override suspends: the whole cluster, or a queue behind this.
+SUSPENDED_CLUSTER, SUSPENDED_QUEUE = "cluster", "queue/"
+
+
+def suspended_label(subject: str) -> str:
+    """The key in ``SyncStatus.suspended`` of what an override suspends."""
+    if subject == SUSPENDED_CLUSTER:
+        return "Cluster"
+    return f"Queue/{subject.removeprefix(SUSPENDED_QUEUE)}"
 
 
 class Override(msgspec.Struct, frozen=True):
-    """A cancel or drain that could not be committed; it expires and counts as drift.
+    """A cancel, drain or suspension that could not be committed; it expires and counts as drift.
 
-    ``subject`` is the job or the node. ``run_key`` is the key of the run that a cancel is of: it
-    is filled in when the override is first applied, and no other run is touched.
+    ``subject`` is the job, the node, or what is suspended: ``cluster`` or ``queue/NAME``.
+    ``run_key`` is the key of the run that a cancel is of: it is filled in when the override is
+    first applied, and no other run is touched.
     """
 
     verb: OverrideVerb

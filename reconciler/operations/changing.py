@@ -105,7 +105,7 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     def judged(one: Done) -> Done:
         why = withheld.elsewhere(told, to.clone.pushes_to if to.clone else "")
         why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
-        if not why and verbs & STRUCTURAL and "not in force" not in one.message:
+        if not why and verbs & STRUCTURAL:
             why = withheld.structure(told)
         if not why or not one.commit:
             return one

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from reconciler.model import times
+from reconciler.model import records, times
 
 Sync = Literal["Synced", "OutOfSync", "Unknown"]
 Health = Literal["Healthy", "Drained", "Suspended", "Progressing", "Missing", "Degraded", "Unknown"]
@@ -84,6 +84,16 @@ def roll_up(
         _worst(HEALTHS, [*whole, *(one.health for one in found)]),
         tuple(found),
     )
+
+
+def with_overrides(sync: Json, overrides: Iterable[Json]) -> Json:
+    """``/v1/sync`` with what is suspended by items of ``/v1/overrides`` as well."""
+    behind = {
+        records.suspended_label(one["subject"]): one["made"]
+        for one in overrides
+        if one["verb"] == "suspend"
+    }
+    return {**sync, "suspended": {**behind, **(sync.get("suspended") or {})}} if behind else sync
 
 
 def _worst(order: Sequence[_Word], found: Iterable[_Word]) -> _Word:

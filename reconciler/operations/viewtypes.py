@@ -215,7 +215,8 @@ class QueueView(viewforms.View, frozen=True):
     """A queue's arithmetic. ``parent`` is null for a root.
 
     ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
-    ``suspended``: since when nothing new starts, by git's word on it or on the whole cluster.
+    ``suspended``: since when nothing new starts, by the word of git or an override, on
+    it or on the whole cluster.
     """
 
     name: str

@@ -214,7 +214,10 @@ def show_nodes(service: services.Services) -> list[viewtypes.NodeView]:
 def show_queues(service: services.Services) -> list[viewtypes.QueueView]:
     """All queues, parents first."""
     usages = views.stored_queues(service.reader.view(views.QUEUES))
-    suspended = views.stored_sync(service.reader.view(views.SYNC)).suspended
+    suspended = dict(views.stored_sync(service.reader.view(views.SYNC)).suspended)
+    for one in service.reader.overrides():
+        if one.verb == "suspend":
+            suspended.setdefault(records.suspended_label(one.subject), one.made_at)
     return [views.queue_view(usage, suspended) for usage in usages]
 
 

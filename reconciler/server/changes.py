@@ -20,6 +20,10 @@ PENDING = (
     "committed, and not in force before the structure in git is mended (`muster status` says "
     "what is wrong)"
 )
+STRUCTURE_HELD = (
+    "committed, and not in force before the structure that is held is approved or reverted "
+    "(`muster status` says what it waits for)"
+)
 HELD = (
     "committed, and not in force before the newest revision may apply (`muster status` says what "
     "it waits for)"
@@ -261,7 +265,8 @@ def _pending(service: services.Services, verb: submission.Verb) -> str:
     if withheld.revision(told) or withheld.emptied(told):
         return HELD
     if verb in STRUCTURAL and api.is_structure_refused(service):
-        return PENDING
+        held = any(one["part"] == "structure" for one in told.get("held") or ())
+        return STRUCTURE_HELD if held else PENDING
     return ""
 
 

@@ -1,4 +1,4 @@
-"""``/v1/overrides``: cancels and drains for the time in which git can't take them.
+"""``/v1/overrides``: what is cancelled, drained and suspended while git can't take it.
 
 A request is first tried as a commit. Only what git does not take becomes an override, which the
 loop journals and stores; the answer comes when it is durable.
@@ -14,9 +14,10 @@ from litestar import Request, delete, get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter
 
+from reconciler.changes import requests
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model import records
-from reconciler.operations import submission, views, viewtypes
+from reconciler.operations import submission, suspending, views, viewtypes
 from reconciler.server import access, api, failures, lists, permissions, services
 
 #: How long an override lasts where nothing is said, and at the most.
@@ -27,8 +28,19 @@ REASON_CHARACTERS_MAX = 1000
 GIT_PATIENCE_S = 10.0
 
 
+#: The kind of override of each word, and what ending one is to who may do what.
+_UNDOING: dict[str, tuple[records.OverrideVerb, submission.Verb]] = {
+    "cancel": ("cancel", "cancel"),
+    "drain": ("drain", "undrain"),
+    "suspend": ("suspend", "resume"),
+}
+
+
 class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs to cancel or nodes to drain, and for how long unless git says the same before."""
+    """What is asked for, and for how long unless git says the same before.
+
+    ``names`` are jobs to cancel, nodes to drain, or ``cluster`` and ``queue/NAME`` to suspend.
+    """
 
     verb: records.OverrideVerb
     names: list[str]
@@ -39,7 +51,8 @@ class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OverrideResult(msgspec.Struct, frozen=True):
     """What became of one subject: the ``commit`` where git took it, else the ``override``.
 
-    Both where git took a drain and the structure there is refused: the override holds until then.
+    Both where git took a drain or a suspension and the structure there is held or refused: the
+    override holds until it applies.
     """
 
     name: str
@@ -55,7 +68,7 @@ class OverrideResults(lists.Envelope, frozen=True, kw_only=True):
 
 @get("/v1/overrides", sync_to_thread=True, responses=api.FAILS, summary="Overrides in force")
 def overrides(state: State) -> lists.Overrides:
-    """Cancels and drains that are not committed, oldest first."""
+    """What is done behind git and not committed, oldest first."""
     service: services.Services = state.services
     found = [views.override_view(one) for one in service.reader.overrides()]
     return lists.Overrides(items=found, **lists.head(service))
@@ -65,7 +78,7 @@ def overrides(state: State) -> lists.Overrides:
     "/v1/overrides",
     status_code=200,
     responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 503),
-    summary="Cancel jobs or drain nodes though git can't be reached",
+    summary="Cancel jobs, drain nodes or suspend queues though git can't take it",
 )
 async def put_overrides(
     data: JSONBody[OverrideRequest], request: Request[Any, Any, State], state: State
@@ -89,8 +102,8 @@ async def put_overrides(
     )
     # what no commit of the controller's could do is an override until a person commits it
     commits = {} if in_vain else await _commit(service, data, owner)
-    # a drain is structure: committed, it waits with all of that until it is mended
-    pending = data.verb == "drain" and await asyncio.to_thread(api.is_structure_refused, service)
+    # all but a cancel is structure: committed, it waits with all of that until it is mended
+    pending = data.verb != "cancel" and await asyncio.to_thread(api.is_structure_refused, service)
     now = time.time()
     asked = {
         name: records.Override(data.verb, name, data.reason, owner, now, now + data.for_s)
@@ -116,23 +129,24 @@ async def put_overrides(
 
 
 @delete(
-    "/v1/overrides/{verb:str}/{name:str}",
+    "/v1/overrides/{verb:str}/{name:path}",
     status_code=200,
     responses=failures.responses(400, 401, 403, 404, 503),
     summary="End an override before its time",
 )
 async def clear_override(
-    verb: Annotated[str, Parameter(pattern="^(cancel|drain)$")],
-    name: api.Name,
+    verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend)$")],
+    name: str,
     request: Request[Any, Any, State],
     state: State,
 ) -> OverrideResults:
-    """A node may work again; a run that was cancelled stays so, since a run happens once."""
+    """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
+    name = name.removeprefix("/")
     service: services.Services = state.services
     caller = access.identity_of(request)
     owner = caller.name
-    kind: records.OverrideVerb = "cancel" if verb == "cancel" else "drain"
-    asked = submission.SubmittedDocument("cancel" if kind == "cancel" else "undrain", owner, name)
+    kind, undoing = _UNDOING[verb]
+    asked = submission.SubmittedDocument(undoing, owner, name)
     denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, [asked])
     if denied:
         raise failures.Failure(403, f"{name}: {denied[0]}; nothing was done")
@@ -158,6 +172,12 @@ def _check(data: OverrideRequest) -> None:
             f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
             "an override says why, for who comes after",
         )
+    if data.verb == "suspend":
+        for name in data.names:
+            try:
+                suspending.parse(name)
+            except requests.ConflictError as error:
+                raise failures.Failure(400, f"names: {error}") from None
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise failures.Failure(
             400,
@@ -195,6 +215,9 @@ async def _commit(
     ]
     if wrong and all(one.status == 403 for one in wrong):
         return {}
+    missing = data.verb != "cancel" and wrong and all(one.status == 404 for one in wrong)
+    if missing and await asyncio.to_thread(api.is_structure_refused, service):
+        return {}  # it may have left git by a change that is held, and still be in force
     if wrong:
         raise failures.Failure(
             max(one.status for one in wrong),

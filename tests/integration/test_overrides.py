@@ -12,6 +12,12 @@ import pytest
 
 from tests.integration import beds
 
+QUEUES = """
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: team}
+spec: {}
+"""
 CLOCK = re.compile(r"\b(\d\d-\d\d )?\d\d:\d\d(:\d\d)?\b")
 
 
@@ -168,7 +174,8 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     broken = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: odd}\nspec: {weight: many}\n"
     bed.commit({"odd.yaml": broken})
     bed.until(lambda: bed.get("/v1/sync")["sync"]["sync"] == "OutOfSync")
-    printed, _ = muster(bed, "drain", "virtual-1", "-m", "fan")
+    printed, told = muster(bed, "drain", "virtual-1", "-m", "fan", code=3)
+    assert "it can't wait until that applies: muster drain virtual-1 --override" in told
     assert "not in force before the structure in git is mended" in printed
     assert _node(bed, "virtual-1")["state"] == "Ready"
     printed, told = muster(bed, "drain", "virtual-0", "--override", "-m", "it smokes")
@@ -182,6 +189,44 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     bed.until(lambda: _node(bed, "virtual-1")["state"] == "Drained")
     assert _node(bed, "virtual-0")["state"] == "Drained", "by git now"
     assert bed.get("/v1/overrides")["items"] == []
+
+
+def test_a_suspension_passes_by_a_structure_that_is_held(bed: beds.Bed) -> None:
+    """Somebody else's change waits for approval: nobody has to wait for that with an alarm."""
+    limited = beds.POOL.replace("spec: {{lease", "spec: {{sync: {{limits: {{queues: 0}}}}, lease")
+    text = limited.format(nodes=2, cpus=4, gpus=0, lease="5s", silence="3s")
+    bed.commit({"cluster.yaml": text, "queue.yaml": QUEUES})
+    bed.until(lambda: any(one["name"] == "team" for one in bed.get("/v1/queues")["items"]))
+    bed.commit({"queue.yaml": None})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["held"])
+    _, told = muster(bed, "suspend", "cluster", "-m", "no cooling", code=3)
+    assert "muster suspend cluster --override --reason 'no cooling'" in told
+    _, told = muster(bed, "drain", "virtual-0", "-m", "it smokes", code=3)
+    assert "muster drain virtual-0 --override --reason 'it smokes'" in told
+    printed, told = muster(bed, "suspend", "cluster", "--override", "-m", "no cooling")
+    assert printed == "cluster: suspended by an override until TIME\n"
+    assert "It is committed as well" in told
+    printed, told = muster(bed, "suspend", "queue/team", "--override", "-m", "no cooling")
+    assert printed == "queue/team: suspended by an override until TIME\n"
+    assert "It is drift until git says the same" in told, "its document has left already"
+    bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
+    bed.commit({"jobs/late.yaml": beds.job("late", "  command: ['true']")})
+    bed.until(lambda: bed.job("late")["reasons"])
+    (why,) = bed.job("late")["reasons"]
+    assert "the cluster is suspended by override of tester@example.org" in why["message"]
+    found = bed.get("/v1/drift")["items"]
+    shown = {one["subject"] for one in found if one["kind"] == "suspended-by-override"}
+    assert shown == {"cluster", "queue/team"}
+    printed, _ = muster(bed, "status")
+    assert "`muster resume cluster --override`" in " ".join(printed.split())
+    assert "Behind git: suspend queue/team until TIME" in printed
+    printed, _ = muster(bed, "resume", "cluster", "--override")
+    assert printed == "cluster: the override is ended; git decides again\n"
+    bed.until_state("late", "Succeeded")
+    printed, _ = muster(bed, "overrides", "clear", "suspend", "queue/team")
+    assert bed.get("/v1/overrides")["items"] == []
+    _, told = muster(bed, "suspend", "job/late", "--override", "-m", "x", code=64)
+    assert "only the cluster and queues" in told
 
 
 def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written(

@@ -31,6 +31,7 @@ DriftKind = Literal[
     "pool-not-growing",
     "provisioner-failing",
     "job-cancelled-by-override",
+    "suspended-by-override",
     "head-not-applied",
     "repository-unreadable",
 ]

@@ -469,6 +469,10 @@ CAUSES: dict[str, tuple[str, Cause]] = {
     "pool-not-growing": ("MusterPoolNotGrowing", not_growing),
     "provisioner-failing": ("MusterPoolNotGrowing", not_listed),
     "job-cancelled-by-override": ("MusterOverrideNotCommitted", cancelled_behind_git),
+    "suspended-by-override": (
+        "MusterOverrideNotCommitted",
+        lambda scene: overridden(scene, "suspend", "queue/default"),
+    ),
     "head-not-applied": ("MusterRevisionNotInForce", refused),
     "repository-unreadable": ("MusterRepositoryUnreadable", lambda scene: scene.away()),
     "instance-orphaned": ("MusterInstancesLeft", orphaned),

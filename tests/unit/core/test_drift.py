@@ -355,6 +355,14 @@ def cancelled(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     return "job-cancelled-by-override", name, lambda: site.commit(remove=(name,))
 
 
+def suspended(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    subject = chance.choice(["cluster", *(f"queue/{name}" for name in site.structure.queues)])
+    made = records.Override("suspend", subject, "cooling", "ada", site.now, site.now + HOUR)
+    site.memory.ask(records.PutOverride("a", made))
+    clear = records.ClearOverride("b", "suspend", subject, "ada")
+    return "suspended-by-override", subject, lambda: site.memory.ask(clear)
+
+
 def refused(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     revision = f"{chance.getrandbits(160):040x}"
     site.status = desired.SyncStatus("OutOfSync", revision, message="2 errors")
@@ -394,6 +402,7 @@ CAUSES: dict[str, Cause] = {
     "task-killed": killed,
     "queue-over-limit": over,
     "job-cancelled-by-override": cancelled,
+    "suspended-by-override": suspended,
     "head-not-applied": refused,
     "repository-unreadable": stalled,
 }

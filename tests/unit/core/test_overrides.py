@@ -233,3 +233,73 @@ def test_their_number_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) 
 def test_the_command_that_commits_it_quotes_the_reason() -> None:
     one = records.Override("drain", "n0", "it's hot", "alice", 1.0, 2.0)
     assert overrides.commit_command(one) == "muster drain n0 --reason 'it'\\''s hot'"
+
+
+_SUSPENDED = ["cluster", "queue/default"]
+
+
+def _suspend_in_git(world: World, subject: str) -> None:
+    structure = world.structure
+    if subject == "cluster":
+        settings = msgspec.structs.replace(structure.settings, suspend=True)
+        world.change_structure(settings=settings)
+    else:
+        queue = msgspec.structs.replace(structure.queues["default"], suspend=True)
+        world.change_structure(queues={"default": queue})
+
+
+@pytest.mark.parametrize("subject", _SUSPENDED)
+def test_nothing_starts_in_what_is_suspended_until_that_ends(world: World, subject: str) -> None:
+    assert put(world, "suspend", subject) == ""
+    world.commit(job("late"))
+    world.settle()
+    assert world.state("runs") is _J.RUNNING, "what runs goes on"
+    assert world.state("late") is _J.PENDING
+    assert drifts(world) == [("suspended-by-override", subject)]
+    (drift,) = [d for d in world.memory.drift if d.kind == "suspended-by-override"]
+    assert drift.message.endswith(f"to commit it: muster suspend {subject} --reason 'smoke'")
+    (reason,) = world.memory.reasons[world.memory.jobs["late"].reason_key]
+    assert reason.code.value == "Held"
+    if subject == "cluster":
+        assert reason.message.startswith("the cluster is suspended by override of alice until")
+        assert "muster resume cluster --override" in reason.unblocks
+    world.advance(101)
+    world.settle()
+    assert drifts(world) == []
+    assert world.state("late") is _J.RUNNING
+
+
+@pytest.mark.parametrize("subject", _SUSPENDED)
+def test_a_suspension_takes_hold_and_ends_though_nothing_else_changes(
+    world: World, subject: str
+) -> None:
+    world.commit(job("next", cpu=4), job("after", cpu=4))
+    world.settle()
+    (waits,) = [name for name in ("next", "after") if world.state(name) is _J.PENDING]
+    assert put(world, "suspend", subject) == ""
+    assert "suspended" in world.memory.reasons[world.memory.jobs[waits].reason_key][0].message
+    assert clear(world, "suspend", subject) == ""
+    told = world.memory.reasons[world.memory.jobs[waits].reason_key][0].message
+    assert "suspended" not in told
+
+
+@pytest.mark.parametrize("subject", _SUSPENDED)
+def test_a_suspension_outlives_its_leader_and_goes_when_git_says_it(
+    world: World, subject: str
+) -> None:
+    put(world, "suspend", subject)
+    succeed_leader(world)
+    world.commit(job("late"))
+    world.settle()
+    assert world.state("late") is _J.PENDING
+    _suspend_in_git(world, subject)
+    world.settle()
+    assert (world.memory.overrides, drifts(world)) == ((), [])
+    assert world.state("late") is _J.PENDING
+    assert put(world, "suspend", subject) == "git suspends it already"
+
+
+@pytest.mark.parametrize("subject", ["queue/nobody", "pool/default", "default"])
+def test_what_is_not_there_is_not_suspended(world: World, subject: str) -> None:
+    assert put(world, "suspend", subject).startswith("there is no ")
+    assert world.memory.overrides == ()

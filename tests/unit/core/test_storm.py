@@ -368,8 +368,10 @@ class Story:
 
     def override(self) -> None:
         """Somebody cancels or drains behind git, sensibly or not."""
-        verb: records.OverrideVerb = self.random.choice(["cancel", "drain"])
-        names = self.nodes if verb == "drain" else self.memory.jobs
+        verb: records.OverrideVerb = self.random.choice(["cancel", "drain", "suspend"])
+        queues = ["cluster", *(f"queue/{name}" for name in self.structure.queues)]
+        of_verb = {"cancel": list(self.memory.jobs), "drain": list(self.nodes), "suspend": queues}
+        names = of_verb[verb]
         one = records.Override(
             verb=verb,
             subject=self.random.choice([*names, "nobody"]),
@@ -578,7 +580,11 @@ class Story:
     def _check_overrides(self, result: outcome.Outcome, observed: records.Observed) -> None:
         """Each is done, is drift, has an end ahead, and ends by an event of its own only."""
         in_force = {one.key: one for one in result.overrides}
-        kinds = {"cancel": "job-cancelled-by-override", "drain": "node-drained-by-override"}
+        kinds = {
+            "cancel": "job-cancelled-by-override",
+            "drain": "node-drained-by-override",
+            "suspend": "suspended-by-override",
+        }
         shown = {(d.kind, d.subject) for d in result.drift if "override" in d.kind}
         assert shown == {(kinds[verb], subject) for verb, subject in in_force}
         for one in in_force.values():
@@ -588,14 +594,14 @@ class Story:
             if one.verb == "drain":
                 node = self.memory.nodes.get(one.subject)
                 assert node is None or node.state is not NodeState.READY
-            else:
+            elif one.verb == "cancel":
                 record = self.memory.jobs[one.subject]
                 if record.key == one.run_key:
                     assert record.removed or record.finished
                 else:  # git asked for another run just before it could not be read any more
                     assert self.sync == "Unknown"
         told = Counter(
-            event.job or event.node
+            event.job or event.node or event.message.partition(":")[0]
             for event in result.events
             if event.kind in {"OverrideExpired", "OverrideCleared", "OverrideCommitted"}
         )
