@@ -55,7 +55,9 @@ def as_told(address: str, **files: Path) -> list[peers.Json]:
         for one in yaml.safe_load(found[1])["scrape_configs"]
         if one["job_name"] == "muster-nodes"
     ]
-    told["static_configs"] = [{"targets": [address]}]
+    first = told["static_configs"][0]
+    first["labels"] |= {"node": "n1"}
+    told["static_configs"] = [first | {"targets": [address]}]
     authorization = told["authorization"]
     return [
         told | {"job_name": name, "authorization": authorization | {"credentials_file": str(path)}}
@@ -76,7 +78,8 @@ def test_a_node_is_read_at_its_own_port(node: conftest.Node, tmp_path: Path, tok
         assert prometheus.query('sum(muster_node_gpus{pool="h200"})')[0]["value"][1] == "2"
         assert not prometheus.query("muster_node_state")
         health = {
-            one["metric"]["job"]: one["value"][1] for one in prometheus.query("max by (job) (up)")
+            one["metric"]["job"]: one["value"][1]
+            for one in prometheus.query('max by (job) (up{node="n1",pool="h200"})')
         }
         assert health == {"nodes": "1", "guesser": "0"}
     finally:
