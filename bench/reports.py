@@ -35,10 +35,12 @@ ASKED: tuple[tuple[reports.What, tuple[reports.By, ...]], ...] = (
     ("usage", ("queue",)),
     ("usage", ("queue", "user", "pool", "model")),
     ("waiting", ("queue",)),
-    ("waiting", ("queue", "user")),
+    ("waiting", ("queue", "user", "pool", "model")),
     ("efficiency", ("user",)),
     ("efficiency", ("queue", "user", "pool", "model")),
     ("fairness", ("queue",)),
+    ("fairness", ("queue", "pool")),
+    ("fairness", ("queue", "user", "pool", "model")),
 )
 
 
@@ -108,16 +110,21 @@ def _job(
     return job, attempt
 
 
-def _shares(day: int) -> dict[rollups.ShareKey, rollups.Share]:
-    """What each queue was promised and given in each hour of a day."""
+def _shares(
+    day: int,
+) -> tuple[dict[rollups.ShareKey, rollups.Share], dict[rollups.PoolShareKey, rollups.PoolShare]]:
+    """What each queue was promised and given in each hour of a day, and in each pool of it."""
     first = int(NOW // 3600) - 24 * (DAYS - day)
-    return {
-        rollups.ShareKey(first + hour, f"queue{queue:02d}"): rollups.Share(
-            64 * 3600.0, 70 * 3600.0, (60 + queue) * 3600.0, 80 * 3600.0, 100.0 * queue
-        )
-        for hour in range(24)
-        for queue in range(QUEUES)
-    }
+    shares: dict[rollups.ShareKey, rollups.Share] = {}
+    by_pool: dict[rollups.PoolShareKey, rollups.PoolShare] = {}
+    for hour, queue in itertools.product(range(first, first + 24), range(QUEUES)):
+        name, had = f"queue{queue:02d}", (60 + queue) * 3600.0
+        key = rollups.ShareKey(hour, name)
+        shares[key] = rollups.Share(64 * 3600.0, 70 * 3600.0, had, 80 * 3600.0, 100.0 * queue)
+        for pool in range(POOLS):
+            part = rollups.PoolShare(16 * 3600.0, 17 * 3600.0, had / POOLS, 20 * 3600.0)
+            by_pool[rollups.PoolShareKey(hour, name, f"pool{pool}")] = part
+    return shares, by_pool
 
 
 def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
@@ -146,6 +153,8 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
                 int(job.started_at // rollups.DAY_S),
                 job.spec.queue,
                 job.spec.owner,
+                node.pool,
+                node.inventory.gpus[0].model,
                 rollups.bucket_of(wait_s),
             )
             known = waits.get(waited, rollups.Wait())
@@ -157,7 +166,7 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
             attempts=tuple(tries),
             nodes=tuple(nodes) if day == 0 else (),
         )
-        yield decided, rollups.Rollup(usage, waits, _shares(day))
+        yield decided, rollups.Rollup(usage, waits, *_shares(day))
 
 
 def fill(url: str, jobs: int) -> None:

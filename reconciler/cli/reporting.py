@@ -82,8 +82,6 @@ def report(
         "to": times.format_time(context.moment("--to", ended, now)),
     }
     groups = _groups(by)
-    if wrong := reports.unknown_by(what.value, groups):
-        terminal.fail(f"--by: {wrong}", terminal.USAGE)
     if prices is not None and what is not What.USAGE:
         terminal.fail("--prices goes with usage: cost is made of GPU-hours", terminal.USAGE)
     paid = None if prices is None else _prices(prices)

@@ -7,6 +7,7 @@ tells; a controller that starts anew knows nothing of before, and says for how l
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from reconciler.metrics.counting import ClusterState, Counters
@@ -33,6 +34,7 @@ class Meter:
         self._usage: dict[rollups.UsageKey, rollups.Usage] = {}
         self._waits: dict[rollups.WaitKey, rollups.Wait] = {}
         self._shares: dict[rollups.ShareKey, rollups.Share] = {}
+        self._pool_shares: dict[rollups.PoolShareKey, rollups.PoolShare] = {}
         self._queues: tuple[outcome.QueueUsage, ...] = ()
         self._shared_at: float | None = None
         #: What queues lacked when it was last looked, and when that was.
@@ -71,12 +73,10 @@ class Meter:
         for attempt in decided.attempts:
             if attempt.concluded:
                 self._charge(attempt, memory, decided.now)
-        for job in decided.jobs:
-            before = memory.jobs.get(job.name)
-            known = before is not None and before.key == job.key
-            started_before = known and before is not None and before.started_at is not None
-            if job.started_at is not None and not started_before:
-                self._wait(job, job.started_at)
+        started = [job for job in decided.jobs if _starts(job, memory.jobs.get(job.name))]
+        first_tasks = _first_tasks(started, decided, memory) if started else {}
+        for job in started:
+            self._wait(job, _place(first_tasks.get(job.key), memory))
         for name in decided.left_nodes:
             self._heard_at.pop(name, None)
 
@@ -84,6 +84,7 @@ class Meter:
     def trying(self) -> Iterator[None]:
         """Where the block raises nothing was metered or taken in it: it is tried again."""
         sums = self._usage.copy(), self._waits.copy(), self._shares.copy()
+        pool_shares = self._pool_shares.copy()
         queues, shared_at = self._queues, self._shared_at
         lacked, looked_at = self._lacked, self._looked_at
         heard_at, busy = self._heard_at.copy(), self._busy.copy()
@@ -91,6 +92,7 @@ class Meter:
             yield
         except BaseException:
             self._usage, self._waits, self._shares = sums
+            self._pool_shares = pool_shares
             self._queues, self._shared_at = queues, shared_at
             self._lacked, self._looked_at = lacked, looked_at
             self._heard_at, self._busy = heard_at, busy
@@ -98,8 +100,8 @@ class Meter:
 
     def take(self) -> rollups.Rollup:
         """What has come together since the last time."""
-        taken = rollups.Rollup(self._usage, self._waits, self._shares)
-        self._usage, self._waits, self._shares = {}, {}, {}
+        taken = rollups.Rollup(self._usage, self._waits, self._shares, self._pool_shares)
+        self._usage, self._waits, self._shares, self._pool_shares = {}, {}, {}, {}
         return taken
 
     def _share(self, decided: outcome.Outcome, memory: ClusterState) -> None:
@@ -109,6 +111,8 @@ class Meter:
         for hour, span_s in spans:
             for queue in self._queues:
                 self._share_of(queue, hour, span_s, lacks.get(queue.name, 0))
+                for pool in queue.pools:
+                    self._pool_share_of(queue.name, pool, hour, span_s)
         self._shared_at = max(since, decided.now)
         if decided.queues is not None:
             self._queues = decided.queues
@@ -137,12 +141,28 @@ class Meter:
             before.starved_gpu_s + lacks * span_s / 1000,
         )
 
-    def _wait(self, job: records.JobRecord, started_at: float) -> None:
+    def _pool_share_of(self, queue: str, pool: outcome.PoolUsage, hour: int, span_s: float) -> None:
+        due, fair = pool.guaranteed[2] or 0, pool.fair_share[2] or 0
+        has, wants = pool.allocated[2], pool.demand[2]
+        if not (due or fair or has or wants):
+            return
+        key = rollups.PoolShareKey(hour, queue, pool.pool)
+        before = self._pool_shares.get(key, rollups.PoolShare())
+        self._pool_shares[key] = rollups.PoolShare(
+            before.guaranteed_gpu_s + due * span_s / 1000,
+            before.fair_gpu_s + fair * span_s / 1000,
+            before.allocated_gpu_s + has * span_s / 1000,
+            before.demand_gpu_s + wants * span_s / 1000,
+        )
+
+    def _wait(self, job: records.JobRecord, place: tuple[str, str]) -> None:
+        started_at = job.submitted_at if job.started_at is None else job.started_at
         wait_s = max(0.0, started_at - job.submitted_at)
         key = rollups.WaitKey(
             int(started_at // rollups.DAY_S),
             job.spec.queue,
             job.spec.owner,
+            *place,
             rollups.bucket_of(wait_s),
         )
         before = self._waits.get(key, rollups.Wait())
@@ -154,6 +174,44 @@ class Meter:
         spec = job.spec if job is not None and job.key == attempt.job_key else None
         for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
             self._usage[key] = self._usage.get(key, rollups.Usage()) + usage
+
+
+def _starts(job: records.JobRecord, before: records.JobRecord | None) -> bool:
+    """Whether a run is told to have started for the first time; ``before``: what was known."""
+    known = before is not None and before.key == job.key and before.started_at is not None
+    return job.started_at is not None and not known
+
+
+def _first_tasks(
+    jobs: Iterable[records.JobRecord], decided: outcome.Outcome, memory: ClusterState
+) -> dict[str, records.AttemptRecord]:
+    """Of each run the first of its tasks that has started, by the run's key.
+
+    Most of a gang may have started cycles before the last one did, with which the run counts as
+    started: so all that is remembered is gone through, once a cycle in which something starts.
+    """
+    orders = {job.key: {group.name: n for n, group in enumerate(job.spec.groups)} for job in jobs}
+    renewed = {attempt.id: attempt for attempt in decided.attempts}
+    found: dict[str, tuple[tuple[int, ...], records.AttemptRecord]] = {}
+    for attempt in itertools.chain(memory.attempts.values(), renewed.values()):
+        order = orders.get(attempt.job_key)
+        if order is None:
+            continue
+        now = renewed.get(attempt.id, attempt)
+        rank = (now.element, order.get(now.group, len(order)), now.index, -now.try_number)
+        if now.started_at is not None and (
+            now.job_key not in found or rank < found[now.job_key][0]
+        ):
+            found[now.job_key] = (rank, now)
+    return {key: attempt for key, (_, attempt) in found.items()}
+
+
+def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple[str, str]:
+    """The pool and the model of the GPUs of an attempt."""
+    if attempt is None:
+        return rollups.UNKNOWN, rollups.UNKNOWN
+    node = memory.nodes.get(attempt.node)
+    return node.pool if node is not None else "", _model(attempt, node)
 
 
 def _may_lack(queue: outcome.QueueUsage) -> bool:

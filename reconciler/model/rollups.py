@@ -10,6 +10,9 @@ import msgspec
 
 HOUR_S = 3600
 DAY_S = 86_400
+#: Where jobs started of which no place was kept, since an earlier version did not; no pool is
+#: called so.
+UNKNOWN = "(unknown)"
 #: Waits are counted in buckets that grow by this factor: a quantile is right to within 5 %.
 BUCKET_GROWTH = 1.1
 
@@ -53,11 +56,16 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class WaitKey(msgspec.Struct, frozen=True):
-    """Jobs of whom that first started on which day since the epoch, after how long."""
+    """Jobs of whom that first started on which day since the epoch, where, after how long.
+
+    ``pool`` and ``model`` are those of the job's first task; ``model`` is empty without GPUs.
+    """
 
     day: int
     queue: str
     owner: str
+    pool: str
+    model: str
     bucket: int
 
 
@@ -88,12 +96,30 @@ class Share(msgspec.Struct, frozen=True):
     starved_gpu_s: float = 0.0
 
 
+class PoolShareKey(msgspec.Struct, frozen=True):
+    """Which queue in which pool in which hour."""
+
+    hour: int
+    queue: str
+    pool: str
+
+
+class PoolShare(msgspec.Struct, frozen=True):
+    """A queue's GPUs times time in one pool, children included, where amounts go by pools."""
+
+    guaranteed_gpu_s: float = 0.0
+    fair_gpu_s: float = 0.0
+    allocated_gpu_s: float = 0.0
+    demand_gpu_s: float = 0.0
+
+
 class Rollup(msgspec.Struct, frozen=True):
     """What is to be added to the sums."""
 
     usage: dict[UsageKey, Usage] = {}
     waits: dict[WaitKey, Wait] = {}
     shares: dict[ShareKey, Share] = {}
+    pool_shares: dict[PoolShareKey, PoolShare] = {}
 
 
 def bucket_of(wait_s: float) -> int:

@@ -12,15 +12,13 @@ import msgspec
 
 from reconciler.metrics import metering
 from reconciler.model import rollups, times
+from reconciler.operations import views
 from reconciler.store import Reader, summing
 
 What = Literal["usage", "waiting", "efficiency", "fairness"]
 By = Literal["queue", "user", "pool", "model"]
 HOUR_S = 3600.0
 QUANTILES = (0.5, 0.9, 0.99)
-#: What waiting and shares can be grouped by.
-WAITING_BY = ("queue", "user")
-FAIRNESS_BY = ("queue",)
 Value = str | float | None
 
 
@@ -71,7 +69,7 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
     """A report.
 
     Raises:
-        ReportError: the times are none, or it can't be grouped so.
+        ReportError: the times are none.
     """
     began, ended, by = asked.began, asked.ended, asked.by
     if not began < ended:
@@ -79,8 +77,6 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
             f"a report ends after it begins; found {times.format_time(began)} to "
             f"{times.format_time(ended)}"
         )
-    if wrong := unknown_by(what, by):
-        raise ReportError(wrong)
     columns, rows = _TABLES[what](reader, asked)
     keys = tuple(Column(one) for one in by)
     return Report(
@@ -91,15 +87,6 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
         keys + columns,
         tuple(rows),
     )
-
-
-def unknown_by(what: What, by: Sequence[str]) -> str:
-    """What a report can't be grouped by, in words; empty where it can by all of ``by``."""
-    allowed = {"waiting": WAITING_BY, "fairness": FAIRNESS_BY}.get(what, ())
-    wrong = [one for one in by if allowed and one not in allowed]
-    if not wrong:
-        return ""
-    return f"{what} is reported by {' and '.join(allowed)}; {', '.join(wrong)} is not known of it"
 
 
 _Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]
@@ -198,6 +185,12 @@ def quantile_of(buckets: Mapping[int, rollups.Wait], quantile: float) -> float:
 
 
 def _fairness(reader: Reader, asked: Asked) -> _Table:
+    """Shares: against what is promised where something is, of everything where nothing is."""
+    tables = {frozenset({"queue"}): _of_queues, frozenset({"queue", "pool"}): _of_queues_in_pools}
+    return tables.get(frozenset(asked.by), _of_everything)(reader, asked)
+
+
+def _of_queues(reader: Reader, asked: Asked) -> _Table:
     columns = (
         Column("guaranteed", "GPU-hours"),
         Column("fair", "GPU-hours"),
@@ -206,19 +199,105 @@ def _fairness(reader: Reader, asked: Asked) -> _Table:
         Column("of-fair", "ratio"),
         Column("starved", "GPU-hours"),
     )
-    found = summing.shares(reader, asked.began, asked.ended)
-    return columns, [
-        (
-            *((queue,) if asked.by else ()),
-            share.guaranteed_gpu_s / HOUR_S,
-            share.fair_gpu_s / HOUR_S,
-            share.demand_gpu_s / HOUR_S,
-            share.allocated_gpu_s / HOUR_S,
-            _ratio(share.allocated_gpu_s, share.fair_gpu_s),
-            share.starved_gpu_s / HOUR_S,
+    shares = summing.shares(reader, asked.began, asked.ended)
+    had = _with_children(_used(reader, asked), _parents(reader))
+    rows: list[tuple[Value, ...]] = []
+    for queue in sorted(shares.keys() | {queue for (queue,) in had}):
+        share = shares.get(queue, rollups.Share())
+        rows.append(
+            (
+                queue,
+                share.guaranteed_gpu_s / HOUR_S,
+                share.fair_gpu_s / HOUR_S,
+                share.demand_gpu_s / HOUR_S,
+                had.get((queue,), 0.0) / HOUR_S,
+                _ratio(share.allocated_gpu_s, share.fair_gpu_s),
+                share.starved_gpu_s / HOUR_S,
+            )
         )
-        for queue, share in sorted(found.items())
-    ]
+    return columns, rows
+
+
+def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
+    """As of queues; where no queue has amounts by pools only what was allocated is known."""
+    columns = (
+        Column("guaranteed", "GPU-hours"),
+        Column("fair", "GPU-hours"),
+        Column("wanted", "GPU-hours"),
+        Column("allocated", "GPU-hours"),
+        Column("share", "ratio"),
+        Column("of-fair", "ratio"),
+    )
+    by_name = msgspec.structs.replace(asked, by=("queue", "pool"))
+    used = _used(reader, by_name)
+    whole = sum(one.gpu_s for one in used.values())
+    had = _with_children(used, _parents(reader))
+    shares = summing.pool_shares(reader, asked.began, asked.ended)
+    rows: list[tuple[Value, ...]] = []
+    for group in sorted(shares.keys() | {(queue, pool) for queue, pool in had}):
+        share = shares.get(group)
+        promised: tuple[Value, ...] = (None, None, None)
+        of_fair = None
+        if share is not None:
+            sums = share.guaranteed_gpu_s, share.fair_gpu_s, share.demand_gpu_s
+            promised = tuple(amount / HOUR_S for amount in sums)
+            of_fair = _ratio(share.allocated_gpu_s, share.fair_gpu_s)
+        names = dict(zip(by_name.by, group, strict=True))
+        gpu_s = had.get(group, 0.0)
+        shown = (gpu_s / HOUR_S, _ratio(gpu_s, whole), of_fair)
+        rows.append((*(names[one] for one in asked.by), *promised, *shown))
+    return columns, rows
+
+
+def _of_everything(reader: Reader, asked: Asked) -> _Table:
+    """To users, pools and models nothing is promised: which part they had, and how they waited."""
+    in_queues = "queue" in asked.by
+    columns = (
+        Column("allocated", "GPU-hours"),
+        Column("share", "ratio"),
+        *((Column("of-queue", "ratio"),) if in_queues else ()),
+        Column("started", "jobs"),
+        Column("p50-wait", "s"),
+    )
+    used = _used(reader, asked)
+    waits = summing.waits(reader, asked.began, asked.ended, asked.by)
+    whole = sum(one.gpu_s for one in used.values())
+    place = asked.by.index("queue") if in_queues else 0
+    of_queue: dict[str, float] = {}
+    for group, one in used.items():
+        if in_queues:
+            of_queue[group[place]] = of_queue.get(group[place], 0.0) + one.gpu_s
+    rows: list[tuple[Value, ...]] = []
+    for group in used.keys() | waits.keys():
+        gpu_s = used.get(group, rollups.Usage()).gpu_s
+        buckets = waits.get(group, {})
+        parts = [_ratio(gpu_s, whole)]
+        if in_queues:
+            parts.append(_ratio(gpu_s, of_queue.get(group[place], 0.0)))
+        started = sum(wait.jobs for wait in buckets.values())
+        waited = quantile_of(buckets, 0.5) if buckets else None
+        rows.append((*group, gpu_s / HOUR_S, *parts, started, waited))
+    count = len(asked.by)
+    return columns, sorted(rows, key=lambda row: (-float(row[count] or 0), row[:count]))
+
+
+def _parents(reader: Reader) -> dict[str, str | None]:
+    """The queue above each queue, as they are now."""
+    return {one.name: one.parent for one in views.stored_queues(reader.view(views.QUEUES))}
+
+
+def _with_children(
+    used: Mapping[tuple[str, ...], rollups.Usage], parents: Mapping[str, str | None]
+) -> dict[tuple[str, ...], float]:
+    """GPU-seconds of groups that begin with a queue, those of the queues below it included."""
+    found: dict[tuple[str, ...], float] = {}
+    for (queue, *rest), one in used.items():
+        above: str | None = queue
+        while above is not None:
+            group = (above, *rest)
+            found[group] = found.get(group, 0.0) + one.gpu_s
+            above = parents.get(above)
+    return found
 
 
 _TABLES: dict[What, Callable[[Reader, Asked], _Table]] = {

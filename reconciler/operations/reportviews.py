@@ -25,13 +25,17 @@ TITLES = {
     "efficiency": "How well it was used",
     "fairness": "Who got what was promised",
 }
-#: Columns that a picture shows beside each other, the first behind the second.
+#: Of fairness among those to whom nothing is promised.
+PARTS = "Who got which part"
+#: Columns that a picture shows as bars, the first behind the second.
 _DRAWN = {
     "usage": ("allocated", "used"),
     "waiting": ("p90", "p50"),
     "efficiency": ("allocated", "idle"),
     "fairness": ("guaranteed", "allocated"),
 }
+#: Of fairness among those to whom nothing is promised: the second is written beside the bar only.
+_DRAWN_PARTS = ("allocated", "share")
 #: What their bars are called, where the column's name alone does not say it.
 _LABELS = {
     ("usage", "used"): "used (a kernel ran)",
@@ -46,7 +50,14 @@ _AXES = {"waiting": "time from submission to start, in "}
 def title(report: reports.Report) -> str:
     """What it is over."""
     began, ended = (text[:16].replace("T", " ") for text in (report.began, report.ended))
-    return f"{TITLES[report.what]}, {began} to {ended} UTC"
+    head = TITLES[report.what] if _promises(report) else PARTS
+    return f"{head}, {began} to {ended} UTC"
+
+
+def _promises(report: reports.Report) -> bool:
+    """Whether it is none of fairness among those to whom nothing is promised."""
+    names = {column.name for column in report.columns}
+    return report.what != "fairness" or "guaranteed" in names
 
 
 def cell(value: reports.Value, unit: str) -> str:
@@ -176,7 +187,8 @@ def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
     positions = {column.name: place for place, column in enumerate(report.columns)}
-    behind, before = (positions[name] for name in _DRAWN[report.what])
+    names_drawn = _DRAWN[report.what] if _promises(report) else _DRAWN_PARTS
+    behind, before = (positions[name] for name in names_drawn)
     rows = _largest(report.rows, behind, before)
     names = [
         " / ".join(cell(value, "") for value in row[: len(report.by)]) or "all" for row in rows
@@ -218,20 +230,24 @@ def _bars(
     rows: Sequence[tuple[reports.Value, ...]],
     columns: tuple[int, int],
 ) -> None:
-    """Two bars a group, one behind the other, the first group on top."""
+    """A bar a group for each column of the first's unit, one behind the other, the first group on
+    top; beside them the values of all columns.
+    """
     places = list(range(len(names)))[::-1]
-    unit = report.columns[columns[0]].unit
-    longest = max((float(row[one] or 0) for row in rows for one in columns), default=0.0)
+    units = {column: report.columns[column].unit for column in columns}
+    unit = units[columns[0]]
+    drawn = [column for column in columns if units[column] == unit]
+    longest = max((float(row[one] or 0) for row in rows for one in drawn), default=0.0)
     scale, shown = _scale(unit, longest)
-    for column, colour, height in zip(columns, (_FIRST, _SECOND), (0.75, 0.4), strict=True):
+    for column, colour, height in zip(drawn, (_FIRST, _SECOND), (0.75, 0.4), strict=False):
         values: list[Any] = [float(row[column] or 0) / scale for row in rows]
         name = report.columns[column].name
         label = _LABELS.get((report.what, name), name)
         axes.barh(places, values, height, color=colour, label=label)
-    ends = [max(float(row[column] or 0) for column in columns) / scale for row in rows]
+    ends = [max(float(row[column] or 0) for column in drawn) / scale for row in rows]
     most = longest / scale
     for place, row, end in zip(places, rows, ends, strict=True):
-        text = " / ".join(cell(row[column], unit) for column in columns)
+        text = " / ".join(cell(row[column], units[column]) for column in columns)
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines end before it
         axes.text(end + 0.01 * most, place, text, va="center", fontsize=9, color=_INK, bbox=behind)
     axes.set_yticks(places, names, fontsize=9)

@@ -119,6 +119,29 @@ def _chores(connection: sa.Connection) -> None:
     ).create(connection)
 
 
+def _sums_by_place(connection: sa.Connection) -> None:
+    """Waits are told apart by pool and model too, shares by pool; what is there has no place."""
+    for statement in (
+        "ALTER TABLE wait_days RENAME TO wait_days_before",
+        """CREATE TABLE wait_days (
+            day BIGINT NOT NULL, queue TEXT NOT NULL, owner TEXT NOT NULL, pool TEXT NOT NULL,
+            model TEXT NOT NULL, bucket BIGINT NOT NULL, jobs DOUBLE NOT NULL,
+            wait_s DOUBLE NOT NULL, PRIMARY KEY (day, queue, owner, pool, model, bucket)
+        ) WITHOUT ROWID""",
+        """INSERT INTO wait_days (day, queue, owner, pool, model, bucket, jobs, wait_s)
+            SELECT day, queue, owner, '(unknown)', '(unknown)', bucket, jobs, wait_s
+            FROM wait_days_before""",
+        "DROP TABLE wait_days_before",
+        """CREATE TABLE pool_share_hours (
+            hour BIGINT NOT NULL, queue TEXT NOT NULL, pool TEXT NOT NULL,
+            guaranteed_gpu_s DOUBLE NOT NULL, fair_gpu_s DOUBLE NOT NULL,
+            allocated_gpu_s DOUBLE NOT NULL, demand_gpu_s DOUBLE NOT NULL,
+            PRIMARY KEY (hour, queue, pool)
+        ) WITHOUT ROWID""",
+    ):
+        connection.execute(sa.text(statement))
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
 STEPS: tuple[Step, ...] = (
     _replayable_journal,
@@ -127,6 +150,7 @@ STEPS: tuple[Step, ...] = (
     _rollups,
     _provisions,
     _chores,
+    _sums_by_place,
 )
 NEWEST = 1 + len(STEPS)
 

@@ -51,7 +51,8 @@ def _prune_rollups(connection: sa.Connection, before: float) -> None:
     """Delete sums that no report goes back to: by their keys' order, so that it costs little."""
     hour, day = int(before // 3600), int(before // 86_400)
     connection.execute(sa.delete(schema.USAGE_HOURS).where(schema.USAGE_HOURS.c.hour < hour))
-    connection.execute(sa.delete(schema.SHARE_HOURS).where(schema.SHARE_HOURS.c.hour < hour))
+    for table in (schema.SHARE_HOURS, schema.POOL_SHARE_HOURS):
+        connection.execute(sa.delete(table).where(table.c.hour < hour))
     connection.execute(sa.delete(schema.WAIT_DAYS).where(schema.WAIT_DAYS.c.day < day))
 
 

@@ -211,11 +211,19 @@ USAGE_HOURS = _sums(
 )  # fmt: skip
 WAIT_DAYS = _sums(
     "wait_days",
-    {"day": True, "queue": False, "owner": False, "bucket": True},
+    {
+        "day": True, "queue": False, "owner": False, "pool": False, "model": False,
+        "bucket": True,
+    },
     ("jobs", "wait_s"),
-)
+)  # fmt: skip
 SHARE_HOURS = _sums(
     "share_hours",
     {"hour": True, "queue": False},
     ("guaranteed_gpu_s", "fair_gpu_s", "allocated_gpu_s", "demand_gpu_s", "starved_gpu_s"),
+)
+POOL_SHARE_HOURS = _sums(
+    "pool_share_hours",
+    {"hour": True, "queue": False, "pool": False},
+    ("guaranteed_gpu_s", "fair_gpu_s", "allocated_gpu_s", "demand_gpu_s"),
 )

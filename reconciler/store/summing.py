@@ -38,7 +38,7 @@ def usage(
 def waits(
     reader: Reader, began: float, ended: float, by: Sequence[str]
 ) -> dict[Group, dict[int, rollups.Wait]]:
-    """Jobs that started on the days between two times, by queue or user, then by bucket."""
+    """Jobs that started on the days between two times, by ``USAGE_COLUMNS``, then by bucket."""
     table = schema.WAIT_DAYS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
     statement = (
@@ -65,6 +65,24 @@ def shares(reader: Reader, began: float, ended: float) -> dict[str, rollups.Shar
         .group_by(table.c.queue)
     )
     return {row[0]: rollups.Share(*row[1:]) for row in reader.rows(statement)}
+
+
+def pool_shares(
+    reader: Reader, began: float, ended: float
+) -> dict[tuple[str, str], rollups.PoolShare]:
+    """What queues were promised and given in pools in the hours between two times."""
+    table = schema.POOL_SHARE_HOURS
+    sums = [sa.func.sum(table.c[name]) for name in rollups.PoolShare.__struct_fields__]
+    statement = (
+        sa.select(table.c.queue, table.c.pool, *sums)
+        .where(*_between(table.c.hour, began, ended, 3600))
+        .group_by(table.c.queue, table.c.pool)
+    )
+    found: dict[tuple[str, str], rollups.PoolShare] = {}
+    for row in reader.rows(statement):
+        queue, pool, *amounts = tuple(row)
+        found[queue, pool] = rollups.PoolShare(*amounts)
+    return found
 
 
 def open_attempts(

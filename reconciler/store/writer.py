@@ -57,7 +57,8 @@ def _add(table: sa.Table) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
 
 
-ADD = {t.name: _add(t) for t in (schema.USAGE_HOURS, schema.WAIT_DAYS, schema.SHARE_HOURS)}
+_SUMS = (schema.USAGE_HOURS, schema.WAIT_DAYS, schema.SHARE_HOURS, schema.POOL_SHARE_HOURS)
+ADD = {table.name: _add(table) for table in _SUMS}
 UPSERT = {table.name: _upsert(table) for table in schema.METADATA.sorted_tables}
 DELETE_NOTE = _delete(schema.NOTES.c.job_key, schema.NOTES.c.element)
 DELETE_NOTES = _delete(schema.NOTES.c.job_key)
@@ -219,6 +220,7 @@ class Writer:
             ("usage_hours", rollup.usage),
             ("wait_days", rollup.waits),
             ("share_hours", rollup.shares),
+            ("pool_share_hours", rollup.pool_shares),
         ):
             many(
                 connection,

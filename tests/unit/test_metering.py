@@ -11,7 +11,7 @@ from reconciler.model import outcome, records, rollups
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
-from reconciler.operations import reports, reportviews
+from reconciler.operations import reports, reportviews, views
 from reconciler.store import summing
 from tests.unit import gpusamples
 from tests.unit.store import samples
@@ -194,6 +194,37 @@ def test_who_starves_is_looked_at_now_and_then() -> None:
     assert starved == [0, 4 * 20, 4 * 4, 0]
 
 
+def test_shares_in_pools_are_integrated_where_there_are_any() -> None:
+    """A pool in which a queue has nothing and is promised nothing leaves no row."""
+    meter = metering.Meter(metrics.Counters())
+    due = outcome.PoolUsage(
+        "h200", (0, 0, 1000), (None, None, 4000), fair_share=(None, None, 3000),
+        demand=(0, 0, 2000), named=True,
+    )  # fmt: skip
+    queue = msgspec.structs.replace(QUEUE, pools=(due, outcome.PoolUsage("cpu", (8000, 0, 0))))
+    meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(queue,)), observed())
+    meter.cycle(samples.cycle(now=1.5 * HOUR), observed())
+    part = rollups.PoolShare(2 * HOUR, 1.5 * HOUR, 0.5 * HOUR, HOUR)
+    assert meter.take().pool_shares == {
+        rollups.PoolShareKey(hour, "research", "h200"): part for hour in (0, 1)
+    }
+
+
+def test_a_gang_waits_where_its_first_task_runs() -> None:
+    """Whichever of its tasks tells last that it runs; the first ran a cycle before."""
+    gang = msgspec.structs.replace(TRAIN, started_at=400.0)
+    first = attempt(
+        state=AttemptState.RUNNING, ended_at=None, concluded=False, started_at=400.0, index=0
+    )
+    last = msgspec.structs.replace(
+        first, id="train.1.01234567.0.main.1.1", index=1, node="n2", devices=(), started_at=500.0
+    )
+    meter = metering.Meter(metrics.Counters())
+    meter.cycle(samples.cycle(jobs=(gang,), attempts=(last,)), observed(first))
+    ((key, _),) = meter.take().waits.items()
+    assert (key.pool, key.model) == ("cpu", "NVIDIA H200")
+
+
 def test_a_job_waits_once_until_its_first_start() -> None:
     meter = metering.Meter(metrics.Counters())
     started = msgspec.structs.replace(TRAIN, started_at=400.0)
@@ -268,7 +299,9 @@ def months(opened: store.Store) -> None:
         for queue in range(8):
             for wait_s in (5.0, 60.0, 600.0, 7200.0):
                 bucket = rollups.bucket_of(wait_s * (queue + 1))
-                key_of_wait = rollups.WaitKey(day, f"team{queue}", "user@example.org", bucket)
+                key_of_wait = rollups.WaitKey(
+                    day, f"team{queue}", "user@example.org", "h200", "NVIDIA H200", bucket
+                )
                 waits[key_of_wait] = rollups.Wait(25, 25 * wait_s * (queue + 1))
     put(opened, epoch, 1, rollups.Rollup(usage, waits, shares))
 
@@ -301,10 +334,136 @@ def test_reports_over_months(opened: store.Store) -> None:
         # what is measured, and in what; of bars what they are
         assert [one for one in SAID[what] if one not in page] == []
         assert reportviews.as_csv(report).count("\n") == 9
-    with pytest.raises(reports.ReportError, match="by queue and user; pool"):
-        made("waiting", "pool")
     with pytest.raises(reports.ReportError, match="ends after it begins"):
         reports.make("usage", opened, reports.Asked(span, 0.0, (), span))
+    opened.close()
+
+
+def test_waiting_is_told_apart_by_all_that_usage_is(opened: store.Store) -> None:
+    months(opened)
+    span = 90 * 86_400.0
+    asked = reports.Asked(0.0, span, ("pool", "model", "user", "queue"), span)
+    rows = {row[3]: row for row in reports.make("waiting", opened, asked).rows}
+    assert rows["team0"][:3] == ("h200", "NVIDIA H200", "user@example.org")
+    by_queue = {
+        row[0]: row
+        for row in reports.make(
+            "waiting", opened, msgspec.structs.replace(asked, by=("queue",))
+        ).rows
+    }
+    assert {name: row[4:] for name, row in rows.items()} == {
+        name: row[1:] for name, row in by_queue.items()
+    }
+    opened.close()
+
+
+def shared(opened: store.Store) -> None:
+    """Two queues below another one; one of two users runs in two pools, and one waits long."""
+    epoch = opened.lead("test", 1.0)
+    above = outcome.QueueUsage("all", None, (0, 0, 0), (None, None, None), (None, None, None))
+    queues = (above, *(msgspec.structs.replace(above, name=one, parent="all") for one in "ab"))
+    usage = {
+        rollups.UsageKey(1, queue, user, pool, "NVIDIA H200"): rollups.Usage(gpu_s=hours * HOUR)
+        for queue, user, pool, hours in (
+            ("a", "ada", "h200", 6.0), ("a", "ada", "h100", 2.0), ("b", "bob", "h200", 2.0),
+        )
+    }  # fmt: skip
+    waits = {
+        rollups.WaitKey(0, queue, user, "h200", "NVIDIA H200", rollups.bucket_of(wait_s)):
+            rollups.Wait(2, 2 * wait_s)
+        for queue, user, wait_s in (("a", "ada", 10.0), ("b", "bob", 7200.0))
+    }  # fmt: skip
+    shares = {rollups.ShareKey(1, "a"): rollups.Share(4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR)}
+    pools = {
+        rollups.PoolShareKey(1, "a", "h200"): rollups.PoolShare(
+            4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR
+        )
+    }
+    rollup = rollups.Rollup(usage, waits, shares, pools)
+    opened.commit(
+        epoch, 1, samples.cycle(now=9 * HOUR), journal=b"", snapshot=None, incumbents=None,
+        views=views.cycle_views(samples.cycle(queues=queues)), rollup=rollup,
+    )  # fmt: skip
+
+
+#: By what fairness is asked for; the columns behind, and the rows, rounded to a tenth.
+FAIR: tuple[tuple[tuple[reports.By, ...], str, list[tuple[reports.Value, ...]]], ...] = (
+    (
+        ("queue",),
+        "guaranteed fair wanted allocated of-fair starved",
+        [
+            ("a", 4.0, 5.0, 9.0, 8.0, 2.0, 0.0),
+            ("all", 0.0, 0.0, 0.0, 10.0, None, 0.0),
+            ("b", 0.0, 0.0, 0.0, 2.0, None, 0.0),
+        ],
+    ),
+    (
+        ("pool", "queue"),
+        "guaranteed fair wanted allocated share of-fair",
+        [
+            ("h100", "a", None, None, None, 2.0, 0.2, None),
+            ("h200", "a", 4.0, 5.0, 9.0, 6.0, 0.6, 2.0),
+            ("h100", "all", None, None, None, 2.0, 0.2, None),
+            ("h200", "all", None, None, None, 8.0, 0.8, None),
+            ("h200", "b", None, None, None, 2.0, 0.2, None),
+        ],
+    ),
+    (
+        ("user",),
+        "allocated share started p50-wait",
+        [("ada", 8.0, 0.8, 2, 10.3), ("bob", 2.0, 0.2, 2, 7416.8)],
+    ),
+    (
+        ("user", "queue"),
+        "allocated share of-queue started p50-wait",
+        [("ada", "a", 8.0, 0.8, 1.0, 2, 10.3), ("bob", "b", 2.0, 0.2, 1.0, 2, 7416.8)],
+    ),
+    (
+        ("pool",),
+        "allocated share started p50-wait",
+        [("h200", 8.0, 0.8, 4, 10.3), ("h100", 2.0, 0.2, 0, None)],
+    ),
+    (("model",), "allocated share started p50-wait", [("NVIDIA H200", 10.0, 1.0, 4, 10.3)]),
+    ((), "allocated share started p50-wait", [(10.0, 1.0, 4, 10.3)]),
+)
+
+
+@pytest.mark.parametrize(("by", "columns", "rows"), FAIR)
+def test_fairness_tells_promises_of_queues_and_parts_of_others(
+    opened: store.Store,
+    by: tuple[reports.By, ...],
+    columns: str,
+    rows: list[tuple[reports.Value, ...]],
+) -> None:
+    shared(opened)
+    made = reports.make("fairness", opened, reports.Asked(0.0, 86_400.0, by, 0.0))
+    assert [column.name for column in made.columns] == [*by, *columns.split()]
+    rounded = [
+        tuple(round(value, 1) if isinstance(value, float) else value for value in row)
+        for row in made.rows
+    ]
+    assert rounded == rows
+    assert reportviews.as_csv(made).count("\n") == len(rows) + 1
+    page = reportviews.page(made)
+    assert ("guaranteed" in page) == ("guaranteed" in columns)
+    opened.close()
+
+
+def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.Store) -> None:
+    """Of what was there before a controller watched, and of what still runs too."""
+    shared(opened)
+    alive = attempt(
+        id="train.1.01234567.1.main.0.1", element=1, state=AttemptState.RUNNING,
+        assigned_at=8 * HOUR, ended_at=None, concluded=False,
+    )  # fmt: skip
+    put(
+        opened, 1, 2, rollups.Rollup(), jobs=(TRAIN,), nodes=(gpusamples.node(),), attempts=(alive,)
+    )
+    asked = reports.Asked(0.0, 86_400.0, ("queue",), 9 * HOUR)
+    used = {row[0]: row[3] for row in reports.make("usage", opened, asked).rows}
+    fair = {row[0]: row[4] for row in reports.make("fairness", opened, asked).rows}
+    assert used == {"a": 8.0, "b": 2.0, "default": 2.0}
+    assert {queue: fair[queue] for queue in used} == used
     opened.close()
 
 

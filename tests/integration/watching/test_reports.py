@@ -59,6 +59,11 @@ def test_what_ran_was_used_and_what_was_measured_was_busy(site: sites.Site) -> N
     assert busy == pytest.approx(0.55), "as the driver says of each GPU"
     (waited,) = site.bed.get("/v1/report/waiting", by="queue")["report"]["rows"]
     assert waited[1] == 1
+    (waited,) = site.bed.get("/v1/report/waiting", by="pool,model")["report"]["rows"]
+    assert waited[:3] == ["h200", "NVIDIA H200", 1]
+    fair = {row[0]: row for row in site.bed.get("/v1/report/fairness")["report"]["rows"]}
+    used = site.bed.get("/v1/report/usage")["report"]["rows"]
+    assert [(row[0], row[3]) for row in used] == [(row[0], fair[row[0]][4]) for row in used]
 
 
 def test_people_get_a_table_and_programs_what_they_ask_for(
@@ -95,9 +100,3 @@ def test_wrong_usage_is_told(site: sites.Site, arguments: list[str], says: str) 
     done = muster(site, "report", *arguments)
     assert says in done.stderr
     assert done.returncode != 0
-
-
-def test_what_can_not_be_told_apart_is_refused(site: sites.Site) -> None:
-    done = muster(site, "report", "waiting", "--by", "pool")
-    assert done.returncode == 64
-    assert "waiting is reported by queue and user" in done.stderr

@@ -6,10 +6,12 @@ import re
 import sqlite3
 
 import pytest
+import sqlalchemy as sa
 
 from reconciler import store
+from reconciler.model import rollups
 from reconciler.operations import replaying
-from reconciler.store import codec, journals, migrations
+from reconciler.store import codec, journals, migrations, schema, summing
 from tests.unit.store import samples
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -97,3 +99,24 @@ def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(
         with pytest.raises(replaying.ReplayError, match="is before everything that the journal"):
             replaying.replay(opened, at=50.0)
         assert list(replaying.replay_all(opened)) == []
+
+
+def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> None:
+    """They are told by queue as before; their pool is unknown."""
+    _version_1(tmp_path / "old.db")
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for number, step in enumerate(migrations.STEPS[:6], 2):
+            step(connection)
+            connection.execute(sa.insert(schema.VERSION).values(version=number))
+        connection.execute(sa.text("INSERT INTO wait_days VALUES (1, 'a', 'ada', 0, 3, 2.5)"))
+    engine.dispose()
+    with contextlib.closing(store.Store.open(url)) as opened:
+        known = {0: rollups.Wait(3, 2.5)}
+        for by, group in (
+            (("queue", "user"), ("a", "ada")),
+            (("pool", "model"), ("(unknown)",) * 2),
+        ):
+            assert summing.waits(opened, 0.0, 5 * 86_400.0, by) == {group: known}
+        assert summing.pool_shares(opened, 0.0, 5 * 86_400.0) == {}
