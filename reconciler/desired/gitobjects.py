@@ -19,6 +19,9 @@ REMOTE_TIMEOUT_S = 120.0
 #: Of a larger object only so much is kept; YAML is refused long before.
 OBJECT_BYTES_MAX = 8 * 2**20
 _MESSAGE_CHARACTERS_MAX = 400
+#: What git tells a hook, or ``rebase --exec``, of the repository it was started in. Whoever runs
+#: git here says itself which repository is meant, and that is another one as often as not.
+_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 class GitError(RuntimeError):
@@ -26,9 +29,12 @@ class GitError(RuntimeError):
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment that git runs in: no questions, no replaced objects, plain English."""
+    """The environment that git runs in: no questions, no replaced objects, plain English.
+
+    Nothing in it says which repository is meant: the folder that git is run in does.
+    """
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in _ELSEWHERE},
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "true",
         "GIT_OPTIONAL_LOCKS": "0",

@@ -33,7 +33,7 @@ def git(
         "GIT_COMMITTER_NAME": "muster",
         "GIT_COMMITTER_EMAIL": "muster@localhost",
     }
-    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX"):
+    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX", "GIT_COMMON_DIR"):
         environment.pop(name, None)
     if work_tree is not None:
         environment["GIT_WORK_TREE"] = str(work_tree)
