@@ -90,7 +90,7 @@ def _glance() -> list[panels.Panel]:
         ),
         panels.number(
             "GPUs at work",
-            "Mean utilisation of the GPUs that a task has.",
+            "Mean utilisation of the GPUs that a task has. Below 80 % orange, below half red.",
             f"avg({BUSY})",
             unit="percentunit",
             steps=panels.RISING,
@@ -119,7 +119,8 @@ def _glance() -> list[panels.Panel]:
         ),
         panels.number(
             "Control",
-            "Age of the loop's page: it is made after each cycle, and every half minute without.",
+            "Age of the loop's page: it is made after each cycle, and every half minute without. "
+            "After a minute orange; after two, red, an alert comes.",
             "time() - muster_page_timestamp_seconds",
             unit="s",
             link=("How it is", "/d/muster-control-plane"),
@@ -156,7 +157,7 @@ def _fitness() -> list[panels.Panel]:
         panels.bars(
             "Silence of agents",
             "Time since each agent last reported, the ten longest. Red from the time on at which "
-            "a node counts as silent by default.",
+            "a node counts as silent by default, orange from half of it on.",
             "topk(10, time() - muster_agent_last_report_timestamp_seconds"
             '{pool=~"$pool", node=~"$node"})',
             "{{node}}",
@@ -309,7 +310,7 @@ def _hosts() -> list[panels.Panel]:
         ),
         panels.lines(
             "Disk full",
-            "Of the disk that tasks write to. An alert comes at 90 %.",
+            "Of the disk that tasks write to. At 90 %, red, an alert comes.",
             {"{{node}}": f"muster_node_disk_used_bytes{ON} / muster_node_disk_size_bytes{ON}"},
             unit="percentunit",
             most=1,

@@ -20,7 +20,8 @@ def _git() -> list[panels.Panel]:
     return [
         panels.number(
             "Not in force since",
-            "Time since the head of the branch was last in force as a whole.",
+            "Time since the head of the branch was last in force as a whole: after ten minutes "
+            "orange, after an hour red.",
             "muster_page_timestamp_seconds - muster_sync_in_force_timestamp_seconds",
             unit="s",
             steps=((None, GOOD), (600, WARNING), (3600, BAD)),
@@ -28,7 +29,8 @@ def _git() -> list[panels.Panel]:
         ),
         panels.number(
             "Last read",
-            "Time since the repository could be read.",
+            "Time since the repository could be read: after five minutes orange; after a quarter "
+            "of an hour, red, an alert comes.",
             "muster_page_timestamp_seconds - muster_sync_last_success_timestamp_seconds",
             unit="s",
             steps=((None, GOOD), (300, WARNING), (900, BAD)),
@@ -151,7 +153,8 @@ def _loop() -> list[panels.Panel]:
         ),
         panels.number(
             "CPU of the loop",
-            "Cores that the loop's process takes. It has one: from 0.8 on it falls behind.",
+            "Cores that the loop's process takes. It has one: from 0.8 on (red) it "
+            "falls behind; orange from half on.",
             "rate(muster_process_cpu_seconds_total[$__rate_interval])",
             unit="percentunit",
             steps=((None, GOOD), (0.5, WARNING), (0.8, BAD)),
@@ -159,7 +162,8 @@ def _loop() -> list[panels.Panel]:
         ),
         panels.number(
             "Slow cycles",
-            "What 95 % of the cycles take at most. From 2.5 s on starts come late.",
+            "What 95 % of the cycles take at most. From a second on orange; from 2.5 s on, red, "
+            "starts come late and an alert comes.",
             "histogram_quantile(0.95, sum by (le) (rate("
             "muster_cycle_duration_seconds_bucket[$__rate_interval])))",
             unit="s",

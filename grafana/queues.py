@@ -190,8 +190,8 @@ def _what() -> list[panels.Panel]:
         ),
         panels.bars(
             "Budgets spent",
-            "Part of each budget that ended work has used within its window. From 90 % on an alert "
-            "comes; then work waits as `OverBudget`.",
+            "Part of each budget that ended work has used within its window. From 70 % on orange; "
+            "from 90 % on, red, an alert comes. When it is spent work waits as `OverBudget`.",
             "muster_quota_spent_gpu_seconds / muster_quota_budget_gpu_seconds",
             "{{quota}}",
             unit="percentunit",
@@ -205,7 +205,8 @@ def _since() -> list[panels.Panel]:
     return [
         panels.bars(
             "Oldest that waits",
-            "Of each queue, gangs apart: jobs of several tasks that start together.",
+            "Of each queue, gangs apart: jobs of several tasks that start together. From four "
+            "hours on orange, a day red.",
             f"time() - muster_oldest_pending_timestamp_seconds{QUEUE}",
             "{{queue}}, gang: {{gang}}",
             unit="s",

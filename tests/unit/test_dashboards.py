@@ -78,6 +78,28 @@ def test_a_panel_says_what_it_shows_in_which_unit(name: str) -> None:
 
 
 @EACH
+def test_a_panel_says_what_its_colours_mean(name: str) -> None:
+    """But for those at which there is any at all of what should not be."""
+    for panel in panels_of(json.loads(BUILT[name])):
+        steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+        for step in steps:
+            if step["value"] not in {None, 0, 1} and step["color"] != "green":
+                assert step["color"] in panel["description"].lower(), panel["title"]
+
+
+#: What a node's page on the controller has, and one at a port of its own has not.
+JUDGED = {"muster_node_state"}
+
+
+def test_nothing_goes_by_what_a_node_at_its_own_port_does_not_tell() -> None:
+    """Dashboards and alerts are the same wherever nodes are read."""
+    texts = [*BUILT.values(), *(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))]
+    used = {one for text in texts for one in re.findall(r"\bmuster_[a-z0-9_]+", text)}
+    assert not JUDGED & used
+    assert metrics.TABLE.keys() >= JUDGED
+
+
+@EACH
 def test_panels_lie_beside_each_other(name: str) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(BUILT[name])["panels"]:
