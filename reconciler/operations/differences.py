@@ -126,10 +126,25 @@ def _whole(operation: Operation, kind: str, name: str, value: Any) -> Change:
 
 
 def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
-    """The fields that differ between two versions of one object, by path, in order of the path."""
-    old, new = wording.fields(before), wording.fields(after)
-    return {
-        path: (old.get(path), new.get(path))
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path) != new.get(path)
-    }
+    """The fields that differ between two versions of one object, by path, in order of the path.
+
+    Of what only one version has, its defaults are not told, since nobody wrote them: only that it
+    is there, where there is no more to it.
+    """
+    old, new = wording.told(before), wording.told(after)
+    found: dict[str, tuple[str | None, str | None]] = {}
+    only: list[str] = []
+    for path in old.keys() | new.keys():
+        was, is_ = old.get(path), new.get(path)
+        one = was or is_
+        if was is not None and is_ is not None:
+            if was.text != is_.text:
+                found[path] = (was.text, is_.text)
+        elif one is not None and one.how == "written":
+            found[path] = (was and was.text, is_ and is_.text)
+        elif one is not None and one.how == "there":
+            only.append(path)
+    for path in sorted(only, key=len, reverse=True):  # what stands in others comes before them
+        if not any(other.startswith(f"{path}.") for other in found):
+            found[path] = ("{}" if path in old else None, "{}" if path in new else None)
+    return dict(sorted(found.items()))

@@ -7,7 +7,7 @@ what is written: that is what makes two revisions comparable.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,21 @@ from reconciler.model.resources import Resources
 
 Texts = dict[str, str]
 
+
+class Told(NamedTuple):
+    """The text of a field, and how it comes to be there.
+
+    ``written``: somebody wrote it. ``default``: it is what holds where nobody does. ``there``: it
+    is no field with a value, but something in which fields may stand.
+    """
+
+    text: str
+    how: Literal["written", "default", "there"]
+
+
 _HOUR_S = 3600.0
+#: So many numbers that follow each other are a range.
+RANGE_MIN = 3
 
 
 def _hours(value: float) -> str:
@@ -52,7 +66,47 @@ def _drains(of: Mapping[str, desired.Drain]) -> dict[str, dict[str, str]]:
 
 
 def _schedule(fields: tuple[tuple[int, ...] | None, ...]) -> str:
-    return " ".join("*" if one is None else ",".join(map(str, one)) for one in fields)
+    """The five fields of a cron line, with ranges where three or more follow each other."""
+    return " ".join("*" if one is None else ",".join(_ranges(one)) for one in fields)
+
+
+def _ranges(numbers: tuple[int, ...]) -> Iterator[str]:
+    at = 0
+    while at < len(numbers):
+        end = at
+        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
+            end += 1
+        if end - at < RANGE_MIN - 1:
+            end = at
+        yield str(numbers[at]) if end == at else f"{numbers[at]}-{numbers[end]}"
+        at = end + 1
+
+
+def _windows(windows: tuple[desired.SyncWindow, ...]) -> str:
+    """One a line, as a document has an item of the list."""
+    return "\n".join(
+        f"{{kind: {'allow' if one.allow else 'deny'}, "
+        f'schedule: "{_schedule(one.schedule)}", '
+        f"duration: {quantities.format_duration(one.duration_s)}}}"
+        for one in windows
+    )
+
+
+def _of_node(has: Resources) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "cpu": quantities.format_cpu(has.cpu_milli),
+        "memory": quantities.format_memory(has.memory_bytes),
+    }
+    return (
+        {**shown, "gpus": {"count": quantities.format_gpu(has.gpu_milli)}}
+        if has.gpu_milli
+        else shown
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Documents have whole seconds, the model here and there as a number with a fraction."""
+    return quantities.format_duration(int(seconds))
 
 
 def _labels(pairs: tuple[tuple[str, str], ...]) -> str:
@@ -77,10 +131,11 @@ def _choice(yes: str, no: str) -> Callable[[bool], str]:
 
 Show = Callable[[Any], Any]
 
-#: (type, field) to the path in the document and how the value is shown there; None: as it is.
+#: (type, field) to the path in the document and how the value is shown there; None: as it is. A
+#: path that begins with a slash is one from the object's ``spec`` on, wherever the field stands.
 RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "nodes"): ("hosts", _hosts),
-    (desired.Pool, "node_resources"): ("nodes", None),
+    (desired.Pool, "node_resources"): ("nodes", _of_node),
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
     (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
     (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
@@ -99,16 +154,15 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
     (desired.Pool, "black_hole"): ("health.blackHole", None),
     (desired.Pool, "flapping"): ("health.flapping", None),
-    (checks.Plan, "gpus"): ("gpus", None),
-    (checks.Plan, "mounts"): ("mounts", None),
+    (checks.Plan, "mounts"): ("/nodes.mounts", None),
     (checks.Plan, "before"): ("beforeJob", None),
     (checks.Plan, "after"): ("afterJob", None),
     (checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
     (checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
     (checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
     (desired.Pool, "provisioning"): ("provision", None),
-    (desired.Provisioning, "minimum"): ("min", None),
-    (desired.Provisioning, "maximum"): ("max", None),
+    (desired.Provisioning, "minimum"): ("/min", None),
+    (desired.Provisioning, "maximum"): ("/max", None),
     (desired.Provisioning, "idle_s"): ("idleTime", quantities.format_duration),
     (desired.MigLayout, "device"): ("devices", None),
     (desired.MigLayout, "instances"): ("instances", _instances),
@@ -140,6 +194,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
     (desired.Settings, "safety"): ("sync", None),
+    (desired.Safety, "windows"): ("windows", _windows),
     (desired.Safety, "gpu_share"): ("limits.gpuShare", None),
     (desired.Safety, "gpus"): ("limits.gpus", None),
     (desired.Safety, "gpu_floor"): ("limits.gpuFloor", None),
@@ -185,8 +240,10 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
 _UNITS: dict[str, Show] = {
     "_milli": quantities.format_cpu,
     "_bytes": quantities.format_memory,
-    "_s": quantities.format_duration,
+    "_s": _duration,
 }
+#: What follows from another field that is told by itself.
+_DERIVED = frozenset({(checks.Plan, "gpus")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash"})
 #: Empty values: the same as a field that is not there.
@@ -201,31 +258,54 @@ def camel(name: str) -> str:
 
 def fields(of: Any) -> Texts:
     """The fields of a normalised object by dotted path, each as a text; empty ones left out."""
+    return {path: one.text for path, one in told(of).items() if one.how != "there"}
+
+
+def told(of: Any) -> dict[str, Told]:
+    """The same with how each comes to be there, and with what fields stand in."""
     if not isinstance(of, msgspec.Struct):
-        return {"value": text(of)}
-    found = dict(_flat("", of))
+        return {"value": Told(text(of), "written")}
+    found = dict(_flat("", of, "written"))
     if isinstance(of, desired.Job) and len(of.groups) == 1:
-        start = f"groups.{of.groups[0].name}."
-        found = {path.removeprefix(start): value for path, value in found.items()}
+        start = f"groups.{of.groups[0].name}"
+        found = {
+            path.removeprefix(f"{start}."): one for path, one in found.items() if path != start
+        }
+    if isinstance(of, desired.Pool) and of.provisioner != "static":
+        del found["hosts"]  # names of virtual and made nodes follow from how many there are
+        if of.provisioning is None:
+            found["count"] = Told(str(len(of.nodes)), "written")
     return found
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flat(path: str, value: Any, how: Literal["written", "default"]) -> Iterator[tuple[str, Told]]:
     if value in _NOTHING:
         return
     if isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            if name not in _NOT_SHOWN:
-                inner, shown = _field(type(value), name, getattr(value, name))
-                yield from _flat(_join(path, inner), shown)
+        if path and how == "written":
+            yield path, Told("{}", "there")
+        for field in msgspec.structs.fields(value):
+            if field.name in _NOT_SHOWN or (type(value), field.name) in _DERIVED:
+                continue
+            one = getattr(value, field.name)
+            inner, shown = _field(type(value), field.name, one)
+            yield from _flat(_join(path, inner), shown, _how(field, one))
     elif isinstance(value, dict):
         for key, one in value.items():
-            yield from _flat(_join(path, str(key)), one)
+            yield from _flat(_join(path, str(key)), one, how)
     elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
         for index, one in enumerate(value):
-            yield from _flat(_join(path, _key(one, index)), one)
+            yield from _flat(_join(path, _key(one, index)), one, how)
     else:
-        yield path, text(value)
+        yield path, Told(text(value), how)
+
+
+def _how(field: msgspec.structs.FieldInfo, value: Any) -> Literal["written", "default"]:
+    """Whether a value is the one that holds where nobody writes another."""
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return "default" if default is not msgspec.NODEFAULT and bool(value == default) else "written"
 
 
 def _key(item: Any, index: int) -> str:
@@ -250,6 +330,8 @@ def _field(kind: type, name: str, value: Any) -> tuple[str, Any]:
 
 
 def _join(path: str, name: str) -> str:
+    if name.startswith("/"):
+        return name[1:]
     return f"{path}.{name}" if path else name
 
 

@@ -41,11 +41,15 @@ spec:
     echo one
     echo two
 """
+WINDOWS = (
+    '{kind: allow, schedule: "0 9,10 * * 1-5", duration: 8h}, '
+    '{kind: deny, schedule: "0 12 * * *", duration: 1h}'
+)
 #: (what is written instead of what, the fields that are told)
 CHANGES = {
     ("lease: 15m", "lease: 1h"): {"lease": ("15m", "1h")},
     ("[001-128]", "[001-096]"): {"hosts": ("gpu[001-128]", "gpu[001-096]")},
-    ("count: 8, model: H200", "count: 4, model: H200"): {"nodes.gpu": ("8", "4")},
+    ("count: 8, model: H200", "count: 4, model: H200"): {"nodes.gpus.count": ("8", "4")},
     ("gpus: {count: 8, model: H200}}", "gpus: {count: 8, model: H200}}, mode: observe"): {
         "mode": ("manage", "observe")
     },
@@ -59,6 +63,19 @@ CHANGES = {
     ('EPOCHS: "3"', 'EPOCHS: "4", X: y'): {
         "environment.EPOCHS": ("3", "4"),
         "environment.X": (None, "y"),
+    },
+    # of what is new only what was written
+    ("model: H200}}", "model: H200}}, health: {diskFree: 0.1, blackHole: {}}"): {
+        "health.diskFree": (None, "0.1"),
+        "health.blackHole": (None, "{}"),
+    },
+    ("model: H200}}", "model: H200}}, health: {}"): {"health": (None, "{}")},
+    ("model: H200}}", "model: H200}, mounts: [/a]}, health: {interval: 2m}"): {
+        "health.interval": (None, "2m"),
+        "nodes.mounts": (None, "[/a]"),
+    },
+    ("{lease: 15m}", "{lease: 15m, sync: {windows: [" + WINDOWS + "]}}"): {
+        "sync.windows": (None, WINDOWS.replace("}, {", "}\n{")),
     },
     ("echo two", "echo 2"): {"script": ("echo one\necho two\n", "echo one\necho 2\n")},
     # written otherwise, and the same
@@ -83,6 +100,12 @@ def test_a_change_is_told_as_it_was_written(written: tuple[str, str]) -> None:
     assert "milli" not in str(found)
 
 
+def test_nodes_that_are_counted_are_told_by_their_count() -> None:
+    written = BEFORE.replace('hosts: "gpu[001-128]"', "provisioner: virtual, count: 4")
+    (found,) = differences.between(state(written), state(written.replace("count: 4", "count: 5")))
+    assert found.fields == {"count": ("4", "5")}
+
+
 def paths(kind: type, prefix: str = "") -> Iterator[str]:
     """Dotted paths of a normalised type as they are told."""
     for name, hint in typing.get_type_hints(kind).items():
@@ -90,10 +113,12 @@ def paths(kind: type, prefix: str = "") -> Iterator[str]:
             continue
         path, _ = wording._field(kind, name, None)
         inner = [one for one in (hint, *typing.get_args(hint)) if _is_struct(one)]
-        if inner and name != "drains":
+        if (kind, name) in wording._DERIVED:
+            continue
+        if inner and name not in {"drains", "node_resources"}:
             yield from paths(inner[0], f"{prefix}{path}.")
         else:
-            yield f"{prefix}{path}"
+            yield wording._join(prefix.removesuffix("."), path)
 
 
 def _is_struct(one: Any) -> bool:
@@ -117,8 +142,6 @@ def schema_paths(kind: type, prefix: str = "") -> Iterator[str]:
 
 #: Normalised beyond recognition: where the value comes from stands behind.
 DERIVED = {
-    # nodes.gpus.count, also as what health looks for; nodes.mounts; min and max of the pool
-    "NodePool": {"nodes.gpu", "health.gpus", "health.mounts", "provision.min", "provision.max"},
     "Job": {
         *("resources.devices", "leases", "affinity.jobs.jobs", "affinity.jobs.level"),
         *("affinity.jobs.apart", "affinity.jobs.weight", "prune"),
