@@ -398,12 +398,14 @@ def status(
         return
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
-    held = [one["message"] for one in sync.get("held") or []]
+    waiting = sync.get("held") or []
+    held = [one["message"] for one in waiting]
     told = list(held)
     if sync.get("message") and not (held and sync["message"].startswith(held[0])):
         told.insert(0, sync["message"])  # it is not about what is held: that waits for it
     for message in told:
-        terminal.paragraph(terminal.clocks(message), 7)
+        reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
+        _held(message, reasons or [])
     for problem in sync.get("problems") or []:
         if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
             continue  # told above, with what lets it apply
@@ -418,6 +420,19 @@ def status(
             0,
             7,
         )
+
+
+def _held(message: str, reasons: list[str]) -> None:
+    """A message on what is held; of several reasons each by itself, then what lets it apply."""
+    if len(reasons) <= 1:
+        terminal.paragraph(terminal.clocks(message), 7)
+        return
+    terminal.paragraph(f"held, for {len(reasons)} reasons:", 7)
+    for reason in reasons:
+        terminal.paragraph(terminal.clocks(f"- {reason}"), 7, 9)
+    rest = message.removeprefix("held: ").removeprefix("; ".join(reasons)).removeprefix("; ")
+    if rest:
+        terminal.paragraph(terminal.clocks(rest), 7)
 
 
 def _standing(found: standings.Rollup, sync: Json, overridden: list[Json]) -> None:

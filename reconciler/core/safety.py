@@ -17,6 +17,8 @@ _NAMES_MAX = 3
 LOOK_AGAIN_S = 10.0
 #: When to look again at windows at the latest.
 LOOK_AT_WINDOWS_S = 86_400.0
+#: What is said of windows that never open, as far as one looks.
+NO_TIME = "its windows let that apply at no time"
 
 
 class Safety:
@@ -226,15 +228,18 @@ def _is_disruptive(what: impact.Impact) -> bool:
 
 
 def _outside(until: float) -> judgement.Finding:
-    when = "none is near"
-    if until != occurrences.NEVER:
-        when = f"the next time is {times.format_time(until)}"
-    return judgement.Finding(
-        "structure",
-        "outside-window",
-        f"it takes something out of service, and this is not the time for it, {when} "
-        f"(windows in {_WHERE})",
-    )
+    if until == occurrences.NEVER:
+        days = round(occurrences.LOOK_S / 86_400)
+        message = (
+            f"it takes something out of service, and {NO_TIME} in the next {days} days: correct "
+            f"them (windows in {_WHERE}), or approve this change"
+        )
+    else:
+        message = (
+            "it takes something out of service, and this is not the time for it, the next time is "
+            f"{times.format_time(until)} (windows in {_WHERE})"
+        )
+    return judgement.Finding("structure", "outside-window", message)
 
 
 def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:

@@ -106,6 +106,7 @@ class Holds:
                     digest=found.digest if found.command else "",
                     jobs=jobs,
                     until=found.until,
+                    reasons=tuple(one.message for one in findings),
                 ),
             )
             problems = tuple(_problem(one, jobs, found.command) for one in findings)

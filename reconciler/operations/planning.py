@@ -199,10 +199,18 @@ def _held(
             jobs=list(one.jobs),
             digest=one.digest,
             command=f"muster approve {one.digest}" if one.digest else "",
-            until=None if one.until is None else format_time(one.until),
+            until=_looked_at(one),
+            reasons=list(one.reasons),
         )
         for one in holds.shown
     ]
+
+
+def _looked_at(one: desired.Held) -> str | None:
+    """When what is held is looked at again; None also where that would be in vain."""
+    if one.until is None or any(safety.NO_TIME in reason for reason in one.reasons):
+        return None
+    return format_time(one.until)
 
 
 # --- views ----------------------------------------------------------------------------------

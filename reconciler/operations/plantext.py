@@ -141,12 +141,9 @@ def old_refused(plan: Plan) -> str:
 def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
     """What will wait after the merge, by which limit, and what approves it."""
     for one in plan.held:
-        reason, _, _ = moments(one.message).partition("; `muster approve ")
         yield from (
             Line(part, _COLOURS["held"])
-            for part in paragraphs.wrapped(
-                f"HELD after the merge: {_PARTS[one.part]}: {reason}", WIDTH
-            )
+            for part in _reasons(f"HELD after the merge: {_PARTS[one.part]}", one, moments)
         )
         if one.until:
             yield Line(f"  it is looked at again at {moments(one.until)}")
@@ -167,15 +164,21 @@ def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line
 def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
     """What waits already, which the revision changes nothing of."""
     for one in plan.waiting:
-        reason, _, _ = moments(one.message).partition("; `muster approve ")
-        yield from (
-            Line(part)
-            for part in paragraphs.wrapped(
-                f"Held before, and not by this change: {_PARTS[one.part]}: {reason}", WIDTH
-            )
-        )
+        start = f"Held before, and not by this change: {_PARTS[one.part]}"
+        yield from (Line(part) for part in _reasons(start, one, moments))
         if one.command:
             yield Line(f"  it waits for {one.command}")
+
+
+def _reasons(start: str, of: planviews.HeldView, moments: Callable[[str], str]) -> Iterator[str]:
+    """Why something is held: one reason in the same sentence, of several each on its own line."""
+    if len(of.reasons) > 1:
+        yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
+        for reason in of.reasons:
+            yield from paragraphs.wrapped(moments(reason), WIDTH, "  - ", "    ")
+        return
+    reason, _, _ = moments(of.message).partition("; `muster approve ")
+    yield from paragraphs.wrapped(f"{start}: {reason}", WIDTH)
 
 
 # --- objects --------------------------------------------------------------------------------

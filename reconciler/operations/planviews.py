@@ -84,7 +84,8 @@ class HeldView(viewforms.View, frozen=True):
     """A part of a change that waits, after the merge or already, and what lets it apply.
 
     ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
-    nobody can approve it. ``until``: when it is looked at again by itself.
+    nobody can approve it. ``until``: when it is looked at again by itself. ``reasons``: each why by
+    itself.
     """
 
     part: str
@@ -94,6 +95,7 @@ class HeldView(viewforms.View, frozen=True):
     digest: str
     command: str
     until: str | None
+    reasons: list[str] = []
 
 
 class EvictionView(viewforms.View, frozen=True):

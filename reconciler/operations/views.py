@@ -439,7 +439,12 @@ def sync_view(of: desired.SyncStatus, folder: str = "", branch: str = "") -> vie
         problems=[problem_view(problem) for problem in of.problems],
         held=[
             viewtypes.HeldView(
-                one.part, one.message, one.digest, list(one.jobs), viewforms.time_or_none(one.until)
+                one.part,
+                one.message,
+                one.digest,
+                list(one.jobs),
+                viewforms.time_or_none(one.until),
+                list(one.reasons),
             )
             for one in of.held
         ],

@@ -322,13 +322,17 @@ class ProblemView(viewforms.View, frozen=True):
 
 
 class HeldView(viewforms.View, frozen=True):
-    """A part of a change that waits: why, what approves it, and for how long."""
+    """A part of a change that waits: why, what approves it, and for how long.
+
+    ``message`` is all of it in one; ``reasons`` are each why by itself.
+    """
 
     part: str
     message: str
     digest: str
     jobs: list[str]
     until: str | None
+    reasons: list[str] = []
 
 
 class SyncView(viewforms.View, frozen=True):

@@ -96,6 +96,7 @@ class Held(msgspec.Struct, frozen=True):
     Attributes:
         part: ``structure``, all of it; or ``removal``, of the jobs named.
         message: why, with figures and limits, and the command that approves it.
+        reasons: each why by itself, without the command.
         digest: what approves it; empty where nothing does.
         jobs: those whose documents have left and that stay in force.
         until: when it may apply by itself; None: it does not.
@@ -106,6 +107,7 @@ class Held(msgspec.Struct, frozen=True):
     digest: str = ""
     jobs: tuple[str, ...] = ()
     until: float | None = None
+    reasons: tuple[str, ...] = ()
 
 
 class SyncStatus(msgspec.Struct, frozen=True):

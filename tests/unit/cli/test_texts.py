@@ -573,3 +573,18 @@ def test_amounts_by_pool_stand_below_their_queue(*, wide: bool) -> None:
     if wide:
         expected.insert(2, ["  in h200", "", "4", "-", "-", "-", *blank])
     assert rows == expected
+
+
+def test_reasons_of_what_is_held_stand_each_on_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reasons = ["3 GPUs leave service; at most 2 may", "queue a is removed"]
+    looking._held("held: " + "; ".join(reasons) + "; `muster approve X` approves this", reasons)
+    assert capsys.readouterr().out.splitlines() == [
+        "       held, for 2 reasons:",
+        "       - 3 GPUs leave service; at most 2 may",
+        "       - queue a is removed",
+        "       `muster approve X` approves this",
+    ]
+    looking._held("held: queue a is removed", reasons[1:])
+    assert capsys.readouterr().out == "       held: queue a is removed\n"

@@ -412,6 +412,23 @@ def test_gpus_are_counted_as_people_do(count: float, told: str) -> None:
     assert plantext.gpus(count) == told
 
 
+def test_several_reasons_stand_each_on_a_line_of_its_own(repository: Repository) -> None:
+    cluster = (
+        "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"
+        'spec: {sync: {windows: [{kind: deny, schedule: "* * * * *", duration: 1h}]}}\n'
+    )
+    plan = plan_of(repository, FOUR | {"m.yaml": cluster}, {"c.yaml": POOL % 2})
+    told = text(plan).splitlines()
+    assert "HELD after the merge: the structure, for 2 reasons:" in told
+    first = told.index("HELD after the merge: the structure, for 2 reasons:") + 1
+    reasons = [line for line in told[first:] if line.startswith("  - ")]
+    assert len(reasons) == 2
+    assert "leave service" in reasons[0]
+    assert "let that apply at no time" in " ".join(one.strip() for one in told)
+    assert "looked at again" not in text(plan), "there is no time at which that would help"
+    assert all(len(line) <= 80 for line in told)
+
+
 def test_times_of_what_is_held_are_as_their_reader_writes_them(repository: Repository) -> None:
     plan = plan_of(repository, FOUR, {"c.yaml": POOL % 2})
     at = "2026-01-31T06:00:00.000Z"
