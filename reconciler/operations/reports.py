@@ -5,7 +5,7 @@ What is still running is charged up to now, so that a report of today is not emp
 table of numbers with the units of its columns; how it is shown is for others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -95,15 +95,28 @@ _Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]
 def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], rollups.Usage]:
     """Sums of what is concluded, and what is not up to now."""
     found = summing.usage(reader, asked.began, asked.ended, asked.by)
+    for group, usage in _going_on(reader, asked):
+        found[group] = found.get(group, rollups.Usage()) + usage
+    return found
+
+
+def _allocated(reader: Reader, asked: Asked) -> dict[summing.Group, float]:
+    """The GPU-seconds of ``_used``."""
+    found = summing.allocated(reader, asked.began, asked.ended, asked.by)
+    for group, usage in _going_on(reader, asked):
+        found[group] = found.get(group, 0.0) + usage.gpu_s
+    return found
+
+
+def _going_on(reader: Reader, asked: Asked) -> Iterator[tuple[summing.Group, rollups.Usage]]:
+    """What attempts that are not concluded used up to now, in the hours asked for."""
     first, last = int(asked.began // HOUR_S), -int(-asked.ended // HOUR_S)
     nodes = {node.name: node for node in reader.nodes()}
     for attempt, job in summing.open_attempts(reader):
         spec = job.spec if job is not None else None
         for key, usage in metering.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
             if first <= key.hour < last:
-                group = tuple(getattr(key, summing.USAGE_COLUMNS[one]) for one in asked.by)
-                found[group] = found.get(group, rollups.Usage()) + usage
-    return found
+                yield tuple(getattr(key, summing.USAGE_COLUMNS[one]) for one in asked.by), usage
 
 
 def _usage(reader: Reader, asked: Asked) -> _Table:
@@ -200,7 +213,7 @@ def _of_queues(reader: Reader, asked: Asked) -> _Table:
         Column("starved", "GPU-hours"),
     )
     shares = summing.shares(reader, asked.began, asked.ended)
-    had = _with_children(_used(reader, asked), _parents(reader))
+    had = _with_children(_allocated(reader, asked), _parents(reader))
     rows: list[tuple[Value, ...]] = []
     for queue in sorted(shares.keys() | {queue for (queue,) in had}):
         share = shares.get(queue, rollups.Share())
@@ -229,9 +242,9 @@ def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
         Column("of-fair", "ratio"),
     )
     by_name = msgspec.structs.replace(asked, by=("queue", "pool"))
-    used = _used(reader, by_name)
-    whole = sum(one.gpu_s for one in used.values())
-    had = _with_children(used, _parents(reader))
+    alone = _allocated(reader, by_name)
+    whole = sum(alone.values())
+    had = _with_children(alone, _parents(reader))
     shares = summing.pool_shares(reader, asked.began, asked.ended)
     rows: list[tuple[Value, ...]] = []
     for group in sorted(shares.keys() | {(queue, pool) for queue, pool in had}):
@@ -259,17 +272,17 @@ def _of_everything(reader: Reader, asked: Asked) -> _Table:
         Column("started", "jobs"),
         Column("p50-wait", "s"),
     )
-    used = _used(reader, asked)
+    had = _allocated(reader, asked)
     waits = summing.waits(reader, asked.began, asked.ended, asked.by)
-    whole = sum(one.gpu_s for one in used.values())
+    whole = sum(had.values())
     place = asked.by.index("queue") if in_queues else 0
     of_queue: dict[str, float] = {}
-    for group, one in used.items():
+    for group, gpu_s in had.items():
         if in_queues:
-            of_queue[group[place]] = of_queue.get(group[place], 0.0) + one.gpu_s
+            of_queue[group[place]] = of_queue.get(group[place], 0.0) + gpu_s
     rows: list[tuple[Value, ...]] = []
-    for group in used.keys() | waits.keys():
-        gpu_s = used.get(group, rollups.Usage()).gpu_s
+    for group in had.keys() | waits.keys():
+        gpu_s = had.get(group, 0.0)
         buckets = waits.get(group, {})
         parts = [_ratio(gpu_s, whole)]
         if in_queues:
@@ -287,15 +300,15 @@ def _parents(reader: Reader) -> dict[str, str | None]:
 
 
 def _with_children(
-    used: Mapping[tuple[str, ...], rollups.Usage], parents: Mapping[str, str | None]
-) -> dict[tuple[str, ...], float]:
+    alone: Mapping[summing.Group, float], parents: Mapping[str, str | None]
+) -> dict[summing.Group, float]:
     """GPU-seconds of groups that begin with a queue, those of the queues below it included."""
-    found: dict[tuple[str, ...], float] = {}
-    for (queue, *rest), one in used.items():
+    found: dict[summing.Group, float] = {}
+    for (queue, *rest), gpu_s in alone.items():
         above: str | None = queue
         while above is not None:
             group = (above, *rest)
-            found[group] = found.get(group, 0.0) + one.gpu_s
+            found[group] = found.get(group, 0.0) + gpu_s
             above = parents.get(above)
     return found
 

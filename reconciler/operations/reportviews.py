@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: The most bars of a picture; what is smaller is left to the table.
-BARS_MAX = 20
+BARS_MAX = 30
+#: The most characters of a name beside a bar; of longer ones the middle is left out.
+NAME_MAX = 60
 _INK, _GRID, _FIRST, _SECOND = "#222222", "#DDDDDD", "#0072B2", "#E69F00"
 TITLES = {
     "usage": "What was used",
@@ -191,7 +193,8 @@ def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
     behind, before = (positions[name] for name in names_drawn)
     rows = _largest(report.rows, behind, before)
     names = [
-        " / ".join(cell(value, "") for value in row[: len(report.by)]) or "all" for row in rows
+        _short(" / ".join(cell(value, "") for value in row[: len(report.by)]) or "all")
+        for row in rows
     ]
     figure = Figure(figsize=(9, 1.5 + 0.42 * max(3, len(rows))), layout="constrained")
     axes = figure.subplots()
@@ -210,8 +213,8 @@ def _largest(
     rows: Sequence[tuple[reports.Value, ...]], *columns: int
 ) -> list[tuple[reports.Value, ...]]:
     """The rows that a picture has room for, those with the longest bars, in the report's order."""
-    ranked = sorted(rows, key=lambda row: max(float(row[one] or 0) for one in columns))
-    chosen = {id(row) for row in ranked[-BARS_MAX:]}
+    ranked = sorted(rows, key=lambda row: -max(float(row[one] or 0) for one in columns))
+    chosen = {id(row) for row in ranked[:BARS_MAX]}
     return [row for row in rows if id(row) in chosen]
 
 
@@ -243,6 +246,8 @@ def _bars(
         values: list[Any] = [float(row[column] or 0) / scale for row in rows]
         name = report.columns[column].name
         label = _LABELS.get((report.what, name), name)
+        if len(drawn) < len(columns):
+            label += " (beside it: part of everything allocated)"
         axes.barh(places, values, height, color=colour, label=label)
     ends = [max(float(row[column] or 0) for column in drawn) / scale for row in rows]
     most = longest / scale
@@ -253,9 +258,13 @@ def _bars(
     axes.set_yticks(places, names, fontsize=9)
     axes.set_xlim(0, 1.25 * most or 1)  # with room for the figures behind the longest bar
     axes.set_ylim(-0.6, max(0.6, len(names) - 0.4))
-    axes.set_xlabel(_AXES.get(report.what, "") + shown)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.grid(axis="x", color=_GRID)
+    if longest:
+        axes.set_xlabel(_AXES.get(report.what, "") + shown)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.grid(axis="x", color=_GRID)
+    else:
+        axes.set_xticks([])  # of nothing there is no scale
+        axes.spines["bottom"].set_visible(False)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -264,3 +273,9 @@ def _bars(
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=9)
     else:
         axes.text(0.5, 0.5, "nothing in this span", ha="center", transform=axes.transAxes)
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for its bar: its ends tell it from others."""
+    half = (NAME_MAX - 1) // 2
+    return name if len(name) <= NAME_MAX else f"{name[:half]}…{name[-half:]}"
