@@ -382,7 +382,7 @@ def status(
             standings.with_overrides(sync, overridden),
             api.get("/v1/pools")["items"],
             api.get("/v1/queues")["items"],
-            api.get("/v1/drift")["items"],
+            (drifting := api.get("/v1/drift")["items"]),
             time.time(),
         )
     if output in (terminal.Output.JSON, terminal.Output.YAML):
@@ -413,6 +413,8 @@ def status(
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    if told_drift := standings.drift_line(drifting):
+        terminal.paragraph(f"Drift  {told_drift}", 0, 7)
     for one in overridden:
         terminal.paragraph(
             f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "

@@ -224,7 +224,11 @@ def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | Non
                 "it where the controller reads the same repository"
             )
             if base is None:
-                terminal.fail(f"{lacking}; or name a revision to compare with by --base")
+                terminal.fail(
+                    f"{lacking}, unless the branch was rewritten since (a force push, which is "
+                    "held); or name a revision to compare with by --base, such as the last commit "
+                    "that you know to have been in force"
+                )
             terminal.note(f"{lacking}; what is held there is not counted")
             break
     return base or live.revision

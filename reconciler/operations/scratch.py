@@ -13,6 +13,10 @@ from pathlib import Path
 GIT_TIMEOUT_S = 120.0
 
 
+#: The most files in conflict that are named.
+_FILES_MAX = 5
+
+
 class RevisionError(Exception):
     """A folder or revision can't be read; says why."""
 
@@ -85,11 +89,25 @@ def merge(scratch: Path, base: str, head: str) -> str | None:
         found = str(error)
         if "unrelated histories" in found:
             return None
-        raise RevisionError(
-            f"{head[:12]} and {base[:12]} can't be merged without a decision; rebase or merge the "
-            f"branch first ({found})"
-        ) from None
+        raise RevisionError(_not_merged(scratch, base, head, found)) from None
     return git(scratch, "commit-tree", tree, "-p", base, "-p", head, "-m", "as merged")
+
+
+def _not_merged(scratch: Path, base: str, head: str, told: str) -> str:
+    """Why two commits can't be merged, of what git said of it, and what to do."""
+    # the tree that git made as far as it could, the files in conflict, a blank line, and its words
+    tree, *files = told.partition(" failed: ")[2].partition("\n\n")[0].splitlines() or [""]
+    if not files or not set(tree) <= set("0123456789abcdef"):
+        return f"{head[:12]} and {base[:12]} can't be merged: {told}"
+    parted = git(scratch, "merge-base", base, head)[:12]
+    names = ", ".join(files[:_FILES_MAX])
+    names += f" and {len(files) - _FILES_MAX} more" if len(files) > _FILES_MAX else ""
+    return (
+        f"{head[:12]} and {base[:12]} can't be merged without a decision: since {parted} both "
+        f"change {names}. Rebase or merge the branch first. Where the branch was rewritten (a "
+        f"force push) there is nothing to merge, and it is held: `--base {parted}` shows what it "
+        "changes since the last commit that both have"
+    )
 
 
 def is_ancestor(folder: Path, commit: str, of: str) -> bool:

@@ -63,6 +63,10 @@ class Rollup(msgspec.Struct, frozen=True):
     objects: tuple[Standing, ...]
 
 
+#: From the least to the most severe; of equal ones the first is told.
+_SEVERITIES = ("info", "warning", "critical")
+
+
 def roll_up(
     sync: Json, pools: Iterable[Json], queues: Iterable[Json], drift: Iterable[Json], now: float
 ) -> Rollup:
@@ -84,6 +88,17 @@ def roll_up(
         _worst(HEALTHS, [*whole, *(one.health for one in found)]),
         tuple(found),
     )
+
+
+def drift_line(drift: Iterable[Json]) -> str:
+    """How many differences there are, the worst of them, and where to read on; empty: none."""
+    rows = [row for row in drift if row["action"] != "ignore"]
+    if not rows:
+        return ""
+    worst = max(rows, key=lambda row: _SEVERITIES.index(row["severity"]))
+    count = "1 difference" if len(rows) == 1 else f"{len(rows)} differences, the worst"
+    start = f"{count}: {worst['severity']} {worst['kind']} {worst['subject']}"
+    return f"{start} (`muster drift`)"
 
 
 def with_overrides(sync: Json, overrides: Iterable[Json]) -> Json:

@@ -71,8 +71,13 @@ def test_branches_that_have_parted_are_compared_as_merged(repository: Repository
 
     clash = repository.commit({"ours.yaml": document("Queue", "{weight: 3}")},
                               branch="clash", parent=start)  # fmt: skip
-    with pytest.raises(revisions.RevisionError, match="can't be merged without a decision"):
+    with pytest.raises(revisions.RevisionError, match="can't be merged without a dec") as refused:
         revisions.compare(repository.path, "", ours, clash)
+    told = str(refused.value)
+    assert f"since {start[:12]} both change ours.yaml." in told
+    assert f"`--base {start[:12]}` shows" in told
+    assert "merge-tree" not in told, "these are words of git"
+    assert "CONFLICT" not in told
 
 
 def test_who_signed_a_branch_that_has_parted_answers_for_its_merge(

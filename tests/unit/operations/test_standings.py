@@ -73,3 +73,16 @@ def test_a_suspended_cluster_is_suspended_without_any_object() -> None:
 
 def test_no_order_has_a_gap() -> None:
     assert standings.HEALTHS[-1] == standings.SYNCS[-1] == "Unknown"
+
+
+def test_drift_is_one_line_with_the_worst_of_it() -> None:
+    def row(severity: str, subject: str, action: str = "report") -> dict[str, str]:
+        kind = {"critical": "node-silent"}.get(severity, "node-labels")
+        return {"severity": severity, "kind": kind, "subject": subject, "action": action}
+
+    rows = [row("info", "a"), row("critical", "b"), row("critical", "c")]
+    assert standings.drift_line(rows) == (
+        "3 differences, the worst: critical node-silent b (`muster drift`)"
+    )
+    assert standings.drift_line(rows[:1]) == "1 difference: info node-labels a (`muster drift`)"
+    assert standings.drift_line([row("critical", "b", "ignore")]) == ""
