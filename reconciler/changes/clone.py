@@ -81,6 +81,11 @@ class Clone(treefiles.Files):
         """The branch that commits made here go to: of the remote where there is one."""
         return self.branch if self._upstream is None else self._upstream.partition("/")[2]
 
+    def has(self, commit: str) -> bool:
+        """Whether a commit, by its full hash, is known here."""
+        asked = ("cat-file", "-e", f"{commit}^{{commit}}")
+        return gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
+
     def not_pushed(self, path: str) -> str | None:
         """The last commit of a file that the remote branch, as it was seen last, has not."""
         if self._upstream is None:

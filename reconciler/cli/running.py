@@ -140,6 +140,9 @@ def _carry_through(
         if leaving.is_before:  # Ctrl-C ends git as well
             return leaving.at_once(options.name)
         terminal.fail(str(error), MUSTER_FAILED, error.problems)
+    except waiting.VanishedError as refusal:
+        terminal.note(str(refusal))
+        return leaving.status(MUSTER_FAILED)
     except waiting.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
         terminal.note(f"{options.name} starts once what git says is applied: {rest}")

@@ -53,6 +53,11 @@ class NotAppliedError(Exception):
     """A job is committed, and git is held, so that nobody knows it; says what lets it apply."""
 
 
+class VanishedError(Exception):
+    """A job that waited is not there any more, so that it never was taken up; says for what it
+    waited."""
+
+
 def until(
     api: patience.Patient,
     name: str,
@@ -65,6 +70,7 @@ def until(
 
     Raises:
         NotAppliedError: it is not known, since what git says does not apply.
+        VanishedError: it was refused, and its document has left the repository.
         ImpossibleError: with ``give_up``, when it has not been possible for a while.
     """
     after: int | None = None
@@ -77,6 +83,8 @@ def until(
         except clients.ApiError as error:
             if error.status != 404:
                 raise
+            if told and told != "unknown":
+                raise VanishedError(f"{name} never started: {told}") from None
             if time.monotonic() > unknown_until:
                 _leave_unknown(api, error)
             job = None
@@ -156,6 +164,8 @@ def wait(
     with context.controller(server, token_file) as api:
         try:
             failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, span)
+        except VanishedError as error:
+            terminal.fail(f"{error}; its document has left the repository")
         except (patience.GoneError, clients.ApiError) as error:
             if isinstance(error, clients.ApiError) and not error.unreachable:
                 raise

@@ -101,12 +101,19 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     if verbs == {"approve"}:
         return done  # it is what lets a change apply
     told = to.standing if to.standing is not None else places.standing(to.endpoint)
+    branch = to.clone.pushes_to if to.clone else ""
+    made = next(one.commit for one in reversed(done) if one.commit)
+    learned = told
+    if to.clone is not None and told and not withheld.elsewhere(told, branch):
+        learned = places.learned(to.endpoint, to.clone, made, told)
 
     def judged(one: Done) -> Done:
-        why = withheld.elsewhere(told, to.clone.pushes_to if to.clone else "")
+        why = withheld.elsewhere(told, branch)
         why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
+        if not why and learned is not told and not verbs & STRUCTURAL:
+            why = withheld.job(learned, one.name)
         if not why and verbs & STRUCTURAL:
-            why = withheld.structure(told)
+            why = withheld.structure(learned)
         if not why or not one.commit:
             return one
         message = one.message

@@ -5,6 +5,8 @@ Where no controller can be asked it is the folder with the ``Cluster`` that some
 names, and else the whole repository, as long as that holds one cluster at most.
 """
 
+import contextlib
+import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +17,8 @@ from reconciler.operations import endpoints
 
 #: How long a controller may take to say what it reads before a clone goes on without it.
 LOOK_S = 3.0
+#: How long a command waits to learn what becomes of what it pushed, and how often it asks.
+LEARN_S, LEARN_EVERY_S = 3.0, 0.1
 #: A line that begins a Cluster, as git's regular expressions have it.
 _CLUSTER = r"""^ *['"]?kind['"]?: *['"]?Cluster['"]? *$"""
 
@@ -29,6 +33,35 @@ def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
     except (clients.ApiError, endpoints.EndpointError):
         return None
     return found
+
+
+def learned(
+    endpoint: endpoints.Endpoint | None, clone: clones.Clone, commit: str, before: dict[str, Any]
+) -> dict[str, Any]:
+    """What the controller says once it has read a commit; ``before`` where it has not in time.
+
+    It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
+    reads what the clone does not know, or that has come to another commit meanwhile, is not waited
+    for.
+    """
+    read = before.get("attemptedRevision")
+    if endpoint is None or not read or before.get("sync") == "Unknown" or not clone.has(read):
+        return before
+    ends_at = time.monotonic() + LEARN_S
+    with (
+        contextlib.suppress(clients.ApiError, endpoints.EndpointError),
+        clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
+    ):
+        with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+            api.post("/v1/hooks/git")
+        while time.monotonic() < ends_at:
+            told: dict[str, Any] = api.get("/v1/sync")["sync"]
+            if told.get("attemptedRevision") == commit:
+                return told
+            if told.get("attemptedRevision") != read:
+                break
+            time.sleep(LEARN_EVERY_S)
+    return before
 
 
 def clone_of(

@@ -34,6 +34,14 @@ def revision(sync: Json, commit: str | None = None) -> str:
     return ""
 
 
+def job(sync: Json, name: str) -> str:
+    """Why a job is not in force as it is written now; empty where nothing is said against it."""
+    for problem in (sync or {}).get("problems") or ():
+        if problem["severity"] == "error" and problem["object"] == f"Job/{name}":
+            return f"Job/{name} is refused: {problem['message']}"
+    return ""
+
+
 def emptied(sync: Json) -> str:
     """Why what brings nothing back does not apply: the newest revision leaves nothing there was."""
     for problem in (sync or {}).get("problems") or ():

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations import changing, endpoints, snapshots
+from reconciler.changes import clone
+from reconciler.operations import changing, endpoints, places, snapshots
 from reconciler.operations import client as clients
 from tests.integration import beds
 from tests.unit.desired import signing
@@ -152,6 +153,26 @@ def test_what_does_not_count_says_why(
     after = f"after-{who or 'nobody'}"
     signed.commit("bob", job(after))
     signed.bed.until_state(after, "Succeeded")
+
+
+def test_who_submits_what_does_not_count_is_told_at_once(signed: Signed) -> None:
+    bed = signed.bed
+    bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+    bed.git("branch", "--quiet", "--set-upstream-to=origin/main", folder=bed.clone)
+    endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
+
+    def made(*changes: changing.Change) -> changing.Done:
+        standing = places.standing(endpoint)
+        there = changing.Target(clone=clone.Clone(bed.clone), endpoint=endpoint, standing=standing)
+        (found,) = changing.carry_out(list(changes), there)
+        return found
+
+    done = made(changing.Submit(beds.job("told", TRUE.format(queue="research"))))
+    assert done.message.startswith("submit not applied yet")
+    assert f"commit {(done.commit or '')[:12]} changes it, and it bears no" in done.withheld
+    assert done.refused
+    done = made(changing.Act("cancel", "told"))
+    assert (done.withheld, done.refused) == ("", False), "as it was"
 
 
 def test_a_commit_does_not_bring_its_own_key(signed: Signed) -> None:

@@ -106,6 +106,22 @@ def test_a_wait_outlives_a_restart(
     assert "the controller is back" in err
 
 
+def test_a_wait_for_what_was_refused_and_has_left_says_why_it_waited(
+    controller: tuple[Script, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, url = controller
+    refused = job("Pending")
+    refused["job"]["reasons"] = [{"code": "Invalid", "message": "it bears no signature"}]
+    script |= {
+        "/v1/jobs/a": [told(refused), told(refused), told({}, 404)],
+        "/v1/events": [told(EVENTS)],
+    }
+    assert run("wait", "a", "--server", url) == 1
+    err = capsys.readouterr().err
+    assert "a never started: Invalid: it bears no signature" in err
+    assert "its document has left the repository" in err
+
+
 def test_a_wait_that_was_too_short_says_how_long_it_was(
     controller: tuple[Script, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
