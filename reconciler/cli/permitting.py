@@ -42,10 +42,11 @@ def can(
     Exits with 3 where not.
 
     Example: muster access can alice@example.org submit Queue/research
+
     Example: muster access can alice@example.org change NodePool/h200
     """
     try:
-        structure = revisions.read_folder(folder).structure
+        structure = permissions.structure_of(revisions.read_folder(folder))
         decision = permissions.can(structure, email, verb, subject)
     except permissions.WordsError as error:
         terminal.fail(str(error), terminal.USAGE)

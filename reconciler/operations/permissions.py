@@ -7,11 +7,26 @@ from reconciler.model.documents import kinds
 
 
 class QuestionError(ValueError):
-    """There is no such verb or object; says which there are."""
+    """There is no such verb or object, or nobody can tell; says which there are, or why."""
 
 
 class WordsError(QuestionError):
     """It is no question at all, whatever objects there are."""
+
+
+def structure_of(found: desired.Desired) -> desired.Structure:
+    """The structure that a folder writes, which answers may be given by.
+
+    Raises:
+        QuestionError: it is refused: of roles that can't be read nobody knows what they allow.
+    """
+    errors = [one for one in found.status.problems if one.severity == "error"]
+    if errors and found.status.structure_revision is None:
+        raise QuestionError(
+            f"nobody can tell by what stands here, since its structure is refused: "
+            f"{errors[0].text()}; `muster validate` prints all that is wrong"
+        )
+    return found.structure
 
 
 def can(structure: desired.Structure, who: str, verb: str, subject: str) -> access.Decision:

@@ -109,3 +109,30 @@ def test_the_command_says_yes_or_no_and_exits_so(
     application = main.application(asked[0])
     assert application.main(asked, prog_name="muster", standalone_mode=False) == status
     assert capsys.readouterr().out == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("other", "answers"),
+    [
+        (("verbs: [submit]", "verbs: [all]"), False),
+        (("metadata: {name: ops}\n", "metadata: {name: ops}\nspec: {no: 1}\n"), False),
+        (("kind: Queue\nmetadata: {name: ops}", "kind: Job\nmetadata: {name: ops}"), True),
+    ],
+)
+def test_roles_that_can_not_be_read_allow_nothing(
+    tmp_path: Path,
+    other: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+    *,
+    answers: bool,
+) -> None:
+    """Without this a typing error in them reads as roles that are not there: all may do all."""
+    assert other[0] in ACCESS
+    (tmp_path / "access.yaml").write_text(ACCESS.replace(*other))
+    asked = ["access", "can", EVE, "change", "Queue/research", "--folder", str(tmp_path)]
+    application = main.application(asked[0])
+    status = application.main(asked, prog_name="muster", standalone_mode=False)
+    told = capsys.readouterr()
+    assert "everybody" not in told.out
+    assert status == (3 if answers else 1)
+    assert ("its structure is refused: access.yaml:" in told.err) is not answers
