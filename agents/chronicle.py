@@ -4,7 +4,7 @@ offers, when the controller takes it up, is lost and comes back, and each task t
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agents import voice
 from agents.settings import Settings
@@ -18,14 +18,25 @@ _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
 
 class Chronicle:
-    """One agent's; called by all its threads."""
+    """One agent's; called by all its threads.
 
-    def __init__(self, settings: Settings, says: voice.Voice) -> None:
+    Args:
+        settings: the agent's. says: where it is written. clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        says: voice.Voice,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._says = says
         self._lock = threading.Lock()
         self._epoch = 0  # none has answered
-        self._lost_at: float | None = None
+        self._clock = clock
+        self._answered_at = clock()
+        self._lost = False
 
     def begins(self, offers: Inventory) -> None:
         """The agent is about to work."""
@@ -43,9 +54,7 @@ class Chronicle:
     def unreached(self, problem: Exception, running: int) -> None:
         """The controller did not answer as it should."""
         with self._lock:
-            first = self._lost_at is None
-            if first:
-                self._lost_at = time.monotonic()
+            first, self._lost = not self._lost, True
         if first:
             self._says.tell(
                 f"no session with the controller: {problem}; {_tasks(running)} run on, it is tried "
@@ -58,12 +67,13 @@ class Chronicle:
     def reached(self, epoch: int) -> None:
         """The controller of this epoch answered."""
         with self._lock:
-            before, lost_at = self._epoch, self._lost_at
-            self._epoch, self._lost_at = max(before, epoch), None
+            before, lost, now = self._epoch, self._lost, self._clock()
+            # what failed may have been asked long before it did: the silence began with the answer
+            away_s, self._answered_at = now - self._answered_at, now
+            self._epoch, self._lost = max(before, epoch), False
         if not before:
             self._says.tell(f"registered with the controller of epoch {epoch}")
-        elif lost_at is not None:
-            away_s = time.monotonic() - lost_at
+        elif lost:
             self._says.tell(
                 f"session taken up again after {away_s:.0f} s, with the controller of epoch {epoch}"
             )

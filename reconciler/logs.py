@@ -51,7 +51,7 @@ class EventLines:
                 self._form,
                 event.at,
                 self._source,
-                event.message or event.kind,
+                events.words(event),
                 level="INFO",
                 fields={
                     "event": event.kind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import context, terminal
+from reconciler.model import events as happened
 
 if TYPE_CHECKING:
     from reconciler.operations import client as clients
@@ -80,8 +81,13 @@ def _news(
 ) -> int:
     """Take what has happened since ``after``, waiting for it; returns how far that goes."""
     page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
-    events.extend(one for one in page["items"] if one["message"] or one["kind"] in TELLING)
+    events.extend(one for one in page["items"] if is_news(one))
     return int(page["next"])
+
+
+def is_news(one: Json) -> bool:
+    """Whether it has words of its own, or is the end of something."""
+    return one["kind"] in TELLING or one["message"] not in ("", happened.SENTENCES.get(one["kind"]))
 
 
 def _size(*, live: bool) -> tuple[int, int]:

@@ -418,6 +418,11 @@ def event_view(of: events.Event) -> viewtypes.EventView:
     )
 
 
+def told_event(of: events.Event) -> viewtypes.EventView:
+    """Something that happened, with what its kind means where it has no words of its own."""
+    return msgspec.structs.replace(event_view(of), message=events.words(of))
+
+
 def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
     """Something wrong with what is written."""
     return viewtypes.ProblemView(

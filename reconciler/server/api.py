@@ -327,7 +327,7 @@ async def events(
     if last is None:
         last = await asyncio.to_thread(service.reader.last_event)
     return lists.Events(
-        items=[views.event_view(one) for one in found], next=last, **lists.head(service)
+        items=[views.told_event(one) for one in found], next=last, **lists.head(service)
     )
 
 

@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -86,7 +88,8 @@ def test_events_of_a_cycle_are_lines() -> None:
         ("NodeReady", 4, "abc"),
     ]
     assert (told[0]["job"], told[1]["node"]) == ("train", "n1")
-    assert [one["message"] for one in told] == ["try 1: 2 tasks on n1", "NodeReady"]
+    said = ["try 1: 2 tasks on n1", events.SENTENCES["NodeReady"]]
+    assert [one["message"] for one in told] == said
 
 
 def test_a_stream_that_is_gone_costs_nothing() -> None:
@@ -120,12 +123,14 @@ def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[
         assert line.endswith(" WARNING agent: no controller node=gpu001\n")
 
 
-def _agent(level: str = "info") -> tuple[chronicle.Chronicle, state.NodeState]:
+def _agent(
+    level: str = "info", clock: Callable[[], float] = time.monotonic
+) -> tuple[chronicle.Chronicle, state.NodeState]:
     given = settings.parse(
         ["--server", "http://c:7420", "--name", "gpu001", "--root", "/var/muster"]
     )
     says = voice.Voice("gpu001", "json", level)
-    return chronicle.Chronicle(given, says), state.NodeState("boot")
+    return chronicle.Chronicle(given, says, clock), state.NodeState("boot")
 
 
 def _told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
@@ -147,20 +152,23 @@ def test_an_agent_says_who_it_is_and_what_it_offers(capsys: pytest.CaptureFixtur
 def test_an_agent_says_when_its_session_begins_breaks_and_is_taken_up_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tells, _ = _agent()
+    now = [100.0]
+    tells, _ = _agent(clock=lambda: now[0])
     for _ in range(3):
         tells.reached(4)
+    now[0] += 30  # an answer that was waited for, and never came
     assert _told(capsys) == [("INFO", "registered with the controller of epoch 4")]
     for _ in range(3):
         tells.unreached(OSError("refused"), 2)
     (level, message), again = _told(capsys)
     assert (level, again) == ("WARNING", ("WARNING", "refused"))
     assert message.startswith("no session with the controller: refused; 2 tasks run on")
+    now[0] += 12
     tells.reached(4)
     tells.reached(4)
     tells.reached(5)
     (_, message), newer = _told(capsys)
-    assert message.startswith("session taken up again after ")
+    assert message.startswith("session taken up again after 42 s, ")
     assert newer == ("INFO", "the controller of epoch 5 leads now, after that of 4")
 
 

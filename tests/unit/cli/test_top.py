@@ -3,6 +3,7 @@
 import pytest
 
 from reconciler.cli import top
+from reconciler.model import events
 
 NOW = 1_700_000_000.0
 
@@ -100,3 +101,16 @@ def test_what_has_gone_is_not_counted() -> None:
     lines = top.picture(SEEN | {"nodes": nodes}, EVENTS, 80, 24, NOW)
     assert lines[2].endswith(" 4 of 8")
     assert any("gpu002              Gone" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_news"),
+    [
+        ("JobRunning", events.SENTENCES["JobRunning"], False),  # AttemptRunning says where
+        ("JobSucceeded", events.SENTENCES["JobSucceeded"], True),
+        ("NodeReady", events.SENTENCES["NodeReady"], False),
+        ("NodeReady", "its checks pass again", True),
+    ],
+)
+def test_what_follows_from_other_news_is_none(kind: str, message: str, is_news: bool) -> None:
+    assert top.is_news({"kind": kind, "message": message}) == is_news
