@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -65,7 +65,8 @@ class _Running:
 class VirtualNodes:
     """Starts and ends the agents of virtual nodes; ``poll`` keeps alive those that are wanted.
 
-    A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``.
+    A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``. ``options`` are more that
+    every agent is started with.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class VirtualNodes:
         shared: Path | None = None,
         die_with_parent: bool = True,
         isolation: str = "auto",
+        options: Sequence[str] = (),
     ) -> None:
+        self.options = tuple(options)
         self.server = server
         self.folder = folder
         self.token_file = token_file
@@ -155,7 +158,7 @@ class VirtualNodes:
             made += ["--gpu-memory", node.gpu_memory, "--gpu-interval", str(SIMULATED_EVERY_S)]
         for key, value in node.labels.items():
             made += ["--label", f"{key}={value}"]
-        return made
+        return [*made, *self.options]
 
     def stop(self, name: str) -> None:
         """Have the node's agent end its tasks and leave; nothing of it stays behind."""

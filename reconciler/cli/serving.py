@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -73,6 +74,31 @@ _Accept = Annotated[
         help="Take this revision although it does not follow the last one (a rewritten history).",
     ),
 ]
+_Secrets = Annotated[
+    Path | None,
+    typer.Option("--secrets", metavar="DIR", help="Folder with secrets of jobs, DIR/USER/NAME."),
+]
+_NotifySecrets = Annotated[
+    Path | None,
+    typer.Option(
+        "--notify-secrets",
+        metavar="DIR",
+        help="Folder with keys and tokens of notifications; .muster/notify if left out.",
+    ),
+]
+
+
+class LogFormat(StrEnum):
+    """What logs are made of."""
+
+    READABLE = "readable"
+    JSON = "json"
+
+
+_LogFormat = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="Form of the logs of the controller and the nodes' agents."),
+]
 
 
 def up(
@@ -85,11 +111,20 @@ def up(
     provisioners: _Provisioners = None,
     isolate: _Isolate = False,
     accept_revision: _Accept = None,
+    secrets: _Secrets = None,
+    notify_secrets: _NotifySecrets = None,
+    log_format: _LogFormat = LogFormat.READABLE,
 ) -> None:
     """Run a cluster of virtual nodes over your repository.
 
+    Logs are in .muster/controller.log and .muster/nodes.
+
     Example: muster init my-cluster; cd my-cluster; muster up
     """
+    folders = {"--secrets": secrets, "--notify-secrets": notify_secrets}
+    for option, folder in folders.items():
+        if folder is not None and not folder.is_dir():
+            terminal.fail(f"{option} {folder}: there is no such folder", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
     cluster = localcluster.LocalCluster(
         folder=Path.cwd(),
@@ -102,6 +137,9 @@ def up(
         provisioners=provisioners,
         isolate=isolate,
         accept_revision=accept_revision,
+        secrets=secrets and secrets.resolve(),
+        notify_secrets=notify_secrets and notify_secrets.resolve(),
+        log_format=log_format.value,
     )
     stop = _Stop()
     try:

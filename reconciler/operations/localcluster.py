@@ -129,6 +129,9 @@ class LocalCluster:
         nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
         isolate: give each node a network, a host name and cores of its own, where that can be.
         accept_revision: a revision to take although it does not follow the one in force.
+        secrets: folder with secrets of jobs, as agents have it. notify_secrets: with keys and
+            tokens of notifications, as the controller has it; None: in the state folder.
+        log_format: form of the logs of the controller and the agents.
         controller_module: what is run as the controller.
     """
 
@@ -147,11 +150,17 @@ class LocalCluster:
         isolation: str = "auto",
         isolate: bool = False,
         accept_revision: str | None = None,
+        secrets: Path | None = None,
+        notify_secrets: Path | None = None,
+        log_format: str = "readable",
         controller_module: str = localcontroller.MODULE,
     ) -> None:
         self.signing_key = signing_key
         self.provisioners = provisioners
         self.accept_revision = accept_revision
+        self.secrets = secrets
+        self.notify_secrets = notify_secrets
+        self.log_format = log_format
         self.folder = folder.resolve()
         self.state = self.folder / ".muster"
         self.repository = repository
@@ -231,6 +240,10 @@ class LocalCluster:
             token_file=self.state / "node-token",
             shared=self.state / "shared",
             isolation=self.isolation,
+            options=(
+                *("--log-format", self.log_format),
+                *(("--secrets", str(self.secrets)) if self.secrets else ()),
+            ),
         )
         try:
             self.follow_pools()
@@ -283,6 +296,8 @@ class LocalCluster:
                 "--signing-key": self.signing_key,
                 "--provisioners": self.provisioners,
                 "--accept-revision": self.accept_revision,
+                "--notify-secrets": self.notify_secrets,
+                "--log-format": self.log_format,
             }
         )
 

@@ -106,4 +106,4 @@ class ControllerProcess:
 
 def _is_information(line: str) -> bool:
     """Whether a line of the controller's log is no warning and no error."""
-    return " INFO " in line or " DEBUG " in line
+    return any(f" {level} " in line or f'"level":"{level}"' in line for level in ("INFO", "DEBUG"))

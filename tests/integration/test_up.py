@@ -1,6 +1,8 @@
 """``muster up`` as somebody meets it: what it says when it is ready, and what works beside it."""
 
+import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -50,11 +52,19 @@ class Up:
         made = muster(folder, "init", "cluster")
         assert made.returncode == 0, made.stderr
         self.folder = folder / "cluster"
+        secrets = folder / "secrets"
+        own = secrets / pwd.getpwuid(os.geteuid()).pw_name
+        own.mkdir(parents=True, mode=0o700)
+        (own / "token").touch(mode=0o600)
+        (own / "token").write_text("hidden\n")
         self.address = f"127.0.0.1:{localcluster.free_port()}"
         self.said: list[str] = []
         self.is_ready = threading.Event()
         self.process = subprocess.Popen(
-            [MUSTER, "up", "--listen", self.address],
+            [
+                *(MUSTER, "up", "--listen", self.address),
+                *("--secrets", "../secrets", "--log-format", "json"),
+            ],
             cwd=self.folder,
             env=environment(),
             stderr=subprocess.PIPE,
@@ -110,6 +120,28 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     # what was committed a moment ago is waited for
     waited = muster(up.folder, "wait", "here")
     assert (waited.returncode, waited.stdout) == (0, "here: Succeeded\n"), waited.stderr
+
+
+def test_its_nodes_have_the_secrets_and_its_logs_the_form_that_were_asked_for(up: Up) -> None:
+    text = (
+        "apiVersion: muster/v1\nkind: Job\nmetadata: {name: knows}\n"
+        "spec:\n  secrets: [{name: token, environment: TOKEN}]\n"
+        "  command: [sh, -c, 'test \"$TOKEN\" = hidden']\n"
+    )
+    (up.folder.parent / "knows.yaml").write_text(text)
+    assert muster(up.folder, "submit", "../knows.yaml").returncode == 0
+    waited = muster(up.folder, "wait", "knows")
+    assert (waited.returncode, waited.stdout) == (0, "knows: Succeeded\n"), waited.stderr
+    for log in ("controller.log", "nodes/virtual-0.log"):
+        first = (up.folder / ".muster" / log).read_text().splitlines()[0]
+        assert json.loads(first)["message"], log
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+    for option in ("--secrets", "--notify-secrets"):
+        done = muster(tmp_path, "up", option, "nowhere")
+        assert (done.returncode, done.stdout) == (64, "")
+        assert f"{option} nowhere: there is no such folder" in done.stderr
 
 
 def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) -> None:
