@@ -33,6 +33,10 @@ class Move:
     tasks: tuple[TaskPlacement, ...]
 
 
+#: Places of an ask, and the moves that make them.
+Placed = tuple[tuple[TaskPlacement, ...], list[Move]]
+
+
 class Mover:
     """The searches of one cycle."""
 
@@ -87,15 +91,34 @@ class Mover:
         """Whether a search makes sense; ``False`` is certain."""
         return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
 
-    def find(self, ask: asking.Ask) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
+    def find(self, ask: asking.Ask) -> Placed | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
         policy = self.situation.policy
         if not policy.consolidate or self.searches <= 0 or self.failed[ask.shape]:
             return None
-        if ask.missing or not self._enough(ask):
+        if ask.missing or not self.has_enough(ask):
             # What is free does not grow within a cycle but by evictions, which are for others.
             self.failed[ask.shape] = True
             return None
+        found = self._search(ask)
+        self.failed[ask.shape] = found is None
+        return found
+
+    def find_beside(self, ask: asking.Ask, leaving: set[int]) -> Placed | None:
+        """The same where holdings, by row, have been released in the room: they move nowhere.
+
+        That it fails tells nothing of what can be found while they are there.
+        """
+        if not self.may_move() or ask.missing or not self.has_enough(ask):
+            return None
+        others = self.moved
+        self.moved = others | leaving
+        found = self._search(ask)
+        if found is None:
+            self.moved = others
+        return found
+
+    def _search(self, ask: asking.Ask) -> Placed | None:
         self.searches -= 1
         ranked = self._ranked(ask)
         for start in range(min(STARTS_MAX, len(ranked))):
@@ -106,10 +129,9 @@ class Mover:
                 return found
             if not self.situation.shapes[ask.shape].is_single:
                 break
-        self.failed[ask.shape] = True
         return None
 
-    def _enough(self, ask: asking.Ask) -> bool:
+    def has_enough(self, ask: asking.Ask) -> bool:
         """Whether all gaps together would do."""
         shape, room = self.situation.shapes[ask.shape], self.later
         usable = shape.eligible & self.situation.nodes.accepts
@@ -135,9 +157,7 @@ class Mover:
     def _newest(self, members: list[int]) -> int:
         return -max(self.situation.holdings[index].order for index in members)
 
-    def _attempt(
-        self, ask: asking.Ask, nodes: list[int]
-    ) -> tuple[tuple[TaskPlacement, ...], list[Move]] | None:
+    def _attempt(self, ask: asking.Ask, nodes: list[int]) -> Placed | None:
         later, mark = self.later, self.later.mark()
         out: list[int] = []
         refused = 0

@@ -5,6 +5,8 @@ changed. *Reclaim*: a queue that stays within its fair share takes from queues a
 *Preempt*: higher priority takes from lower in the same queue, and more than those had only as far
 as the queue's share goes: what it took beyond would be reclaimed at once, and so on. Units are
 added until the ask would start, then each that turns out not to be needed is spared, dearest first.
+Where a loser would be left with less than it may keep while its work waits for that, units that
+free the amount alone leave instead, if other work can then be moved together for the shape.
 
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
@@ -15,13 +17,14 @@ force from work that says how long it runs: that is mostly gone by then by itsel
 done is not thrown away for what could have waited. From what might run forever it takes at once.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from reconciler.scheduling import asking, blocking, gathering, nodewise, order
+from reconciler.scheduling import asking, blocking, consolidation, gathering, nodewise, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -30,16 +33,27 @@ from reconciler.scheduling.room import Room
 
 #: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
 UNITS_MAX = 400_000
+#: Units looked at for a set that takes less from its queue while other work moves.
+GENTLER_MAX = 64
+#: Sets of them that are tried, each without those that the one before began with.
+STARTS_MAX = 4
+#: Asks for which that is tried in one cycle.
+ASKS_MAX = 16
 #: Failed asks that are remembered to answer larger ones at once.
 FAILURES_MAX = 256
 
 
 @dataclass(slots=True)
 class Found:
-    """Victims of one ask, in the order they were taken."""
+    """Victims of one ask, in the order they were taken.
+
+    ``placed``: where it goes, with what moves for it; both are taken in the room. None: it has room
+    when the victims have left, and nothing need move.
+    """
 
     ground: Ground
     units: list[pools.Unit] = field(default_factory=list)
+    placed: consolidation.Placed | None = None
 
 
 class Evictor:
@@ -65,6 +79,7 @@ class Evictor:
         endless = (running.ends_at >= snapshots.ENDLESS) & ~running.leaving
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
+        self._gentle = ASKS_MAX
         self.failures: dict[object, list[tuple[int, ...]]] = {}
         #: Numbers of what shapes have in common, by shape.
         self._kinds: dict[int, int] = {}
@@ -92,7 +107,7 @@ class Evictor:
             return True
         return policy.reclaim and bool(self.prospects.losers()[ask.queue])
 
-    def find(self, ask: asking.Ask) -> Found | None:
+    def find(self, ask: asking.Ask, mover: consolidation.Mover) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         if excess is not None and not self._relieves(ask, excess):
@@ -101,7 +116,7 @@ class Evictor:
             key = self._key(ask, foreign=foreign, own=own)
             if self.budget <= 0 or self._failed_before(key, ask):
                 continue
-            found = self._search(ask, ground, foreign=foreign, own=own)
+            found = self._search(ask, ground, mover, foreign=foreign, own=own)
             if found is not None:
                 for unit in found.units:
                     self.pool.take(unit)
@@ -271,7 +286,15 @@ class Evictor:
 
     # The search
 
-    def _search(self, ask: asking.Ask, ground: Ground, *, foreign: bool, own: bool) -> Found | None:
+    def _search(
+        self,
+        ask: asking.Ask,
+        ground: Ground,
+        mover: consolidation.Mover,
+        *,
+        foreign: bool,
+        own: bool,
+    ) -> Found | None:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
@@ -279,8 +302,39 @@ class Evictor:
             attempt = gathering.Attempt(self, ask)
             units = self._by_node if by_node else self._candidates
             if attempt.gather(units(ask, foreign=foreign, own=own)):
-                return Found(ground, attempt.settled())
+                gentler = None if own or simple else self._gentler(ask, attempt, mover)
+                return gentler or Found(ground, attempt.settled())
             attempt.undo()
+        return None
+
+    def _gentler(
+        self, ask: asking.Ask, attempt: gathering.Attempt, mover: consolidation.Mover
+    ) -> Found | None:
+        """Fewer victims and some moves, where those found leave a queue less than it may keep.
+
+        None: it stays with those of ``attempt``.
+        """
+        ledger, units = self.ledger, list(attempt.chosen.values())
+        losers = {unit.holding.queue for unit in units}
+        if not self._gentle or not mover.may_move():
+            return None
+        if not any(pools.wants_back(ledger, queue) for queue in losers):
+            return None
+        self._gentle -= 1
+        attempt.undo()
+        every = self._candidates(ask, foreign=True, own=False)
+        candidates = list(itertools.islice(every, GENTLER_MAX))
+        for start in range(min(STARTS_MAX, len(candidates))):
+            other = gathering.Attempt(self, ask)
+            if not other.free(iter(candidates[start:]), lambda: mover.has_enough(ask)):
+                other.undo()
+                break
+            if not any(pools.wants_back(ledger, q) for q in losers.union(+other.losing)):
+                placed = mover.find_beside(ask, {row for row, _ in other.chosen})
+                if placed is not None:
+                    return Found("reclaim", other.settled(), placed)
+            other.undo()
+        attempt.again(units)
         return None
 
     def _by_node(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:

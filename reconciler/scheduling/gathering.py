@@ -5,7 +5,7 @@ go back as they were where too few can be found. Who may be taken is told by ``e
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from reconciler.scheduling import asking
@@ -67,6 +67,33 @@ class Attempt:
             return True
         return False
 
+    def free(self, units: Iterator[pools.Unit], enough: Callable[[], bool]) -> bool:
+        """Add units until shares let the ask start and all gaps together are ``enough`` for it.
+
+        Whoever is not needed for that is let go again, dearest first.
+        """
+        evictor = self.evictor
+
+        def would() -> bool:
+            return enough() and evictor.may_start(self.ask, +self.losing)
+
+        for unit in units:
+            if evictor.budget <= 0:
+                return False
+            evictor.budget -= 1
+            if not evictor.allowed(self.ask, unit):
+                continue
+            self._add(unit)
+            if would():
+                self._let_go(would)
+                return True
+        return False
+
+    def again(self, units: Iterable[pools.Unit]) -> None:
+        """Take units that were let go."""
+        for unit in units:
+            self._add(unit)
+
     def _add(self, unit: pools.Unit) -> None:
         holding = unit.holding
         self.chosen[unit.key] = unit
@@ -120,11 +147,15 @@ class Attempt:
         if beside and not self._would_start():
             for unit in reversed(beside):
                 self._add(unit)
+        self._let_go(self._would_start)
+
+    def _let_go(self, would: Callable[[], bool]) -> None:
+        """Spare one by one, the last taken first, whom the ask needs not."""
         for unit in reversed(list(self.chosen.values())):
             if not self._is_loose(unit):
                 continue
             self._drop(unit)
-            if not self._would_start():
+            if not would():
                 self._add(unit)
 
     def _is_loose(self, unit: pools.Unit) -> bool:

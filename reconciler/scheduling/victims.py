@@ -383,6 +383,15 @@ def undercut(ledger: ledgers.Ledger, queue: int, total: Charge) -> int:
     return _short(total, _spared(ledger, queue))
 
 
+def wants_back(ledger: ledgers.Ledger, queue: int) -> bool:
+    """Whether a queue has less than it may keep, and work that waits for it."""
+    keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
+    return any(
+        rationed[r] and ledger.used(queue, r) < keep[r] and ledger.waiting(queue, r) > 0
+        for r in ledger.resources
+    )
+
+
 def _spared(ledger: ledgers.Ledger, queue: int) -> Spared:
     """What a queue may lose of each resource that it names."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]

@@ -204,13 +204,17 @@ class Ways:
         found = self.mover.find(ask)
         if found is None:
             return False
-        tasks, moves = found
+        self._promised(ask, self._moved(ask, found))
+        return True
+
+    def _moved(self, ask: asking.Ask, placed: consolidation.Placed) -> tuple[TaskPlacement, ...]:
+        """Where an ask goes once what moves for it has moved."""
+        tasks, moves = placed
         for move in moves:
             self._moves(ask, move.holding, move.tasks)
             self.clamp(move.tasks)
             self.evictor.pool.drop(move.index)
-        self._promised(ask, tasks)
-        return True
+        return tasks
 
     def _moves(
         self, ask: asking.Ask, holding: snapshots.Holding, tasks: tuple[TaskPlacement, ...]
@@ -227,10 +231,10 @@ class Ways:
         if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
             return False
         self._split()
-        found = self.evictor.find(ask)
+        found = self.evictor.find(ask, self.mover)
         if found is None or not found.units:
             return False  # without victims it would only take what is reserved for others
-        tasks = ask.place(self.later)
+        tasks = self._moved(ask, found.placed) if found.placed else ask.place(self.later)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")
         self.mover.moved.update(unit.row for unit in found.units)

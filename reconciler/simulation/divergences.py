@@ -19,9 +19,4 @@ MEANT: dict[str, str] = {
         "Work is moved so that other work starts, not so that what already runs with its minimum "
         "grows: that is worth no restart of somebody else."
     ),
-    "kai/consolidation-reclaim-0.yaml": (
-        "A guarantee that is due is met before anything is moved for work that borrows, on the "
-        "node where one job has to leave instead of two. Moving first for who borrows, only to "
-        "take its place away again, is what makes another node the better one there."
-    ),
 }

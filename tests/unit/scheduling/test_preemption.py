@@ -222,6 +222,40 @@ def test_who_is_alone_at_a_priority_needs_no_weight_to_come_before_lower_ones() 
     assert evicted(s.decide()) == [("low1", "asks")]
 
 
+def owed_beside_gaps(*, movable: bool) -> Situation:
+    """Four of eight GPUs are owed to a queue; the other has five on two nodes, and more waits."""
+    s = Situation().node("x", gpu=4).node("y", gpu=4)
+    s.queue("holds", guaranteed=4).queue("owed", guaranteed=4)
+    s.job("stays", "holds", gpu=2, movable=movable, on=("x",))
+    s.job("moves", "holds", gpu=2, movable=movable, on=("y",))
+    s.job("leaves", "holds", gpu=1, on=("y",))
+    return s.job("waits", "holds", gpu=3).job("due", "owed", gpu=4)
+
+
+def test_an_amount_that_is_owed_is_taken_and_other_work_moves_together_for_its_shape() -> None:
+    """To take a whole node at once would leave the other queue less than its guarantee."""
+    decisions = owed_beside_gaps(movable=True).decide()
+    found = {e.job: e.ground for e in decisions.evictions}
+    assert found == {"moves": "consolidate", "leaves": "reclaim"}
+
+
+def test_where_nothing_can_be_moved_together_the_cheapest_node_is_taken() -> None:
+    assert evicted(owed_beside_gaps(movable=False).decide()) == [("stays", "due")]
+
+
+def test_nobody_leaves_for_an_amount_who_adds_nothing_to_it() -> None:
+    """What the newest has is on a node too small for it; the next newest has what is missing."""
+    s = Situation().node("x", gpu=4).node("y", gpu=4).node("z", gpu=1)
+    s.queue("holds", guaranteed=3).queue("owed", guaranteed=4)
+    s.job("stays", "holds", gpu=2, movable=True, on=("x",))
+    s.job("moves", "holds", gpu=1, movable=True, on=("y",))
+    s.job("leaves", "holds", gpu=2, on=("y",))
+    s.job("small", "holds", gpu=1, on=("z",))
+    s.job("waits", "holds", gpu=3).job("due", "owed", gpu=4)
+    found = {e.job: e.ground for e in s.decide().evictions}
+    assert found == {"stays": "consolidate", "moves": "reclaim"}
+
+
 def test_what_grows_preempts_lower_priority_of_its_queue() -> None:
     s = Situation().node("n", gpu=3).queue("main", guaranteed=3)
     s.job("low", "main", gpu=1, tasks=2, least=1, on=("n", "n"))
