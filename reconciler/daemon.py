@@ -322,7 +322,7 @@ def run(
         inbox = inboxes.Inbox()
         notifier = _notifier(options)
         reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
-        watching = _watch(options.repo, reading)
+        reading.watching = watching = _watch(options.repo, reading)
         scripts = options.provisioners.resolve() if options.provisioners else None
         running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
         loop = controller.Loop(

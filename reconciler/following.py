@@ -5,6 +5,7 @@ jobs wait for; notes in the repository and notices to people come after. What th
 decide by is taken back: the audit log says what it was wrong about, and people are told only that.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -89,6 +90,8 @@ class RepositoryThread(threading.Thread):
         self._allow_root = allow_root
         self._look = threading.Event()
         inbox.on_adopted = self._look.set
+        #: What tells of changes at once, where there is such a thing.
+        self.watching: watch.LocalWatch | None = None
         self._due = False
         self._loaded_at = -JUDGE_EVERY_S
         self._stopping = False
@@ -125,6 +128,7 @@ class RepositoryThread(threading.Thread):
                 break
             if self._due or self._polling.next_poll_s() <= 0:
                 self._due = False
+                self._watch_again()
                 try:
                     self._load()
                 except Exception as defect:  # one look is lost, not the thread
@@ -137,6 +141,12 @@ class RepositoryThread(threading.Thread):
                 self._look.wait(min(left_s, self._notes_left_s()) if self._has_news() else left_s)
         self._write_notes()
         self._loader.close()
+
+    def _watch_again(self) -> None:
+        """Watch the repository that is there now, before it is looked at; else it is polled."""
+        if self.watching is not None:
+            with contextlib.suppress(gitobjects.GitError, OSError):
+                self.watching.renew()
 
     def _judge_again_s(self) -> float:
         """How many seconds from now something that is held is to be judged again."""

@@ -148,6 +148,19 @@ def common_folder(folder: Path) -> Path:
     return (folder / named).resolve()
 
 
+#: Device and inode of a folder; None: there is none.
+Identity = tuple[int, int] | None
+
+
+def identity(folder: Path) -> Identity:
+    """Which folder is at a place now, so that another one in its place is told from it."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
+
+
 class Objects:
     """Objects of one repository, by id or by name, from one long-lived git process."""
 

@@ -106,6 +106,7 @@ class Source:
         self._timeout_s = timeout_s
         self._objects: gitobjects.Objects | None = None
         self._folder: Path | None = None
+        self._identity: gitobjects.Identity = None
         self._parents: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class Source:
         if self._objects is not None:
             self._objects.close()
         self._objects = None
-        self._folder = None
+        self._folder = self._identity = None
 
     @property
     def folder(self) -> Path:
@@ -122,11 +123,12 @@ class Source:
         Raises:
             GitError: it is not there and can't be made.
         """
-        if self._folder is None or not self._folder.is_dir():
-            self.close()
+        if self._folder is None or gitobjects.identity(self._folder) != self._identity:
+            self.close()  # git stays with the one that was moved away, wherever it is now
             self._folder = (
                 gitobjects.git_folder(Path(self.address)) if self.local else self._make_mirror()
             )
+            self._identity = gitobjects.identity(self._folder)
         return self._folder
 
     @property

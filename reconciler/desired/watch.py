@@ -58,16 +58,40 @@ class LocalWatch:
     """
 
     def __init__(self, repository: Path, changed: Callable[[], None]) -> None:
-        own = gitobjects.git_folder(repository).resolve()
+        self._repository = repository
+        self._changed = changed
+        self._observer = observers.Observer()
+        self._watched: tuple[tuple[Path, gitobjects.Identity], ...] = ()
+        self._schedule()
+        self._observer.start()
+
+    def renew(self) -> None:
+        """Watch what is in the repository's place now, where that is another one.
+
+        Who moves a repository away moves what is watched along, and nobody tells of what comes in
+        its place: to be called after each look at it.
+
+        Raises:
+            GitError: there is no repository.
+            OSError: it can't be watched.
+        """
+        if any(gitobjects.identity(path) != seen for path, seen in self._watched):
+            self._observer.unschedule_all()
+            self._watched = ()
+        if not self._watched:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        own = gitobjects.git_folder(self._repository).resolve()
         folder = gitobjects.common_folder(own)
         heads = folder / "refs" / "heads"
         heads.mkdir(parents=True, exist_ok=True)
-        handler = _References(folder, own, changed)
-        self._observer = observers.Observer()
-        for top in {folder, own}:
-            self._observer.schedule(handler, str(top), recursive=False)
-        self._observer.schedule(handler, str(heads), recursive=True)
-        self._observer.start()
+        places = {folder, own, heads}
+        watched = tuple((path, gitobjects.identity(path)) for path in places)
+        handler = _References(folder, own, self._changed)
+        for path in places:
+            self._observer.schedule(handler, str(path), recursive=path == heads)
+        self._watched = watched
 
     def close(self) -> None:
         """Stop watching."""

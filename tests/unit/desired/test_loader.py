@@ -1,5 +1,6 @@
 """What is in force after each commit: the rules of DESIGN section 3, on real repositories."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -264,6 +265,23 @@ def test_last_head_is_gone(repository: Repository, make: Make) -> None:
     assert rules(value) == ["history-rewritten"]
     value = make(known, accept_revision=head).load()
     assert set(value.jobs) == {"c"}
+
+
+def test_what_takes_the_place_of_a_repository_that_was_moved_away_is_read(
+    repository: Repository, make: Make, tmp_path: Path
+) -> None:
+    """Also while the old one is there still, under another name."""
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.path.rename(tmp_path / "away")
+    assert one.load().status.sync == "Unknown"
+    shutil.copytree(tmp_path / "away", repository.path)
+    assert one.load().status.sync == "Synced"
+    repository.path.rename(tmp_path / "farther")
+    shutil.copytree(tmp_path / "away", repository.path)
+    repository.commit({"jobs/b.yaml": job("b")})
+    assert set(one.load().jobs) == {"a", "b"}
 
 
 def test_emptied_repository_is_refused(repository: Repository, make: Make) -> None:

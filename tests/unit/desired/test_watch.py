@@ -1,6 +1,7 @@
 """Hints that a repository may have changed."""
 
 import queue
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def test_a_linked_work_tree_tells_of_references(repository: Repository, tmp_path
     own = gitobjects.git_folder(linked)
     assert own != gitobjects.common_folder(own) == repository.path.resolve()
     assert not (own / "refs" / "heads").exists()
+
+
+def test_what_takes_the_place_of_a_watched_repository_is_watched(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit({"a.yaml": job("a")})
+    told: queue.Queue[None] = queue.Queue()
+    watching = watch.LocalWatch(repository.path, lambda: told.put(None))
+    try:
+        repository.path.rename(tmp_path / "away")
+        with pytest.raises(gitobjects.GitError):
+            watching.renew()
+        shutil.copytree(tmp_path / "away", repository.path)
+        watching.renew()
+        while not told.empty():
+            told.get()
+        push(repository)
+        told.get(timeout=60)
+    finally:
+        watching.close()
 
 
 def test_no_repository(repository: Repository) -> None:
