@@ -2,18 +2,23 @@
 
 Agent and supervisor are real and counted together; the controller is a stand-in in this process
 whose cost is not counted. It answers polls as late as the real one does, so that the rhythm is the
-real one. CPU is read from the kernel's own run time of every thread, in nanoseconds. The peer is
+real one. Once more it has 100 tasks, eight simulated GPUs and a port of its own, which is read
+every 15 s. CPU is read from the kernel's own run time of every thread, in nanoseconds. The peer is
 one ``slurmd`` with the ``slurmstepd`` of each of its tasks, where Slurm is installed.
 """
 
 import argparse
+import contextlib
+import http.client
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,9 +35,12 @@ from reconciler.model.wire import (
     SyncResponse,
     TaskTemplate,
 )
+from reconciler.operations import localcluster
 
 _TASKS, _POLL_S, _MEASURE_S, _READY_S = 100, 30.0, 90.0, 60.0
 _GOAL_PERCENT = 0.5
+#: How often Prometheus reads a page by the guide's configuration.
+_READ_EVERY_S = 15.0
 _SLEEP = TaskTemplate("rest", 1, "g", command=("sleep", "86400"), allow_root=True)
 
 
@@ -186,32 +194,81 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(prog="python -m bench agent_cost", description=__doc__)
     parser.add_argument("--seconds", type=float, default=_MEASURE_S, help="of each measurement")
     seconds: float = parser.parse_args(arguments).seconds
-    rows = _ours(seconds)
+    rows = [*_ours(seconds), *_read(seconds)]
     problem = slurm.missing()
     if problem:
         return [*rows, {"not_measured": f"slurmd beside the agent: {problem}"}]
     return _beside_slurmd(rows, seconds)
 
 
-def _ours(seconds: float) -> list[dict[str, Any]]:
-    """Agent and supervisor, at rest and with tasks."""
+@contextlib.contextmanager
+def _agent(seconds: float, *options: str) -> Iterator[tuple[StandIn, list[int]]]:
+    """An agent that has settled, with what stands in for its controller, and its processes."""
     stand_in = StandIn()
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
         root = Path(os.path.realpath(name)) / "root"
         command = [sys.executable, "-m", "agents", "--server", stand_in.url, "--name", "bench"]
         command += ["--root", str(root), "--stop-tasks-on-exit", "--stop-grace", "1"]
+        command += ["--log-level", "warning", *options]
         agent = subprocess.Popen(command)
         try:
             stand_in.wait(lambda: bool(stand_in.boot_id), "anything")
-            pids = [agent.pid, *processes.supervisors_of(str(root))]
             # What a start costs is over when the agent has settled into its polls.
             time.sleep(min(3.0, seconds))
-            rows = _situation("rest", pids, seconds)
-            stand_in.assign(_TASKS)
-            time.sleep(min(3.0, seconds))
-            rows += _situation(f"{_TASKS}_tasks", pids, seconds)
+            yield stand_in, [agent.pid, *processes.supervisors_of(str(root))]
         finally:
             agent.send_signal(signal.SIGTERM)
             agent.wait(_READY_S)
             stand_in.close()
-    return rows
+
+
+def _ours(seconds: float) -> list[dict[str, Any]]:
+    """Agent and supervisor, at rest and with tasks."""
+    with _agent(seconds) as (stand_in, pids):
+        rows = _situation("rest", pids, seconds)
+        stand_in.assign(_TASKS)
+        time.sleep(min(3.0, seconds))
+        return rows + _situation(f"{_TASKS}_tasks", pids, seconds)
+
+
+def _read(seconds: float) -> list[dict[str, Any]]:
+    """The same with tasks, eight GPUs, and a port of its own that is read as Prometheus would."""
+    port = localcluster.free_port()
+    options = ("--metrics-listen", f"127.0.0.1:{port}", "--simulated-gpus", "8")
+    with _agent(seconds, *options) as (stand_in, pids):
+        stand_in.assign(_TASKS)
+        time.sleep(min(3.0, seconds))
+        waited, size = _page(port)
+        took: list[float] = []
+        over = threading.Event()
+
+        def read() -> None:
+            while not over.wait(_READ_EVERY_S):
+                took.append(_page(port)[0])
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            rows = _situation(f"{_TASKS}_tasks_read", pids, seconds)
+        finally:
+            over.set()
+            reader.join()
+    took = took or [waited]
+    return [
+        *rows,
+        _row("own_page_first_s", waited, "s"),
+        _row("own_page_s", statistics.median(took), "s"),
+        _row("own_page_kib", size / 1024, "KiB"),
+    ]
+
+
+def _page(port: int) -> tuple[float, int]:
+    """How long the page of the agent's own port took, and how many bytes it has."""
+    began = time.perf_counter()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as link:
+        link.request("GET", "/metrics")
+        answer = link.getresponse()
+        body = answer.read()
+    if answer.status != http.HTTPStatus.OK:
+        raise RuntimeError(f"the agent's own port answered {answer.status}: {body[:200]!r}")
+    return time.perf_counter() - began, len(body)
