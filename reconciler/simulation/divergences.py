@@ -5,6 +5,10 @@ again is to be taken off this list: a test holds that.
 """
 
 MEANT: dict[str, str] = {
+    "kai/allocate-alone-8.yaml": (
+        "Of two queues that are served alike, with and without what each would start next, the "
+        "older goes first, whichever has the larger share."
+    ),
     "kai/allocate-elastic-6.yaml": (
         "Elastic jobs of one queue and priority grow in order of arrival, the older one as far as "
         "it can, like all else that waits there. Growing by turns would resize each of them again "
