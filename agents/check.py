@@ -7,6 +7,7 @@ without, ``failed`` for what keeps a node from running here.
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import os
 import platform
 import shutil
@@ -30,6 +31,7 @@ from agents import (
     sandbox,
     settings,
     tasks,
+    vault,
 )
 from agents.link import LinkError, Target
 from reconciler.model import addresses, devices
@@ -49,6 +51,8 @@ WANTED = ("memory", "cpu", "cpuset", "pids")
 #: Of what the tests of this project only see what would be asked of the system.
 NOT_EXERCISED = "not exercised here: tested only as what is asked of the system"
 
+#: The most secrets that are told of by name.
+PROBLEMS_MAX = 20
 #: What the tests have of GPUs is a stand-in for the driver's library.
 NO_REAL_GPU = "real GPUs are not exercised here: tested only against a stand-in of NVML"
 
@@ -96,8 +100,11 @@ def findings(
     """Everything that is looked at; ``top`` is where ``/proc``, ``/sys`` and the rest stand."""
     yield from system(top)
     yield user(os.geteuid())
+    yield from options(given)
     yield from folder(given.root)
     yield from gpus(sample, top)
+    if sample is not None:
+        yield from _unknown_gpus(sample, settings.chosen_gpus(given))
     yield from isolation(top)
     yield from runtimes(os.environ.get("PATH", os.defpath))
     if sample is not None and sample.devices:
@@ -107,6 +114,35 @@ def findings(
     yield from shared_memory(top)
     yield from link(given)
     yield from metrics_port(given)
+    yield from secrets(given.secrets)
+
+
+def options(given: argparse.Namespace) -> Iterator[Finding]:
+    """Values on the command line with which an agent does not start."""
+    for problem in settings.problems(given):
+        yield Finding("options", FAILED, problem, "start the agent with other values")
+
+
+def secrets(folder: Path | None) -> Iterator[Finding]:
+    """Whether the secrets of jobs are kept as they have to be."""
+    if folder is None:
+        return
+    found = list(itertools.islice(vault.problems(folder), PROBLEMS_MAX + 1))
+    for problem in found[:PROBLEMS_MAX]:
+        yield Finding("secrets", FAILED, problem, "jobs that name it end as StartFailed till then")
+    if len(found) > PROBLEMS_MAX:
+        yield Finding("secrets", FAILED, "and more", "mend these first")
+    if not found:
+        yield Finding("secrets", OK, f"{folder}: kept as they have to be")
+
+
+def _unknown_gpus(sample: samples.Sample, chosen: frozenset[str] | None) -> Iterator[Finding]:
+    """GPUs that the node is to offer and does not have."""
+    has = sorted(device.uuid for device in sample.devices if device.uuid)
+    for uuid in sorted((chosen or frozenset()).difference(has)):
+        there = ", ".join(has) or "none"
+        yield Finding("gpus", FAILED, f"--gpus {uuid}: there is no such GPU here, of {there}",
+                      "name those that it has, by UUID, or use --gpus all")  # fmt: skip
 
 
 def system(top: Path) -> Iterator[Finding]:

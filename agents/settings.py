@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -159,28 +160,53 @@ def parse(arguments: list[str] | None = None) -> Settings:
     """Settings from a command line; leaves with 64 where it makes no sense."""
     made = parser()
     given = made.parse_args(arguments)
-    _refuse(made, given)
+    for problem in problems(given):
+        made.error(problem)
     try:
         return _settings(given)
     except ValueError as problem:
         made.error(str(problem))
 
 
-def _refuse(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Leave where values are out of their range or contradict each other."""
-    if not NODE_PATTERN.fullmatch(given.name):
-        made.error(f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-'")
+def problems(given: argparse.Namespace) -> Iterator[str]:
+    """What is out of its range, can't be read, or contradicts each other; no name is none of it."""
+    if given.name is not None and not NODE_PATTERN.fullmatch(given.name):
+        yield (
+            f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-', begins "
+            "and ends with a letter or digit, and has 253 characters at the most"
+        )
     if not 0 <= given.simulated_gpus <= GPUS_MAX:
-        made.error(f"--simulated-gpus {given.simulated_gpus}: 0 to {GPUS_MAX} are possible")
+        yield f"--simulated-gpus {given.simulated_gpus}: 0 to {GPUS_MAX} are possible"
     if not GPU_EVERY_S_MIN <= given.gpu_interval <= GPU_EVERY_S_MAX:
-        made.error(
+        yield (
             f"--gpu-interval {given.gpu_interval:g}: {GPU_EVERY_S_MIN} to {GPU_EVERY_S_MAX} "
             "seconds are possible"
         )
     if given.simulated_gpus and given.gpus not in {"auto", "none"}:
-        made.error("--gpus and --simulated-gpus: a node offers real GPUs or simulated ones")
+        yield "--gpus and --simulated-gpus: a node offers real GPUs or simulated ones"
     if any("=" not in label for label in given.label):
-        made.error(f"--label {given.label}: each has to be KEY=VALUE")
+        yield f"--label {given.label}: each has to be KEY=VALUE"
+    amounts: tuple[tuple[str, str | None, Callable[[str], int]], ...] = (
+        ("--cpus", given.cpus, parse_cpu),
+        ("--memory", given.memory, parse_memory),
+        ("--gpu-memory", given.gpu_memory, parse_memory),
+        ("--log-limit", given.log_limit, parse_memory),
+        ("--logs-total", given.logs_total, parse_memory),
+        ("--data-cache", given.data_cache, parse_memory),
+    )
+    for option, value, read in amounts:
+        try:
+            if value:
+                read(value)
+        except ValueError as problem:
+            yield f"{option} {value}: {problem}"
+
+
+def chosen_gpus(given: argparse.Namespace) -> frozenset[str] | None:
+    """UUIDs of the GPUs that a node is to offer; None: it names none."""
+    if given.gpus in {"auto", "all", "none"}:
+        return None
+    return frozenset(filter(None, given.gpus.split(",")))
 
 
 def _settings(given: argparse.Namespace) -> Settings:
@@ -204,9 +230,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         memory_bytes=parse_memory(given.memory) if given.memory else 0,
         gpus=gpus,
         watch_gpus=alone if given.gpus == "auto" else given.gpus != "none",
-        gpu_uuids=None
-        if given.gpus in {"auto", "all", "none"}
-        else frozenset(filter(None, given.gpus.split(","))),
+        gpu_uuids=chosen_gpus(given),
         gpu_usage=not given.no_gpu_usage,
         gpu_every_s=given.gpu_interval,
         labels=dict(label.partition("=")[::2] for label in given.label),

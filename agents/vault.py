@@ -6,9 +6,10 @@ is the secret. Errors name the secret, never what is in it, nor what the command
 """
 
 import os
+import pwd
 import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,29 @@ class Vault(msgspec.Struct, frozen=True):
         if done.returncode != 0:
             raise SecretError(f"secret {name!r} of {user}: the command ended {done.returncode}")
         return _text(done.stdout, name)
+
+
+def problems(folder: Path) -> Iterator[str]:
+    """What keeps secrets in a folder from being given to jobs, without looking into them."""
+    if not folder.is_dir():
+        yield f"{folder} is no folder"
+        return
+    for user in sorted(folder.iterdir()):
+        if not user.is_dir():
+            yield f"{user} is no folder: secrets are files {folder}/USER/NAME"
+            continue
+        try:
+            uid = pwd.getpwnam(user.name).pw_uid
+        except KeyError:
+            yield f"{user}: there is no Unix user {user.name} here"
+            continue
+        for path in sorted(user.iterdir()):
+            try:
+                _read(path, uid)
+            except SecretError as problem:
+                yield str(problem)
+            except OSError as problem:
+                yield f"{path} can't be read: {problem.strerror}"
 
 
 def _read(path: Path, uid: int) -> str:

@@ -1,6 +1,7 @@
 """What ``muster agent --check`` finds, on machines that are trees of files and scripted samples."""
 
 import os
+import pwd
 import socket
 import stat
 from pathlib import Path
@@ -174,6 +175,57 @@ def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "failed  folder" in out
     assert out.endswith("no node can run here yet: see `failed`\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--name", "no such"], "--name 'no such': a node's name has letters, digits"),
+        (["--name", "n-"], "begins and ends with a letter or digit"),
+        (["--memory", "much"], "--memory much: "),
+        (["--label", "rack"], "each has to be KEY=VALUE"),
+        (["--simulated-gpus", "-1"], "--simulated-gpus -1: 0 to"),
+    ],
+)
+def test_what_an_agent_would_not_start_with_is_told(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert __main__.main(arguments(*words)) == 1
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "options" in one]
+    assert line.startswith("failed  options")
+    assert told in line
+
+
+def test_gpus_that_are_not_there_are_told() -> None:
+    given = settings.parser(required=False).parse_args(["--gpus", "GPU-0,GPU-9"])
+    (one,) = check._unknown_gpus(OK_SAMPLE, settings.chosen_gpus(given))
+    assert one.found == "--gpus GPU-9: there is no such GPU here, of GPU-0"
+    given = settings.parser(required=False).parse_args([])
+    assert not list(check._unknown_gpus(OK_SAMPLE, settings.chosen_gpus(given)))
+
+
+def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_path: Path) -> None:
+    own = tmp_path / "secrets" / pwd.getpwuid(os.geteuid()).pw_name
+    own.mkdir(parents=True, mode=0o700)
+    (own / "token").touch(mode=0o600)
+    (own / "token").write_text("hidden")
+    folder = own.parent
+    folder.chmod(0o755)
+    assert levels(check.secrets(folder))["secrets"][0] == "ok"
+    (own / "token").chmod(0o644)
+    (folder / "nobody-of-this-name").mkdir()
+    found = [(one.level, one.found) for one in check.secrets(folder)]
+    assert found == [
+        ("failed", f"{folder}/nobody-of-this-name: there is no Unix user nobody-of-this-name here"),
+        (
+            "failed",
+            f"{own}/token has mode 0644: others can get at it; chmod 600 {own}/token",
+        ),
+    ]
+    assert "hidden" not in str(found)
+    (missing,) = check.secrets(tmp_path / "nowhere")
+    assert missing.found == f"{tmp_path}/nowhere is no folder"
+    assert not list(check.secrets(None))
 
 
 def test_every_finding_that_failed_says_what_to_do(tmp_path: Path) -> None:
