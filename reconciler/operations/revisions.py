@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired import documents, incumbents, loader, source
+from reconciler.desired import documents, incumbents, loader, references, source
 from reconciler.model import desired, judgement, nearest
 from reconciler.operations import differences, scratch
 
@@ -121,9 +121,21 @@ def _load_tree(
         found = reading.load()
         places = {name: job.path for name, job in found.jobs.items()}
         kept = incumbents.Incumbents(origins=reading.incumbents().origins, preferred=places)
+        if any(problem.severity == "error" for problem in found.status.problems):
+            found = _with_all_problems(found, repo, commit)
         return found, reading.counts(), kept
     finally:
         reading.close()
+
+
+def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str) -> desired.Desired:
+    """What was found in a commit, with all that its jobs name and is written nowhere."""
+    present = [one for one in repo.files(commit).files if one.blob is not None]
+    blobs = repo.blobs([one.blob or "" for one in present])
+    files = {one.path: data for one, data in zip(present, blobs, strict=True)}
+    problems = references.complete(files, found.status.problems)
+    status = msgspec.structs.replace(found.status, problems=problems)
+    return msgspec.structs.replace(found, status=status)
 
 
 def _before(

@@ -155,6 +155,45 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
     assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
 
 
+REFERENCES = """\
+apiVersion: muster/v1
+kind: Cluster
+metadata: {name: c}
+spec: {leese: 1m}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: team}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: fine}
+spec: {queue: team, command: ['true']}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: wrong}
+spec: {queue: taem, comand: ['true'], volumes: [data, more], reservation: june}
+"""
+
+
+def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    """Also of a job that is refused for its fields, and beside a structure that is refused."""
+    (tmp_path / "c.yaml").write_text(REFERENCES)
+    found, _ = revisions.check_folder(tmp_path)
+    assert [(one.object, one.field, one.found) for one in found.status.problems] == [
+        ("Cluster/c", "spec.leese", ""),
+        ("Job/wrong", "spec.queue", "taem"),
+        ("Job/wrong", "spec.comand", ""),
+        ("Job/wrong", "spec.volumes[0]", "data"),
+        ("Job/wrong", "spec.volumes[1]", "more"),
+        ("Job/wrong", "spec.reservation", "june"),
+    ]
+    (tmp_path / "d.yaml").write_text("kind: [")
+    found, _ = revisions.check_folder(tmp_path)
+    assert not any(one.found for one in found.status.problems), "it may be written there"
+
+
 def _blamed(folder: Path, *, staged: bool = False) -> list[tuple[str, str]]:
     found, _ = revisions.check_folder(folder, staged=staged)
     return [(one.path, one.object) for one in found.status.problems]
