@@ -90,6 +90,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     ``lose``, ``duplicate``, ``delay``: of messages. ``pace_s``: from one cycle to the next at the
     least, as of a controller that is slower than its input; what comes in between comes together.
+    ``size``: the name of what it was drawn by.
     """
 
     seed: int
@@ -99,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True):
     duplicate: float
     delay: float
     pace_s: float = 0.0
+    size: str = ""
 
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes."""

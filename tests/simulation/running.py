@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.simulation import stories, telling
+from tests.simulation import sizes, stories, telling
 
 #: Stories handed to each process before one of them is back.
 AHEAD = 3
@@ -30,12 +30,14 @@ class Result(msgspec.Struct, frozen=True):
     """What the story of one seed came to.
 
     Attributes:
+        size: by which the story was drawn.
         taken: how often each transition was taken, by table, as ``Before→After``.
         cpu_s: seconds of CPU time.
         checker, error: which invariant broke and how; empty where none did.
     """
 
     seed: int
+    size: str
     told: telling.Told
     taken: dict[str, dict[str, int]]
     cpu_s: float
@@ -69,13 +71,14 @@ def one(seed: int) -> Result:
     began = time.process_time()
     checker = error = ""
     told = telling.Told()
+    plan = stories.draw(seed)
     with telling.transitions() as taken:
         try:
-            told = telling.tell(stories.draw(seed))
+            told = telling.tell(plan)
         except telling.BrokenError as broken:
             checker, error = broken.checker, str(broken)
     cpu_s = round(time.process_time() - began, 3)
-    return Result(seed, told, telling.by_table(taken), cpu_s, checker, error)
+    return Result(seed, plan.size, told, telling.by_table(taken), cpu_s, checker, error)
 
 
 def many(seeds: Iterable[int], processes: int) -> Generator[Result]:
@@ -163,6 +166,7 @@ class Book:
         lines = [
             f"{count} stories, {told.steps} steps, {failed.total()} fail{kinds}; {spent}",
             f"{told}",
+            *(self._of_size(size.name) for size in sizes.SIZES),
         ]
         for name, counts in self.taken().items():
             missing = telling.missing(name, counts)
@@ -172,3 +176,9 @@ class Book:
                 + (f"; never: {', '.join(missing)}" if missing else "")
             )
         return "\n".join(lines)
+
+    def _of_size(self, size: str) -> str:
+        of = [result for result in self.results.values() if result.size == size]
+        steps, cycles = (sum(getattr(one.told, name) for one in of) for name in ("steps", "cycles"))
+        cpu_s = sum(one.cpu_s for one in of)
+        return f"{size}: {len(of)} stories, {steps} steps, {cycles} cycles, {cpu_s:.0f} s of CPU"

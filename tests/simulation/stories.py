@@ -1,6 +1,6 @@
 """Random stories, each drawn whole from one seed before anything happens.
 
-Every story has at least one crash of the controller and one partition.
+Every story has at least one crash of the controller, one partition and ``sizes.STEPS_MIN`` steps.
 """
 
 import random
@@ -12,7 +12,7 @@ import msgspec
 from reconciler.model import desired
 from reconciler.model.resources import Resources
 from reconciler.simulation import faults
-from tests.simulation import corners, plans, work
+from tests.simulation import corners, plans, sizes, work
 from tests.simulation.plans import GI, Plan, Step
 
 #: In which part of the stories somebody has amounts by pool.
@@ -21,16 +21,22 @@ BY_POOL = 0.4
 IMAGES = 0.3
 
 
-def draw(seed: int) -> Plan:
-    """The story of a seed."""
+def draw(seed: int, size: sizes.Size | None = None) -> Plan:
+    """The story of a seed, of the size that the seed draws too where none is given."""
+    size = size or sizes.of(seed)
     chance = random.Random(seed)
-    structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance))
+    structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance, size))
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
-    steps = [*_work(chance), *_commits(chance, nodes), *_faults(chance, nodes)]
-    steps += corners.draw(random.Random(f"{seed} rare"), nodes, [s.subject for s in steps if s.job])
-    steps = [_with_image(seed, step) for step in steps]
+    steps = [*_work(chance, size), *_commits(chance, nodes), *_faults(chance, nodes)]
+    rare = random.Random(f"{seed} rare")
+    corner = [*corners.draw(rare, nodes, [s.subject for s in steps if s.job])]
     images = random.Random(f"{seed} images")
-    steps += corners.images_on_the_way(images, nodes) if images.random() < 0.4 else []
+    imaged = corners.images_on_the_way(images, nodes) if images.random() < 0.4 else []
+    lacking = sizes.STEPS_MIN - len(steps) - len(corner) - len(imaged)
+    steps += _more(random.Random(f"{seed} more"), nodes, steps, lacking)
+    grid_s = random.Random(f"{seed} grid").choice(size.grids_s)
+    steps = [_on_grid(step, grid_s) for step in steps] if grid_s else steps
+    steps = [_with_image(seed, step) for step in [*steps, *corner]] + imaged
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -41,6 +47,7 @@ def draw(seed: int) -> Plan:
         duplicate=0.0 if calm else chance.choice([0.0, 0.1]),
         delay=0.0 if calm else chance.choice([0.0, 0.1, 0.3]),
         pace_s=random.Random(f"{seed} pace").choice([0.0, 2.0, plans.PACE_S_MAX, plans.PACE_S_MAX]),
+        size=size.name,
     )
 
 
@@ -65,13 +72,20 @@ def _with_image(seed: int, step: Step) -> Step:
     return msgspec.structs.replace(step, job=job)
 
 
+def _on_grid(step: Step, grid_s: float) -> Step:
+    """At a moment that other steps have too; those of one moment keep their order."""
+    at = step.at // grid_s * grid_s
+    fault = msgspec.structs.replace(step.fault, at=at) if step.fault else None
+    return msgspec.structs.replace(step, at=at, fault=fault)
+
+
 # -- what git says
 
 
-def _structure(chance: random.Random) -> desired.Structure:
+def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
     choose = chance.choice
-    gpu_nodes = tuple(f"g{number}" for number in range(choose([1, 2, 3])))
-    cpu_nodes = tuple(f"c{number}" for number in range(choose([1, 2])))
+    gpu_nodes = tuple(f"g{number}" for number in range(choose(size.gpu_nodes)))
+    cpu_nodes = tuple(f"c{number}" for number in range(choose(size.cpu_nodes)))
     gpus = choose([2, 2, 4])
     pools = {
         "gpu": desired.Pool(
@@ -200,33 +214,56 @@ def _reservations(chance: random.Random, nodes: tuple[str, ...]) -> dict[str, de
 # -- what people do
 
 
-def _work(chance: random.Random) -> Iterable[Step]:
-    found = [Step(chance.uniform(0, 60), "submit", job.name, job) for job in work.hogs(chance)]
+def _work(chance: random.Random, size: sizes.Size) -> Iterable[Step]:
+    hogs = work.hogs(chance, size)
+    found = [Step(chance.uniform(0, 60), "submit", job.name, job) for job in hogs]
     names: list[str] = []
-    for number in range(chance.choice([18, 26, 34])):
+    for number in range(chance.choice(size.jobs)):
         name = f"j{number}"
-        job = work.a_job(chance, name, names)
+        job = work.narrow(work.a_job(chance, name, names), size.wide_max)
         names.append(name)
         at = chance.uniform(0, 0.85 * plans.STORM_S)
         found.append(Step(at, "submit", name, job))
         if chance.random() < 0.15:
             found.append(Step(at + chance.uniform(0, 200), "cancel", name))
         for _ in range(chance.choice([0, 0, 1, 2])):
-            field, value = chance.choice(
-                [
-                    ("queue", chance.choice(["default", "near", "batch"])),
-                    ("priority", chance.choice([1, 99])),
-                    ("suspend", True),
-                    ("suspend", False),
-                    ("run", 2),
-                    ("time_limit_s", 20),
-                    ("deadline", plans.BEGIN + at + 100),
-                ]
-            )
-            begin = at + chance.uniform(0, 120)
-            found.append(Step(begin, "change", name, fields=((field, value),)))
-            if field == "suspend":
-                found.append(Step(begin + 90, "change", name, fields=(("suspend", not value),)))
+            found += _change(chance, name, at)
+    return found
+
+
+def _change(chance: random.Random, name: str, at: float) -> list[Step]:
+    """One field of a job's document some time after ``at``; holding it is taken back."""
+    field, value = chance.choice(
+        [
+            ("queue", chance.choice(["default", "near", "batch"])),
+            ("priority", chance.choice([1, 99])),
+            ("suspend", True),
+            ("suspend", False),
+            ("run", 2),
+            ("time_limit_s", 20),
+            ("deadline", plans.BEGIN + at + 100),
+        ]
+    )
+    begin = at + chance.uniform(0, 120)
+    found = [Step(begin, "change", name, fields=((field, value),))]
+    if field == "suspend":
+        found.append(Step(begin + 90, "change", name, fields=(("suspend", not value),)))
+    return found
+
+
+def _more(
+    chance: random.Random, nodes: tuple[str, ...], steps: list[Step], lacking: int
+) -> list[Step]:
+    """What makes up for steps that a story lacks: changes of jobs, and more often short faults."""
+    jobs = [step for step in steps if step.job]
+    found: list[Step] = []
+    while len(found) < lacking:
+        at = chance.uniform(0, 0.7 * plans.STORM_S)
+        if chance.random() < 0.3:
+            job = chance.choice(jobs)
+            found += _change(chance, job.subject, max(job.at, at))
+        else:
+            found += _short_fault(chance, chance.choice(nodes), at)
     return found
 
 
@@ -252,6 +289,26 @@ def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
 
 
 # -- what goes wrong
+
+
+def _short_fault(chance: random.Random, node: str, at: float) -> list[Step]:
+    """Something that is over before leases end, or that only a node's clock or agent is hit by."""
+    fault = faults.Fault
+    first = chance.choice(
+        [
+            fault(at, "cut", node),
+            fault(at, "power-off", node),
+            fault(at, "restart-agent", node),
+            fault(at, "skew-clock", node, chance.uniform(-20, 20)),
+        ]
+    )
+    found = [first]
+    back = at + chance.choice([3, 20, 45])
+    if first.kind == "cut":
+        found.append(fault(back, "connect", node))
+    elif first.kind == "power-off":
+        found.append(fault(back, "boot", node))
+    return [Step(one.at, "fault", node, fault=one) for one in found]
 
 
 def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:

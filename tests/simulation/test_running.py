@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import running, telling
+from tests.simulation import running, sizes, telling
 
 
 def result(seed: int, checker: str = "") -> running.Result:
     taken = {"nodes": {"Ready→Gone": 2}, "attempts": {}, "jobs and elements": {}}
-    return running.Result(seed, telling.Told(steps=7), taken, 0.5, checker, checker and "broken")
+    size = sizes.SIZES[seed % 2].name
+    return running.Result(
+        seed, size, telling.Told(steps=7, cycles=9), taken, 0.5, checker, checker and "broken"
+    )
 
 
 def test_a_run_goes_on_where_it_stood(tmp_path: Path) -> None:
@@ -19,13 +22,17 @@ def test_a_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     book = running.Book(path)
     book.add(result(3))
     book.add(result(5, "limits"))
+    book.add(result(8))
     again = running.Book(path)
-    assert again.results == {3: result(3), 5: result(5, "limits")}
+    assert again.results == {3: result(3), 5: result(5, "limits"), 8: result(8)}
     assert [one.seed for one in again.failed()] == [5]
     summary = again.summary(1.0)
-    assert "2 stories, 14 steps, 1 fail: {'limits': 1}; 1 s of CPU" in summary
+    assert "3 stories, 21 steps, 1 fail: {'limits': 1}; 2 s of CPU" in summary
+    assert "small: 1 stories, 7 steps, 9 cycles, 0 s of CPU" in summary
+    assert "middle: 2 stories, 14 steps, 18 cycles, 1 s of CPU" in summary
+    assert "large: 0 stories, " in summary
     assert "nodes: 1 of " in summary
-    assert again.taken()["nodes"] == {"Ready→Gone": 4}
+    assert again.taken()["nodes"] == {"Ready→Gone": 6}
 
 
 def test_a_line_that_was_cut_short_is_told_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from tests.simulation import corners, invariants, shrinking, stories, telling, views
+from tests.simulation import corners, invariants, shrinking, sizes, stories, telling, views
 
 #: Where the seeds of these tests begin.
 FIRST = 0
@@ -26,19 +26,19 @@ def test_no_invariant_breaks(part: int) -> None:
             pytest.fail(f"seed {seed}: {error}\n{shrinking.text(short)}")
     assert counts.crashes >= SEEDS // PARTS
     assert counts.cuts >= SEEDS // PARTS
-    assert counts.starts > 20 * SEEDS // PARTS
-    assert counts.replays > 20 * SEEDS // PARTS
+    assert counts.starts > 10 * SEEDS // PARTS
+    assert counts.replays > 5 * SEEDS // PARTS
 
 
 def test_the_number_of_a_try_never_comes_again() -> None:
     """In this story an attempt was named like one that its node had had and forgotten."""
-    telling.tell(stories.plain(stories.draw(85)))
+    telling.tell(stories.plain(stories.draw(85, sizes.LARGE)))
 
 
 @pytest.mark.parametrize("seed", [137, 206])
 def test_work_that_left_for_another_does_not_come_back_for_ever(seed: int) -> None:
     """In these stories it took the turn of what it had left for, which then had it leave again."""
-    telling.tell(stories.plain(stories.draw(seed)))
+    telling.tell(stories.plain(stories.draw(seed, sizes.LARGE)))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -84,7 +84,7 @@ def test_images_on_the_way_lead_through_what_comes_before_a_start() -> None:
     wanted |= {"Starting→Ready", "Starting→Fetching", "Unknown→Ready", "Unknown→Fetching"}
     with telling.transitions() as taken:
         for seed in range(120):
-            plan = stories.draw(seed)
+            plan = stories.draw(seed, sizes.LARGE)
             steps = tuple(corners.images_on_the_way(random.Random(seed), plan.nodes()))
             telling.tell(msgspec.structs.replace(plan, steps=steps, lose=0.0, pace_s=0.0))
             counts = telling.by_table(taken)["attempts"]

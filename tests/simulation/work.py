@@ -7,7 +7,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.resources import Resources
-from tests.simulation import plans
+from tests.simulation import plans, sizes
 from tests.simulation.plans import GI
 
 
@@ -58,16 +58,25 @@ def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
     )
 
 
+def narrow(job: desired.Job, wide_max: int) -> desired.Job:
+    """The same with at most so many tasks of a group and elements of an array."""
+    groups = tuple(
+        msgspec.structs.replace(group, count=min(group.count, wide_max)) for group in job.groups
+    )
+    array_count = None if job.array_count is None else min(job.array_count, wide_max)
+    return msgspec.structs.replace(job, groups=groups, array_count=array_count)
+
+
 def endless(name: str) -> bool:
     """Whether a job's tasks run until they are told to leave."""
     return name.startswith(("hog", "owed"))
 
 
-def hogs(chance: random.Random) -> list[desired.Job]:
+def hogs(chance: random.Random, size: sizes.Size) -> list[desired.Job]:
     """Preemptible work without a guarantee that takes what there is and gives nothing back."""
     return [
         msgspec.structs.replace(
-            a_job(chance, f"hog{number}", []),
+            narrow(a_job(chance, f"hog{number}", []), size.wide_max),
             queue=chance.choice(["default", "batch"]),
             owner="",
             preemptible=True,
@@ -76,7 +85,7 @@ def hogs(chance: random.Random) -> list[desired.Job]:
             time_limit_s=None,
             exclusive=False,
         )
-        for number in range(chance.choice([2, 4, 6]))
+        for number in range(chance.choice(size.hogs))
     ]
 
 
