@@ -95,6 +95,9 @@ def _entry(
 ) -> auditing.Entry:
     """What tells that a file is gone."""
     first, last = part.first, part.last
+    which = f"lines {first.number} to {last.number}"
+    if first.number == last.number:
+        which = f"line {last.number}"
     dropped = auditing.Dropped(
         begins=_begins(log, first),
         first=first.number,
@@ -108,9 +111,8 @@ def _entry(
         revision=revision,
         result="Dropped",
         message=(
-            f"lines {first.number} to {last.number} of this log, the newest of "
-            f"{times.format_time(part.newest_at)}, were dropped: `retention.audit` is "
-            f"{quantities.format_duration(keep_s)}"
+            f"{which} of this log, the newest of {times.format_time(part.newest_at)}, dropped: "
+            f"`retention.audit` is {quantities.format_duration(keep_s)}"
         ),
         dropped=dropped,
     )

@@ -31,6 +31,8 @@ class Told(NamedTuple):
 _HOUR_S = 3600.0
 #: So many numbers that follow each other are a range.
 RANGE_MIN = 3
+#: The most fields of an object that comes or goes that are told.
+SUMMARY_FIELDS_MAX = 24
 
 
 def _hours(value: float) -> str:
@@ -384,9 +386,19 @@ def summary(of: Any) -> str:
                 parts.append(f"{word} {gpus(found.gpu_milli)}")
         return ", ".join(parts)
     if isinstance(of, msgspec.Struct):
-        shown = [f"{path}: {value}" for path, value in fields(of).items() if "\n" not in value]
-        return ", ".join(shown[:4])
+        return _fields_summary(fields(of))
     return text(of)
+
+
+def _fields_summary(said: Mapping[str, str]) -> str:
+    """What an object says, on one line. What is not told is counted: a waiver or a rule of access
+    that comes last is what somebody who reads a plan has to know of."""
+    lines = [f"{path}: {value}" for path, value in said.items() if "\n" not in value]
+    shown = lines[:SUMMARY_FIELDS_MAX]
+    more = len(said) - len(shown)
+    if more:
+        shown.append(f"and {more} more field{'s' if more > 1 else ''}")
+    return ", ".join(shown)
 
 
 def _job_summary(job: desired.Job) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from reconciler.desired import validate
-from reconciler.model import desired
+from reconciler.model import access, desired
 from reconciler.model.documents import kinds
 from reconciler.operations import differences, wording
 
@@ -168,3 +168,21 @@ def test_every_path_is_one_of_a_document(kind: str, type_: type) -> None:
     known = set(schema_paths(spec)) | DERIVED.get(kind, set()) | {"labels"}
     told = {path.replace("groups.resources", "resources") for path in paths(type_)}
     assert told - known == set()
+
+
+def test_all_rules_of_a_new_role_and_all_waivers_of_a_new_policy_are_told() -> None:
+    """Whoever reads a plan finds the one that gives most away also where it comes last."""
+    verbs: tuple[access.Verb, ...] = ("submit", "manage", "drain", "approve")
+    rules = tuple(access.Rule((verb,)) for verb in verbs)
+    assert "rules.3.verbs: [approve]" in wording.summary(access.Role("r", ("a@x.org",), rules))
+    waivers = tuple(desired.Waiver(f"Job/{name}", "because", 1e9) for name in "ab")
+    policy = desired.Policy("p", "m", "{}", kinds=("Job",), queues=("q",), waivers=waivers)
+    assert "waivers.Job/b.reason: because" in wording.summary(policy)
+
+
+def test_what_a_summary_leaves_out_it_counts() -> None:
+    rules = tuple(access.Rule(("submit",)) for _ in range(wording.SUMMARY_FIELDS_MAX + 2))
+    told = wording.summary(access.Role("r", ("a@x.org",), rules))
+    assert told.endswith(", and 3 more fields")
+    policy = desired.Policy("p", "one\ntwo", "{}", kinds=("Job",))
+    assert wording.summary(policy).endswith("and 1 more field")
