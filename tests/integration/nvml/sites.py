@@ -1,10 +1,13 @@
 """A whole cluster with one node that has GPUs, as the stand-in library tells of them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from agents import processes
 from tests.integration import beds
@@ -46,6 +49,7 @@ class Site:
         command = [sys.executable, "-m", "agents", "--server", self.bed.cluster.url]
         command += ["--name", "gpu1", "--root", str(self.root), "--token-file", str(token)]
         command += ["--gpu-interval", "0.05", "--stop-tasks-on-exit"]
+        command += ["--metrics-listen", "127.0.0.1:0"]
         with (self.root.parent / "agent.log").open("wb") as log:
             self.agent = subprocess.Popen(command, env=self.environment, stderr=log)
         self.bed.until(lambda: self.node()["state"] == "Ready")
@@ -54,6 +58,13 @@ class Site:
         """The node as the API shows it."""
         found = self.bed.get("/v1/nodes")["items"]
         return next((one for one in found if one["name"] == "gpu1"), {"state": "Missing"})
+
+    def own_page(self) -> str:
+        """What the node shows at its own port; nothing while it has nothing to show."""
+        log = (self.root.parent / "agent.log").read_text()
+        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", log)
+        answer = httpx.get(url, timeout=30)
+        return answer.text if answer.status_code == 200 else ""
 
     def drift(self, kind: str) -> list[Any]:
         """Drift of one kind."""

@@ -1,6 +1,7 @@
 """A whole cluster over the stand-in: registered, scheduled, shown, drifting, measured."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,45 @@ def test_prometheus_finds_what_they_do(site: sites.Site) -> None:
         return {s.labels["uuid"]: s.value for s in family.samples} if family else None
 
     assert site.bed.until(watts) == {uuid(0): 350.5, uuid(1): 350.5}
+
+
+#: What is sampled of tasks only every 15 s, and the controller's verdict on the node.
+NOT_COMPARED = re.compile(
+    r"muster_node_state|"
+    r"muster_task_(processes|cpu_seconds|memory|storage|gpu_processes|gpu_memory)"
+)
+
+
+def test_the_node_shows_at_its_own_port_what_the_controller_shows_of_it(site: sites.Site) -> None:
+    """The same series by the same labels, pool and all, with a task on a GPU."""
+
+    def series(page: str) -> set[str]:
+        lines = (line for line in page.splitlines() if not line.startswith("#"))
+        return {line.rpartition(" ")[0] for line in lines if not NOT_COMPARED.match(line)}
+
+    def both() -> tuple[set[str], set[str]]:
+        assert site.bed.api is not None
+        theirs = b"".join(site.bed.api.stream("/metrics/nodes/gpu1", {})).decode()
+        return series(site.own_page()), series(theirs)
+
+    held = "  pools: [h200]\n  resources: {gpu: 1}\n  command: [sleep, '600']"
+    site.bed.commit({"jobs/held.yaml": beds.job("held", held)})
+    site.bed.until_state("held", "Running")
+    task = 'muster_task_gpu_info{node="gpu1",pool="h200",job_name="held",element="0"'
+
+    def alike() -> bool:
+        own, theirs = both()
+        return own == theirs and any(one.startswith(task) for one in own)
+
+    try:
+        site.bed.until(alike)
+    except AssertionError:
+        own, theirs = both()
+        assert own == theirs
+        raise
+    finally:
+        site.bed.commit({"jobs/held.yaml": None})
+        site.bed.until_state("held", "Cancelled")
 
 
 def test_a_stranger_is_drift_until_it_goes(site: sites.Site) -> None:
