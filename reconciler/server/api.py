@@ -364,6 +364,19 @@ class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     everything: bool = False
 
 
+def require_written(names: Sequence[str], written: Sequence[str]) -> None:
+    """Refuse to adopt jobs that are not in the repository: by a slip in a name all the others
+    would count as done, and nothing takes that back."""
+    unknown = [name for name in names if name not in set(written)]
+    if unknown:
+        hints = nearest.hint(unknown[0], written)
+        raise failures.Failure(
+            400,
+            f"nothing was adopted: found the names {', '.join(unknown)}, expected those of jobs "
+            f"that wait for it (`muster jobs` lists them){hints}",
+        )
+
+
 @post(
     "/v1/adopt",
     opt={access.OPTION: frozenset()},
@@ -377,6 +390,9 @@ async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:
     published = service.link.published
     if published is None or not published.adopting:
         raise failures.Failure(409, "nothing waits to be adopted: the store knows its jobs")
+    if data.names:
+        stored = await asyncio.to_thread(service.reader.view, views.REFUSED)
+        require_written(data.names, list(views.stored_refused(stored)))
     try:
         service.link.adopt(link.Adopt(tuple(data.names), data.everything))
     except LinkDownError as error:

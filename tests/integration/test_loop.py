@@ -8,6 +8,7 @@ import httpx
 import pytest
 from prometheus_client import parser
 
+from reconciler.operations import client as clients
 from tests.integration import beds
 
 
@@ -180,6 +181,12 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
         assert not any(item["attempts"] for item in held)
         assert {(item["state"], item["reasons"][0]["code"]) for item in held} == {("Held", "Held")}
         assert made.api is not None
+        with pytest.raises(
+            clients.ApiError,
+            match=r"nothing was adopted: found the names nwe, .*"
+            r"did you mean new\?",
+        ):
+            made.api.post("/v1/adopt", {"names": ["old", "nwe"]})
         made.api.post("/v1/adopt", {"names": ["new"]})
         made.until_state("new", "Succeeded")
         assert [item["name"] for item in made.get("/v1/jobs")["items"]] == ["new"]
