@@ -42,10 +42,10 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
         rows = [row for gpu in item["gpus"] for row in (_row(gpu), *_parts(gpu))]
         terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
-        for gpu in item["gpus"]:
-            if gpu["migLayout"] and gpu["migLayout"]["message"]:
-                text = f"GPU {gpu['index']}, MIG layout: {gpu['migLayout']['message']}"
-                terminal.out.print(text, markup=False, soft_wrap=True)
+        for indexes, message in _layout_messages(item["gpus"]):
+            several = "s" if len(indexes) > 1 else ""
+            text = f"GPU{several} {_ranges(indexes)}, MIG layout: {message}"
+            terminal.out.print(text, markup=False, soft_wrap=True)
     if item["volumes"]:
         terminal.out.print()
         rows = [[one["name"], terminal.clocks(one["problem"]) or "ok"] for one in item["volumes"]]
@@ -84,6 +84,26 @@ def _state(gpu: Json) -> str:
     if not gpu["simulated"]:
         return str(gpu["state"])
     return "simulated" if gpu["state"] == "ok" else f"simulated, {gpu['state']}"
+
+
+def _layout_messages(gpus: Json) -> list[tuple[list[int], str]]:
+    """What is said of layouts, each once, with the GPUs that it is said of."""
+    found: dict[str, list[int]] = {}
+    for gpu in gpus:
+        if gpu["migLayout"] and gpu["migLayout"]["message"]:
+            found.setdefault(gpu["migLayout"]["message"], []).append(gpu["index"])
+    return [(indexes, message) for message, indexes in found.items()]
+
+
+def _ranges(indexes: list[int]) -> str:
+    """``0-3, 6``: numbers in order, those that follow each other as one range."""
+    parts: list[list[int]] = []
+    for index in sorted(indexes):
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], index]
+        else:
+            parts.append([index])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def _row(gpu: Json) -> list[str]:

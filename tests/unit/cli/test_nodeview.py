@@ -84,3 +84,13 @@ def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_simulated_gpu_that_is_lost_says_both(said: str, state: str, *, simulated: bool) -> None:
     assert nodeview._state({"simulated": simulated, "state": state}) == said
+
+
+def test_what_is_said_of_several_layouts_is_said_once() -> None:
+    def gpu(index: int, message: str | None) -> dict[str, object]:
+        return {"index": index, "migLayout": None if message is None else {"message": message}}
+
+    gpus = [gpu(index, "waits until it is idle") for index in (0, 1, 2, 5)]
+    gpus += [gpu(3, "was refused"), gpu(4, None), gpu(6, "")]
+    found = [(nodeview._ranges(of), told) for of, told in nodeview._layout_messages(gpus)]
+    assert found == [("0-2, 5", "waits until it is idle"), ("3", "was refused")]
