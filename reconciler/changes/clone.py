@@ -160,7 +160,7 @@ class Clone(treefiles.Files):
         before, after = self.data(path), text.encode()
         if before not in {after, read.encode()}:
             raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
-        return self._noted(self._commit(path, before, after, message))
+        return self._noted(self._commit(path, after, message))
 
     def push_again(self, commit: str, path: str) -> Outcome:
         """Push a commit that an earlier command, or a person, has left in the clone.
@@ -260,17 +260,31 @@ class Clone(treefiles.Files):
                 if not commits.take_back(self.root, self._reference(), made.commit):
                     _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
                     return
-                if made.path and self.data(made.path) == made.after:
-                    _write(self.root / made.path, made.before)
-                self._unstage(made.path)
+                if made.before is not None:
+                    self._put_back(made.path, made.before, made.after)
             except GitError as error:
                 _LOG.warning("%s can't be taken back: %s", made.commit[:12], error)
                 return
 
-    def _unstage(self, path: str) -> None:
-        if path:
-            with contextlib.suppress(GitError):  # there may be no commit to compare with
-                turns.git(self.root, "reset", "--quiet", "--", path)
+    def _found(self, path: str) -> commits.Before:
+        """A file as it is now."""
+        said = turns.git(self.root, "ls-files", "--stage", "-z", "--", path).stdout
+        fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
+        merged = len(fields) == 3 and fields[2] == "0"
+        staged = ",".join(fields[:2]) if merged else ""
+        file, data = self.root / path, self.data(path)
+        return commits.Before(data, None if data is None else file.stat().st_mode & 0o777, staged)
+
+    def _put_back(self, path: str, before: commits.Before, after: bytes | None) -> None:
+        """A file as it was before it became ``after``, also in the index."""
+        if self.data(path) == after:  # else somebody has saved it meanwhile
+            _write(self.root / path, before.data)
+            if before.mode is not None:
+                (self.root / path).chmod(before.mode)
+        entry = ("--add", "--cacheinfo", f"{before.staged},{path}")
+        gone = ("--force-remove", "--", path)
+        with contextlib.suppress(GitError):
+            turns.git(self.root, "update-index", *(entry if before.staged else gone))
 
     def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
         """Change one file, commit it alone and push.
@@ -297,7 +311,7 @@ class Clone(treefiles.Files):
             return self.push_again(earlier, path) if earlier else Outcome("unchanged", path)
         if dry_run:
             return Outcome("rehearsed", path)
-        return self._noted(self._commit(path, before, data, message))
+        return self._noted(self._commit(path, data, message))
 
     def _noted(self, made: commits.Made) -> Outcome:
         """Remember a commit for whoever pushes it, or undoes it."""
@@ -325,9 +339,7 @@ class Clone(treefiles.Files):
             raise CloneError(f"nothing was changed: {error}") from error
         return self._noted(commits.Made(commit))
 
-    def _commit(
-        self, path: str, before: bytes | None, after: bytes | None, message: str
-    ) -> commits.Made:
+    def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
         """Write, stage and commit one file; as it was where git refuses.
 
         Raises:
@@ -340,16 +352,15 @@ class Clone(treefiles.Files):
                 f"nothing was changed: {link} in {self.root} is a link, and Muster writes through "
                 "none: put a file, or a folder, in its place"
             )
+        found = self._found(path)
         _write(file, after)
         try:
             turns.git(self.root, "add", "--", path)
             commit = commits.make(self.root, "-m", message, "--only", "--", path)
         except GitError as error:
-            if self.data(path) == after:  # else somebody has saved it meanwhile
-                _write(file, before)
-            self._unstage(path)
+            self._put_back(path, found, after)
             raise CloneError(f"nothing was changed: {error}") from error
-        return commits.Made(commit, path, before, after)
+        return commits.Made(commit, path, found, after)
 
 
 def _moved(outcome: Outcome, push: commits.Together) -> Outcome:

@@ -18,15 +18,27 @@ from reconciler.desired.gitobjects import GitError
 _MADE = re.compile(r"^\[.*?([0-9a-f]{40})\] ", re.MULTILINE)
 
 
+class Before(msgspec.Struct, frozen=True):
+    """A file as a command found it, in the work tree and in the index.
+
+    ``data``: None where there was none. ``mode``: its permissions. ``staged``: its entry in the
+    index, ``MODE,ID``; empty for none.
+    """
+
+    data: bytes | None = None
+    mode: int | None = None
+    staged: str = ""
+
+
 class Made(msgspec.Struct, frozen=True):
-    """A commit, and the file that it changed: its bytes before, and after it.
+    """A commit, and the file that it changed: what was there before, and its bytes after it.
 
     ``is_earlier``: it was there before this command, which pushes it and never takes it back.
     """
 
     commit: str
     path: str = ""
-    before: bytes | None = None
+    before: Before | None = None
     after: bytes | None = None
     is_earlier: bool = False
 

@@ -78,6 +78,34 @@ def test_a_submission_that_a_hook_refuses_leaves_the_file_as_it_was(work: Path) 
     assert git(work, "status", "--porcelain") == "?? jobs/mine.yaml"
 
 
+def test_what_was_staged_stays_so_where_a_hook_refuses_it(work: Path) -> None:
+    file = work / "jobs" / "mine.yaml"
+    file.write_bytes((job("mine") + "# staged\n").encode())
+    git(work, "add", "jobs/mine.yaml")
+    staged = git(work, "ls-files", "--stage", "jobs/mine.yaml")
+    text = job("mine") + "# saved since\n"
+    file.write_bytes(text.encode())
+    refuse(work)
+    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
+    with pytest.raises(changing.ChangeError, match="nothing was changed"):
+        changing.carry_out([changing.Submit(text, "o@x", str(file))], target)
+    assert file.read_text() == text
+    assert git(work, "ls-files", "--stage", "jobs/mine.yaml") == staged
+
+
+def test_a_file_whose_removal_a_hook_refuses_keeps_its_permissions(work: Path) -> None:
+    file = work / "jobs" / "a.yaml"
+    file.chmod(0o755)
+    git(work, "commit", "--quiet", "-a", "-m", "executable")
+    git(work, "push", "--quiet")
+    refuse(work)
+    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
+    with pytest.raises(changing.ChangeError, match="nothing was changed"):
+        changing.carry_out([changing.Act("cancel", "a")], target)
+    assert file.stat().st_mode & 0o777 == 0o755
+    assert not git(work, "status", "--porcelain")
+
+
 def test_what_is_submitted_and_held_keeps_its_line_ends(work: Path, repository: Repository) -> None:
     file = work / "jobs" / "mine.yaml"
     data = written("# notes\n" + job("mine"), "\r\n")
