@@ -1,7 +1,9 @@
 """An agent's own port: who may open it, and what callers of every kind get and can't do."""
 
+import contextlib
 import gzip
 import os
+import selectors
 import socket
 import threading
 import time
@@ -132,6 +134,32 @@ def test_callers_that_say_nothing_keep_others_out_for_moments_only(
     silent = [bench.call(b"") for _ in range(metricsport.CONNECTIONS_MAX)]
     assert bench.ask()[0] == 200
     assert {answer(caller)[0] for caller in silent} == {408}
+
+
+def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metricsport, "ASK_S", 3600.0)
+    leaving = threading.Event()
+    page = nodepage.Page(now, leaving)
+    port = metricsport.open_port(settings.Listen("127.0.0.1", 0), page, leaving)
+    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
+    host, _, number = port.address.rpartition(":")
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        stack.callback(port.close)
+        selector.register(port._wake, selectors.EVENT_READ)
+        selector.register(port._listener, selectors.EVENT_READ)
+        callers = [socket.create_connection((host, int(number)), PATIENCE_S) for _ in range(4)]
+        held = []
+        for _ in range(8):
+            port._turn(selector)
+            held.append(len(port._callers))
+        assert held[:2] == [1, 2]
+        assert max(held) == 2
+        callers.pop(0).close()
+        for _ in range(3):  # one has gone, and there is room again
+            port._turn(selector)
+        assert len(port._callers) == 2
+        for caller in [*callers, *(one.connection for one in port._callers.values())]:
+            caller.close()
 
 
 def test_a_page_that_is_not_made_is_not_waited_for_long(
