@@ -29,6 +29,8 @@ PARTS = 20
 #: Events that are news without a word of their own; others follow from those beside them.
 TELLING = frozenset({"JobSucceeded", "JobFailed", "JobCancelled", "JobTimedOut", "JobHeld"})
 _BAR = 10
+#: The most characters of a name among what changes, so that in 80 columns there is room for why.
+NAME_MAX = 28
 
 
 def register(app: typer.Typer) -> None:
@@ -227,7 +229,7 @@ def _cut(text: str, size: int) -> str:
 
 
 def _event(one: Json) -> str:
-    subject = one.get("job") or one.get("node") or "-"
+    subject = terminal.shortened(one.get("job") or one.get("node") or "-", NAME_MAX, middle=True)
     where = f" on {one['node']}" if one.get("job") and one.get("node") else ""
     text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}{where}  {one['message']}"
     return text.rstrip()

@@ -158,6 +158,7 @@ async def text(
 ) -> AsyncIterator[bytes]:
     """The output, piece by piece."""
     seen: set[str] = set()
+    silent: set[str] = set()
     if wanted.every:
         found = await asyncio.to_thread(tries_between, service, wanted)
         for one in found:
@@ -165,8 +166,12 @@ async def text(
             yield _line(heading(one, array=wanted.array))
             # only what still runs can be followed; the others have ended
             alive = wanted.follow and one.state is not AttemptState.ENDED
+            if one.node in silent and not alive:
+                # thousands of tries on a node that died would be waited for one by one
+                yield _line(f"node {one.node} is not asked again: it has sent nothing")
+                continue
             async for data in one_attempt(
-                service, msgspec.structs.replace(wanted, follow=alive), one, tail
+                service, msgspec.structs.replace(wanted, follow=alive), one, tail, silent
             ):
                 yield data
         if not found and not wanted.follow:
@@ -179,7 +184,7 @@ async def text(
             seen.add(attempt.id)
             if len(seen) > 1:
                 yield _line(f"try {attempt.try_number} on {attempt.node}")
-            async for data in one_attempt(service, wanted, attempt, tail):
+            async for data in one_attempt(service, wanted, attempt, tail, silent):
                 yield data
             tail = None
             if not wanted.follow:
@@ -202,8 +207,12 @@ async def one_attempt(
     wanted: Wanted,
     attempt: records.AttemptRecord,
     tail: int | None,
+    silent: set[str],
 ) -> AsyncIterator[bytes]:
-    """The output of one attempt, from its start or the last ``tail`` lines."""
+    """The output of one attempt, from its start or the last ``tail`` lines.
+
+    The attempt's node is added to ``silent`` where it was waited for in vain.
+    """
     offset = 0
     held = None if tail is None else relay.Tail(tail)
     began = attempt.started_at or attempt.assigned_at
@@ -225,6 +234,7 @@ async def one_attempt(
             if not is_told:  # once, however long it lasts
                 yield _line(f"node {attempt.node} has sent nothing for {relay.SILENCE_S_MAX:.0f} s")
             is_told = True
+            silent.add(attempt.node)
         else:
             return
         latest = await asyncio.to_thread(newest_try, service, wanted)

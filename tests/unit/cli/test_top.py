@@ -114,3 +114,13 @@ def test_what_has_gone_is_not_counted() -> None:
 )
 def test_what_follows_from_other_news_is_none(kind: str, message: str, is_news: bool) -> None:
     assert top.is_news({"kind": kind, "message": message}) == is_news
+
+
+def test_a_long_name_leaves_room_for_what_became_of_it() -> None:
+    name = "wait-19-33-with-a-long-name-of-an-experiment"
+    long = {"at": "2023-11-14T22:13:20Z", "kind": "JobHeld", "job": name, "message": "it is held"}
+    (line,) = (
+        line for line in top.picture(SEEN, [long], 80, 24, NOW) if line.endswith("it is held")
+    )
+    assert "wait-19" in line
+    assert "experiment" in line

@@ -1,0 +1,50 @@
+"""Output of many tries is shown in the time of one silence, however many ran on the silent node."""
+
+import asyncio
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+from reconciler.model import wire
+from reconciler.model.states import AttemptState
+from reconciler.server import logs, relay
+from tests.unit.store import samples
+
+JOB = samples.job("sweep", elements=4)
+
+
+class Relay:
+    """``n1`` sends nothing, others a line; notes which attempts were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def read(self, attempt: Any, *_: Any, **__: Any) -> AsyncIterator[wire.LogChunk]:
+        self.asked.append(attempt.node)
+        if attempt.node == "n1":
+            raise relay.Silent
+        yield wire.LogChunk(b"a line\n", end=True)
+
+
+def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
+    nodes = ("n1", "n1", "n2", "n1")
+    tries = [
+        samples.attempt(JOB, element, state=AttemptState.ENDED, node=node)
+        for element, node in enumerate(nodes)
+    ]
+    reader = types.SimpleNamespace(attempts=lambda *_, **__: tries)
+    asked = Relay()
+    service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
+    wanted = logs.Wanted(
+        "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
+        any_task=True, array=True,
+    )  # fmt: skip
+
+    async def shown() -> list[str]:
+        parts = [part async for part in logs.text(service, wanted, None)]
+        return b"".join(parts).decode().splitlines()
+
+    lines = [line for line in asyncio.run(shown()) if "try 1" not in line]
+    assert asked.asked == ["n1", "n2"]
+    again = "muster: node n1 is not asked again: it has sent nothing"
+    assert lines == ["muster: node n1 has sent nothing for 20 s", again, "a line", again]
