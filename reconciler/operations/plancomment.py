@@ -5,6 +5,7 @@ reviewer must not miss (findings, removals, impact), then the rest, folded. What
 in the middle; one comment is never split, since half of a plan reads like a whole one.
 """
 
+import re
 from collections.abc import Iterator
 
 from reconciler.operations import plantext, planviews
@@ -19,6 +20,9 @@ OBJECT_LINES_MAX = 200
 #: Objects that change in each fold.
 OBJECTS_MAX = 500
 _SIGNS = {"refused": "❌", "held": "✋", "changes": "🟡", "none": "✅"}
+#: The line that an object begins with; its fields stand further in.
+_OBJECT = re.compile(r"[-+!] [^ ]|… and ")
+_HEADING_CHARACTERS_MAX = 120
 _CUT = (
     "\n\n… cut here: {count} characters are in the JSON of this plan (`muster plan -o json`) …\n\n"
 )
@@ -68,10 +72,23 @@ def cut(text: str, most: int) -> str:
     before, after = _open(front), _open(lines[: len(lines) - len(back)])
     closing = (["```"] if before[1] else []) + ["</details>"] * before[0]
     opening = ["<details open><summary>…</summary>", ""] * after[0]
-    opening += ["```diff"] if after[1] else []
+    if after[1]:
+        opening += ["```diff", *_heading(lines[: len(lines) - len(back)], back)]
     if back and not after[1]:
         opening += _table(lines[: len(lines) - len(back)], back[0])
     return "\n".join([*front, *closing]) + _CUT.format(count=gone) + "\n".join([*opening, *back])
+
+
+def _heading(before: list[str], back: list[str]) -> list[str]:
+    """Which object the first lines of a fence are about, that begin in the middle of it."""
+    if not back or _OBJECT.match(back[0]):
+        return []
+    for line in reversed(before):
+        if line.startswith("```"):
+            break
+        if _OBJECT.match(line):
+            return [f"{line} (goes on)"] if len(line) <= _HEADING_CHARACTERS_MAX else []
+    return []
 
 
 def _table(before: list[str], line: str) -> list[str]:

@@ -122,7 +122,7 @@ class Housekeeping:
         commits = tuple(dict.fromkeys(one.commit for one in results if one.commit is not None))
         if left:
             self._service.pushed()
-            _LOG.info("files of %d jobs that are over left in %s", len(left), ", ".join(commits))
+            _LOG.info("files of jobs that are over left in %s: %d", ", ".join(commits), len(left))
         if failed:
             _LOG.warning(
                 "files of %d jobs that are over stay; %s: %s",

@@ -81,6 +81,29 @@ def test_a_comment_is_never_too_long_however_much_is_held(repository: Repository
     assert plan.digest in shown
 
 
+def test_what_goes_on_behind_a_cut_says_which_object_it_is_about(repository: Repository) -> None:
+    plan = plan_of(repository, FOUR, {"c.yaml": POOL % 3})
+    fields = {f"environment.V{number}": ("a" * 99, "b" * 99) for number in range(40)}
+    change = msgspec.structs.replace(
+        plan.changes[0], operation="change", kind="Job", summary="", fields=fields
+    )
+    changes = [msgspec.structs.replace(change, name=f"j{number}") for number in range(20)]
+    plan = msgspec.structs.replace(plan, changes=changes)
+    for limit in range(30_000, 30_800, 40):
+        shown = plancomment.render(plan, limit=limit)
+        assert len(shown) <= limit
+        _, _, behind = shown.partition("cut here")
+        _, _, diff = behind.partition("```diff\n")
+        first, second, *_ = diff.splitlines()
+        if first.endswith(" (goes on)"):
+            name = first.removeprefix("! Job/").removesuffix(" (goes on)")
+            ahead = diff.partition("\n! Job/")[2].partition("\n")[0]
+            assert int(ahead.removeprefix("j")) == int(name.removeprefix("j")) + 1
+            assert second.startswith(("-   environment.", "+   environment."))
+        else:
+            assert first.startswith("! Job/"), first
+
+
 def test_what_is_approved_by_the_commit_is_not_held(repository: Repository) -> None:
     base = repository.commit(FOUR)
     digest = plan_of(repository, FOUR, {"c.yaml": POOL % 2}).held[0].digest
