@@ -264,7 +264,8 @@ Every series that Muster exports, made from the one table in
 `reconciler/model/series/table.py`. How to scrape them is told in
 [Watch the cluster](../guides/watching.md). The page `cluster` is `/metrics`, rendered by the loop
 after each cycle; `server` stands behind it on the same page; `node` is `/metrics/nodes/NAME`, one
-page a node, made when it reports.
+page a node, made when it reports, and `/metrics` at an agent's own port where one is open, there
+without `muster_node_state`.
 """
 
 
