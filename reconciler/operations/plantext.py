@@ -69,7 +69,7 @@ def _section(title: str, inner: Iterator[Line]) -> Iterator[Line]:
 
 def head(plan: Plan) -> Iterator[Line]:
     """Which revisions, and against which cluster."""
-    merged = ", as merged" if plan.merged else ""
+    merged = ", as merged; as a force push it would be held" if plan.merged else ""
     onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
     yield Line(f"{plan.base[:12]} -> {onto}{merged}")
     if plan.snapshot is not None:

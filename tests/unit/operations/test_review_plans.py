@@ -271,6 +271,7 @@ def test_what_stands_on_a_held_head_is_held_with_it(
     )
     plan = plan_from_in_force(repository, kept, held, head)
     assert (plan.verdict, plan.merged) == ("held", parted)
+    assert ("as merged; as a force push it would be held" in text(plan)) is parted
     assert {(one.operation, one.kind, one.name) for one in plan.changes} == {
         ("change", "NodePool", "a"),
         ("add", "Queue", "r"),
