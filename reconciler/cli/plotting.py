@@ -3,13 +3,16 @@
 import importlib.util
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from reconciler.cli import completing, context, terminal
 from reconciler.model import nearest
 from reconciler.operations import jobplots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEIGHT = 10
 #: What stands above each try, and says nothing where a try has written nothing.
@@ -18,6 +21,8 @@ _HEADING = re.compile(
 )
 #: Curves that are drawn where none is named.
 CURVES_MAX = 4
+#: The most characters of a series' name in a picture.
+NAME_MAX = 80
 
 
 def register(app: typer.Typer) -> None:
@@ -122,28 +127,34 @@ def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> 
 
 
 def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Path) -> None:
-    """One picture below the other, as a PNG."""
+    """A PNG of them."""
+    try:
+        figure(name, curves, over).savefig(path, format="png")
+    except OSError as error:
+        terminal.fail(f"picture {path}: {error.strerror}")
+    terminal.note(f"{path}: {len(curves)} series of job {name}")
+
+
+def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure":
+    """One picture below the other, each under the name of its series."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(f"Job {name}", x=0.01, ha="left")
-    for axes, curve in zip(figure.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
+    made = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
+    FigureCanvasAgg(made)
+    made.suptitle(f"Job {name}", x=0.01, ha="left")
+    for axes, curve in zip(made.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
         axis = _axis(curve, over)
         points = curve.along(axis)
         axes.plot([x for x, _ in points], [y for _, y in points], color="#0072B2", linewidth=1.2,
                   marker="." if len(points) < 50 else "")  # fmt: skip
-        axes.set_ylabel(curve.name)
+        # above and not beside, where a long one runs into its neighbours
+        title = terminal.shortened(curve.name, NAME_MAX, middle=True)
+        axes.set_title(title, loc="left", fontsize=10)
         if axis == "step":
             axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("step" if axis == "step" else "seconds since its start")
         axes.grid(color="#DDDDDD", linewidth=0.6)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.align_ylabels()
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        terminal.fail(f"picture {path}: {error.strerror}")
-    terminal.note(f"{path}: {len(curves)} series of job {name}")
+    return made
