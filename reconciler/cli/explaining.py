@@ -225,7 +225,9 @@ def _spans(job: Json) -> str:
     if job["state"] not in joblist.FINISHED or submitted is None or ended is None:
         return ""
     waited = terminal.duration(max(0.0, (started or ended) - submitted))
-    ran = f"ran {terminal.duration(joblist.time_run(job, ended))}" if started else "never ran"
+    at_most = "" if joblist.are_all_told(job) else "at most "
+    time_run = terminal.duration(joblist.time_run(job, ended))
+    ran = f"ran {at_most}{time_run}" if started else "never ran"
     return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
 
 

@@ -52,7 +52,8 @@ def jobs(
     """List jobs, the newest first, and why those that wait do.
 
     WAITED is the time from the submission to the first start, RAN the time in which it ran, all
-    tries together: not while it was held, or waited for another try. A reason that has no room in
+    tries together: not while it was held, or waited for another try. Of a job of many tries, such
+    as a large array, it is told as <=, the time since its first start. A reason that has no room in
     its line stands below it, once for jobs in a row that wait alike; with -o wide there is one
     line a job.
 
@@ -200,20 +201,26 @@ def times_of(item: Json) -> str:
 
 def _ran(item: Json, now: float) -> str:
     """How long it ran, all tries together, where it ever started."""
-    return terminal.duration(time_run(item, now))
+    ran = terminal.duration(time_run(item, now))
+    return ran if item.get("started") is None or are_all_told(item) else f"<={ran}"
+
+
+def are_all_told(item: Json) -> bool:
+    """Whether all tries of a job are among those that are told."""
+    return 0 < len(item.get("attempts") or []) < TRIES_TOLD
 
 
 def time_run(item: Json, now: float) -> float | None:
     """Seconds in which any task of a job ran: not those held, or between tries. None: it never did.
 
-    Of a job with more tries than are told it is the time since its first start, up to its end, or
-    to where it last ran if it waits.
+    Of a job with more tries than are told (``are_all_told``) it is at most that: the time since its
+    first start, up to its end, or to where it last ran if it waits.
     """
     tries = item.get("attempts") or []
     start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
     if start is None:
         return None
-    if 0 < len(tries) < TRIES_TOLD and not item.get("array"):
+    if are_all_told(item):
         return _covered(tries, now)
     if end is None and item["state"] in WAITING:
         ends = [terminal.seconds(one["ended"]) for one in tries if one.get("ended")]

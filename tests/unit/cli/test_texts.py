@@ -334,11 +334,16 @@ def _listed(name: str, state: str, **fields: object) -> dict[str, object]:
     } | fields  # fmt: skip
 
 
+def _tried(state: str, started: str, ended: str | None = None) -> dict[str, object]:
+    return {"state": state, "node": "n", "started": started, "ended": ended}
+
+
+AT_5, AT_7, AT_60 = ("1970-01-01T00:00:05Z", "1970-01-01T00:00:07Z", "1970-01-01T00:01:00Z")
 JOBS = [
     _listed("a", "Pending", reasons=[{"code": "Behind", "message": "long " * 20}]),
-    _listed("b", "Running", started="1970-01-01T00:01:00Z"),
+    _listed("b", "Running", started=AT_60, attempts=[_tried("Running", AT_60)]),
     _listed("c", "Cancelled", ended="1970-01-01T00:00:30Z"),
-    _listed("d", "Succeeded", started="1970-01-01T00:00:05Z", ended="1970-01-01T00:00:07Z"),
+    _listed("d", "Succeeded", started=AT_5, ended=AT_7, attempts=[_tried("Ended", AT_5, AT_7)]),
 ]
 
 
