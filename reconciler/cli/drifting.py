@@ -86,7 +86,9 @@ def export(
     """
     with context.controller(server, token_file) as api:
         items = api.get("/v1/nodes")["items"]
-    found = adopting.pools(adopting.seen(items, declared=declared))
+        # with all nodes, what is written stands in place of the pools that there are
+        taken = [] if declared else [one["name"] for one in api.get("/v1/pools")["items"]]
+    found = adopting.pools(adopting.seen(items, declared=declared), taken)
     if not found:
         which = "reports" if declared else "reports that no pool declares"
         terminal.note(f"no node {which}: there is nothing to write")

@@ -66,8 +66,12 @@ def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
     return found
 
 
-def pools(nodes: Iterable[Found]) -> list[Pool]:
-    """Alike nodes together: as many CPUs and GPUs of one make, and about as much memory."""
+def pools(nodes: Iterable[Found], taken: Iterable[str] = ()) -> list[Pool]:
+    """Alike nodes together: as many CPUs and GPUs of one make, and about as much memory.
+
+    ``taken``: names of pools that there are, which new ones can't have.
+    """
+    names = set(taken)
     kinds: dict[tuple[int, str, int, int], list[Found]] = {}
     for node in nodes:
         key = (node.gpus, node.gpu_model, node.gpu_memory_bytes // _GIB, node.cpus)
@@ -83,7 +87,8 @@ def pools(nodes: Iterable[Found]) -> list[Pool]:
     made: list[Pool] = []
     for group in groups:
         ordered = tuple(sorted(group, key=lambda one: one.name))
-        made.append(Pool(_name(ordered[0], {pool.name for pool in made}), ordered))
+        made.append(Pool(_name(ordered[0], names), ordered))
+        names.add(made[-1].name)
     return made
 
 

@@ -73,6 +73,13 @@ def test_only_what_no_pool_declares_is_written_unless_all_is_asked_for() -> None
     assert [node.name for node in adopting.seen(items, declared=True)] == ["a", "b"]
 
 
+def test_a_new_pool_has_a_name_that_none_has() -> None:
+    """Two pools of one name refuse the structure of the revision that adopts the nodes."""
+    nodes = [Found("a", 16, 64 * GI), Found("b", 16, 128 * GI)]
+    made = adopting.pools(nodes, taken=["cpu-16", "other"])
+    assert [pool.name for pool in made] == ["cpu-16-2", "cpu-16-3"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_written_is_accepted_and_true_of_every_node(seed: int) -> None:
     chance = random.Random(seed)
