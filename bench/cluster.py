@@ -89,6 +89,9 @@ def running(
 ) -> Iterator[Bed]:
     """A cluster for the length of a ``with`` block, all of its nodes ready."""
     with folder_of_its_own("bench-", within) as folder:
+        for one in (folder, within):  # tasks of other users have to reach theirs
+            if one is not None:
+                one.chmod(0o755)
         repository = _repository(folder, POOL.format(nodes=nodes, cpus=cpus), in_place=in_place)
         cluster = localcluster.LocalCluster(
             folder=folder,

@@ -5,25 +5,41 @@ until the store holds the last exit status, fsynced. Every one is counted afterw
 does as many with as many cores in the same run, Slurm a tenth of them: ours is measured at that
 size too, and the ratios are of like sizes. Neither peer holds a task by more than its processes
 here, where our agents by default make control groups for each: ours is measured both ways, by
-default and with ``--isolation process-group``, as the peers do it. No files are deleted before all
-is measured: some file systems make new files dearer for as long as others were deleted a short
-while ago.
+default and with ``--isolation process-group``, as the peers do it. As root it is measured a third
+way besides, with the owner of the job mapped to another Unix user, as people's jobs run on a
+cluster: the groups of such tasks are kept for the next one. No files are deleted before all is
+measured: some file systems make new files dearer for as long as others were deleted a short while
+ago.
 """
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import cluster
 from bench.peers import hq, slurm
 
 NODES, CPUS = 4, 32
 _TIMEOUT_S = 1200.0
-#: How tasks are held: the end of a row's name, the agents' option.
-WAYS = {"": "auto", "_process_groups": "process-group"}
+#: As whom tasks of the third way run: a user that every system has.
+OTHER_USER = "nobody"
+
+
+class Way(NamedTuple):
+    """How tasks are held, the agents' option; and the Unix user that runs them, if not ours."""
+
+    isolation: str
+    user: str = ""
+
+
+#: The end of a row's name to the way it was measured.
+WAYS = {"": Way("auto"), "_process_groups": Way("process-group")}
+if not os.geteuid():
+    WAYS["_other_user"] = Way("auto", OTHER_USER)
 
 _JOB = """\
 apiVersion: muster/v1
@@ -42,6 +58,14 @@ apiVersion: muster/v1
 kind: Queue
 metadata: {name: bench}
 spec: {}
+"""
+
+_ACCESS = """\
+apiVersion: muster/v1
+kind: Access
+metadata: {{name: people}}
+spec:
+  identities: [{{email: bench@localhost, unixUser: {user}}}]
 """
 
 
@@ -71,10 +95,13 @@ def array(bed: cluster.Bed, name: str, count: int) -> float:
     return taken
 
 
-def ours(count: int, within: Path, isolation: str) -> float:
+def ours(count: int, within: Path, way: Way) -> float:
     """Our tasks per second, on a fresh cluster."""
-    with cluster.running(nodes=NODES, cpus=CPUS, within=within, isolation=isolation) as bed:
-        bed.commit({"queue.yaml": QUEUE}, "a queue")
+    with cluster.running(nodes=NODES, cpus=CPUS, within=within, isolation=way.isolation) as bed:
+        files = {"queue.yaml": QUEUE}
+        if way.user:
+            files["access.yaml"] = _ACCESS.format(user=way.user)
+        bed.commit(files, "a queue")
         return count / array(bed, "array", count)
 
 
@@ -90,21 +117,21 @@ def _beside(
     goal: float,
     *,
     repeats: int,
-    measure: Callable[[str], float],
+    measure: Callable[[Way], float],
     measure_peer: Callable[[], float],
 ) -> list[dict[str, Any]]:
     """Runs in turn, peer first; medians of values and of ratios, a row a way of holding tasks."""
     turns = []
     for _ in range(repeats):
         theirs = measure_peer()
-        turns.append({"theirs": theirs} | {way: measure(way) for way in WAYS.values()})
+        turns.append({"theirs": theirs} | {name: measure(way) for name, way in WAYS.items()})
     rows = []
-    for name, way in WAYS.items():
-        ratio = statistics.median(turn[way] / turn["theirs"] for turn in turns)
+    for name in WAYS:
+        ratio = statistics.median(turn[name] / turn["theirs"] for turn in turns)
         rows.append(
             _row(
                 f"tasks_per_s_{count}{name}",
-                statistics.median(turn[way] for turn in turns),
+                statistics.median(turn[name] for turn in turns),
                 "1/s",
                 peer=peer,
                 peer_value=round(statistics.median(turn["theirs"] for turn in turns), 2),
