@@ -25,6 +25,7 @@ def leave_nothing(root: Path) -> list[str]:
             problems.append(f"supervisor {min(supervisors)} can't be killed")
             break
         time.sleep(0.005)
+    processes.ask_runtimes(str(root))
     alive = journal.read(f"{root}/journal")
     recorded = [record for record in alive.values() if record["state"] != "Ended"]
     if not processes.kill_leftovers(str(root), recorded):

@@ -3,8 +3,9 @@
 A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
 it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
 shell at its other end then kills all that stands in the control groups of the tasks, and every
-process whose environment names that supervisor. Empty groups go too, under the lock that keeps
-another supervisor from beginning to use them.
+process whose environment names that supervisor. Container runtimes are asked first, and have a
+moment (``processes.ask_runtimes`` says why). Empty groups go too, under the lock that keeps another
+supervisor from beginning to use them.
 Standard library only: the supervisor imports it.
 """
 
@@ -12,12 +13,30 @@ Standard library only: the supervisor imports it.
 
 import os
 
+from agents import processes
+
 #: What tasks carry in their environment: which supervisor started them.
 VARIABLE = "MUSTER_SUPERVISOR"
 SHELL = "/bin/sh"
-#: One pass kills all it finds; two passes that find nothing are the end, 500 the most.
+#: Runtimes of containers are asked. One pass kills all it finds; two passes that find nothing are
+#: the end, 500 the most.
 SCRIPT = """
 read -r word && [ "$word" = bye ] && exit 0
+asked=
+for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
+  grep -qsxzF -e RUNTIME=1 "$file" && grep -qsxzF -e run "${file%environ}cmdline" || continue
+  pid=${file#/proc/}
+  pid=${pid%/environ}
+  kill -TERM "$pid" 2>/dev/null && asked="$asked $pid"
+done
+passes=0
+while [ -n "$asked" ] && [ $passes -lt PASSES ]; do
+  sleep 0.02
+  passes=$((passes + 1))
+  left=
+  for pid in $asked; do [ -e "/proc/$pid/exe" ] && left="$left $pid"; done
+  asked=$left
+done
 case "$4" in
   cgroup.kill) echo 1 > "$3/cgroup.kill" ;;
   cgroup.freeze | freezer)
@@ -56,7 +75,7 @@ if [ ! -d "$root" ]; then
 elif [ $# -gt 0 ] && command -v flock; then
   { flock -n 9 && clear "$@"; } 9>> "$root/supervisor.lock"
 fi
-"""
+""".replace("RUNTIME", processes.RUNTIME).replace("PASSES", str(round(processes.ASKED_S / 0.02)))
 
 
 def token(pid: int, ticks: int) -> str:

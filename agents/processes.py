@@ -18,6 +18,10 @@ from typing import Any
 RECOVERY_S = 30.0
 #: Time between two passes over all processes.
 PASS_S = 0.02
+#: Stands in the environment of a container runtime that runs a task, and nowhere in the container.
+RUNTIME = "MUSTER_CONTAINER_RUNTIME"
+#: How long such a runtime has, once asked to end, to be through with the container that it makes.
+ASKED_S = 2.0
 #: (parent, session, start time in ticks since boot) of a process.
 Facts = tuple[int, int, int]
 
@@ -154,6 +158,35 @@ def supervisors_of(root: str) -> list[int]:
         ):
             found.append(pid)
     return found
+
+
+def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:
+    """Ask container runtimes that run tasks of this node to end, and give them a moment for it.
+
+    One that is killed while it makes a container leaves a layer in its storage that bears no name,
+    so that nobody can remove it. Asked, it first ends what it has begun there. What it runs hears
+    of it too, and may go on: whoever called kills what is left.
+    """
+    asked = {}
+    for pid, facts in processes().items():
+        if is_runtime(pid) and attempt_of(pid, root):
+            kill(pid, signal.SIGTERM)
+            asked[pid] = facts[2]
+    deadline = time.monotonic() + limit_s
+    while asked and time.monotonic() < deadline:
+        time.sleep(PASS_S)
+        facts_now = {pid: process_facts(pid) for pid in asked}
+        asked = {
+            pid: ticks for pid, ticks in asked.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
+        }
+
+
+def is_runtime(pid: int) -> bool:
+    """Whether a process is a runtime at ``run``, and no helper that it has started."""
+    mark = os.fsencode(f"{RUNTIME}=1")
+    if mark not in read_file(f"/proc/{pid}/environ").split(b"\0"):
+        return False
+    return "run" in command_of(pid)
 
 
 def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:

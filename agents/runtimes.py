@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import cgroups
+from agents import cgroups, processes
 from reconciler.model.records import Gpu
 
 #: Said by the image, not by the node.
@@ -112,8 +112,8 @@ class Podman(msgspec.Struct, frozen=True):
         return [*made, "--entrypoint=", box.image, *box.argv]
 
     def environment(self, box: Box) -> dict[str, str]:
-        """See :class:`Runtime`."""
-        return box.environment
+        """Marked as one that is asked to end before it is killed: it makes things in a storage."""
+        return box.environment | {processes.RUNTIME: "1"}
 
     def remove(self, name: str) -> list[str] | None:
         """See :class:`Runtime`."""

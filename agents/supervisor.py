@@ -107,6 +107,7 @@ class Supervisor:
     def recover(self) -> None:
         """End whatever ran under an earlier supervisor, and record it as lost."""
         alive = [record for record in self.records.values() if record["state"] != "Ended"]
+        processes.ask_runtimes(self.root)
         if not self.held.recover():
             complain("control groups of an earlier supervisor can't be emptied")
         if not processes.kill_leftovers(self.root, alive):

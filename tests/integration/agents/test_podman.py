@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents import cgroups, confinement, processes
+from agents import cgroups, confinement, ending, processes
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.model.wire import TaskTemplate
 from tests.integration.agents import containers
@@ -221,3 +222,39 @@ def test_no_group_is_left_where_runtimes_alone_make_them(
     contained.agent.terminate()
     contained.agent.wait(120)
     assert not [path for top in mounts for path, _, _ in os.walk(top) if token in path]
+
+
+@pytest.mark.parametrize("by", ["guardian", "next supervisor", "agent that leaves"])
+def test_a_runtime_is_asked_before_it_is_killed(
+    by: str, node: Node, controller: Controller, tmp_path: Path
+) -> None:
+    """A stand-in for a runtime that is about to make a container, and has to end it in order."""
+    program, asked = tmp_path / "podman", tmp_path / "asked"
+    program.write_text(
+        "#!/bin/sh\ncase $1 in image | rm) exit 0 ;; esac\n"
+        f"trap 'echo $2 > {asked}; exit 1' TERM\necho making\nwhile :; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    node.start("--podman", str(program), "--stop-tasks-on-exit")
+    controller.assign("a.1", template=template("true"))
+    log = node.root / "logs/a.1.stdout"
+    controller.wait(lambda: log.exists() and "making" in log.read_text(), "the runtime")
+    assert node.agent is not None
+    node.kill_agent()
+    if by != "guardian":
+        os.kill(node.supervisor(), signal.SIGSTOP)  # lest it start another guardian
+        for pid in processes.processes():
+            if (
+                "muster-guardian" in (words := processes.command_of(pid))
+                and str(node.root) in words
+            ):
+                processes.kill(pid)
+    if by != "agent that leaves":
+        node.kill_supervisor()
+    if by == "next supervisor":
+        node.start("--podman", str(program))
+        assert controller.ended("a.1").end_reason is EndReason.LOST
+    if by == "agent that leaves":
+        assert ending.leave_nothing(node.root) == []
+    controller.wait(lambda: asked.exists() and not node.tasks(), "its end")
+    assert asked.read_text() == "run\n"
