@@ -130,10 +130,13 @@ def test_groups_are_used_again_and_hold_the_next_task_as_the_first(bed: Bed) -> 
     fills = "exec python3 -c 'x = bytearray(200 * 2**20)'"
     assert bed.run("true", limits=small).exit_code == 0
     assert not bed.kept()  # as root it could have written to the files of its group
-    assert bed.run("true", limits=small, user="nobody").exit_code == 0
-    first = bed.kept()
-    assert len(first) == 1
-    assert bed.run(fills, limits=large, user="nobody").exit_code == 0  # the smaller limit is gone
+    for _ in range(10):
+        assert bed.run("true", limits=small, user="nobody").exit_code == 0
+        first = bed.kept()
+        assert len(first) == 1
+        assert bed.run(fills, limits=large, user="nobody").exit_code == 0  # no smaller limit now
+        if bed.kept() == first:
+            break  # else more than a little of files that it read is charged to its group still
     assert bed.kept() == first
     assert bed.run("true", limits=large, user="nobody").exit_code == 0
     report = bed.run(fills, limits=small, user="nobody")  # and the larger one too
