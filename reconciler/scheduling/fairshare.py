@@ -93,15 +93,17 @@ def _fill(
 ) -> int:
     """Give surplus to the siblings of one priority; the amount given.
 
-    Weights divide it between them. One that is alone there has nobody to divide with: whatever its
-    weight, its priority alone says that it goes before those of lower ones.
+    Weights divide it between them. One that alone still wants something there has nobody to divide
+    with: whatever its weight, its priority alone says that it goes before those of lower ones.
+    Siblings that want nothing more change nothing.
     """
     given = 0
-    weights = [1.0]
-    if len(level) > 1:
-        weights = _effective_weights([siblings[i] for i in level], strength)
+    weights = _effective_weights([siblings[i] for i in level], strength)
     weight_of = dict(zip(level, weights, strict=True))
-    unsatisfied = [i for i in level if weight_of[i] > 0 and shares[i] < siblings[i].demand]
+    wanting = [i for i in level if shares[i] < siblings[i].demand]
+    if len(wanting) == 1:
+        weight_of[wanting[0]] = 1.0
+    unsatisfied = [i for i in wanting if weight_of[i] > 0]
     remainders: dict[int, float] = {}
     while unsatisfied and left > given:
         around = left - given

@@ -123,7 +123,8 @@ class QueueSpec(Part, frozen=True):
         Weight,
         doc(
             "Its part of what is left over when all guarantees are met, beside its siblings of "
-            "the same priority. 0: no part, and what it borrows is taken back first.",
+            "the same priority. 0: no part beside others that want one, and what it borrows is "
+            "taken back first.",
             example=2,
             unit="parts",
         ),
