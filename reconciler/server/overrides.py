@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, delete, get, post
 from litestar.datastructures import State
-from litestar.params import JSONBody, Parameter
+from litestar.params import FromPath, JSONBody, Parameter
 
 from reconciler.changes import requests
 from reconciler.core.overrides import OVERRIDES_MAX
@@ -136,7 +136,7 @@ async def put_overrides(
 )
 async def clear_override(
     verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend)$")],
-    name: str,
+    name: FromPath[str],
     request: Request[Any, Any, State],
     state: State,
 ) -> OverrideResults:
