@@ -199,12 +199,11 @@ def resume(
 def _overridable(subject: str, instead: str) -> str:
     """The subject of an override, as the controller has it; leaves the command for any other."""
     try:
-        kind, name = suspending.parse(subject)
+        return suspending.canonical(subject)
     except requests.ConflictError as error:
         is_job = subject.lower().startswith(suspending.JOB)
         told = f"only the cluster and queues are suspended behind git: {instead}"
         terminal.fail(told if is_job else str(error), terminal.USAGE)
-    return f"{kind.lower()}/{name}" if name else kind.lower()
 
 
 def _set(

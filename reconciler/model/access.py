@@ -124,6 +124,24 @@ def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
     return _decide(access, asked, lambda rule: _any(rule.objects, names))
 
 
+def of_kind(access: Access, who: str, verb: Verb, kind: str) -> Decision:
+    """Whether somebody may change all structural objects of a kind, whatever they are called.
+
+    It is asked where nobody can tell which of them it is: a rule for one by its name says nothing
+    then.
+
+    Args:
+        access: who may what.
+        who: an address.
+        verb: as of ``of_object``.
+        kind: such as ``NodePool``.
+    """
+    verbs = ("drain", "change") if verb == "drain" else (verb,)
+    asked = _Asked(who, verb, f"every {kind}", verbs)
+    # of patterns with a slash only those match the empty name that ask for no character of it
+    return _decide(access, asked, lambda rule: _any(rule.objects, (kind, f"{kind}/")))
+
+
 def of_approval(access: Access, who: str) -> Decision:
     """Whether somebody may approve what safety holds."""
     asked = _Asked(who, "approve", "held changes", ("approve",))

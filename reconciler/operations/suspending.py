@@ -26,6 +26,16 @@ def parse(subject: str) -> tuple[str, str]:
     return kind, name
 
 
+def canonical(subject: str) -> str:
+    """The one way to write a subject: ``cluster`` or ``queue/NAME``, as overrides have it.
+
+    Raises:
+        ConflictError: it is neither.
+    """
+    kind, name = parse(subject)
+    return f"{kind.lower()}/{name}" if name else kind.lower()
+
+
 def fields(verb: str) -> requests.Fields:
     """What is to stand in the document."""
     return ((("spec", "suspend"), True if verb == "suspend" else edit.REMOVED),)

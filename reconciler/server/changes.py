@@ -232,15 +232,16 @@ async def change(
     """Answered when it is pushed, for all names or none; `prune` for each by itself."""
     _submitter(state)
     caller = access.identity_of(request)
-    if not 1 <= len(set(data.names)) == len(data.names) <= SUBJECTS_MAX:
+    names = permissions.canonical_names(data.verb, data.names)
+    if not 1 <= len(set(names)) == len(names) <= SUBJECTS_MAX:
         raise failures.Failure(
-            400, f"names: found {len(data.names)}, expected 1 to {SUBJECTS_MAX}, each once"
+            400, f"names: found {len(names)}, expected 1 to {SUBJECTS_MAX}, each once"
         )
     changes = [
         submission.SubmittedDocument(
             data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run
         )
-        for name in data.names
+        for name in names
     ]
     results = await _push(state, caller, changes)
     return results if data.dry_run else await _judged(state, results, data.verb)

@@ -14,10 +14,9 @@ from litestar import Request, delete, get, post
 from litestar.datastructures import State
 from litestar.params import FromPath, JSONBody, Parameter
 
-from reconciler.changes import requests
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model import records
-from reconciler.operations import submission, suspending, views, viewtypes
+from reconciler.operations import submission, views, viewtypes
 from reconciler.server import access, api, failures, lists, permissions, services
 
 #: How long an override lasts where nothing is said, and at the most.
@@ -87,6 +86,7 @@ async def put_overrides(
     service: services.Services = state.services
     caller = access.identity_of(request)
     owner = caller.name
+    data = msgspec.structs.replace(data, names=permissions.canonical_names(data.verb, data.names))
     _check(data)
     asked_for = [submission.SubmittedDocument(data.verb, owner, name) for name in data.names]
     denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, asked_for)
@@ -141,11 +141,11 @@ async def clear_override(
     state: State,
 ) -> OverrideResults:
     """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
-    name = name.removeprefix("/")
     service: services.Services = state.services
     caller = access.identity_of(request)
     owner = caller.name
     kind, undoing = _UNDOING[verb]
+    (name,) = permissions.canonical_names(undoing, [name.removeprefix("/")])
     asked = submission.SubmittedDocument(undoing, owner, name)
     denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, [asked])
     if denied:
@@ -172,12 +172,6 @@ def _check(data: OverrideRequest) -> None:
             f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
             "an override says why, for who comes after",
         )
-    if data.verb == "suspend":
-        for name in data.names:
-            try:
-                suspending.parse(name)
-            except requests.ConflictError as error:
-                raise failures.Failure(400, f"names: {error}") from None
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise failures.Failure(
             400,

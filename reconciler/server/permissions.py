@@ -13,8 +13,8 @@ from reconciler.desired import documents
 from reconciler.model import access as rules
 from reconciler.model import desired
 from reconciler.model.documents import job
-from reconciler.operations import submission, views
-from reconciler.server import tokens
+from reconciler.operations import submission, suspending, views
+from reconciler.server import failures, tokens
 from reconciler.store import Reader
 
 ADMIN = "admin"
@@ -82,6 +82,22 @@ NOTHING_IN_FORCE = (
 )
 
 
+def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
+    """The names of a request, each in the one way to write it: as such all of it is gone by.
+
+    What the right is asked for is then what is acted upon, and an override has one name.
+
+    Raises:
+        Failure: a name of what is to be suspended or resumed is none.
+    """
+    if verb not in {"suspend", "resume"}:
+        return names
+    try:
+        return [suspending.canonical(name) for name in names]
+    except requests.ConflictError as error:
+        raise failures.Failure(400, f"names: {error}") from None
+
+
 def refusals(
     reader: Reader, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
 ) -> dict[int, str]:
@@ -101,7 +117,7 @@ def refusals(
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
         decision = _decision(reader, structure, caller.name, change)
-        if decision is not None and not decision.allowed:
+        if not decision.allowed:
             found[position] = decision.why
     return found
 
@@ -128,18 +144,23 @@ def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
 
 def _decision(
     reader: Reader, structure: desired.Structure, who: str, change: submission.SubmittedDocument
-) -> rules.Decision | None:
-    """Whether somebody may make a change; None where there is nothing that it changes."""
+) -> rules.Decision:
+    """Whether somebody may make a change; of what nobody can tell whose it is: no."""
     known = structure.access
     if change.verb == "approve":
         return rules.of_approval(known, who)
     if change.verb in {"suspend", "resume"}:
-        kind, _, name = change.name.partition("/")
-        label = f"Queue/{name}" if kind == "queue" else structure.settings.label
+        try:
+            kind, name = suspending.parse(change.name)  # by which it is also acted upon
+        except requests.ConflictError as error:
+            return rules.Decision(allowed=False, why=str(error))
+        label = f"{kind}/{name}" if name else structure.settings.label
         return rules.of_object(known, who, "change", label)
     if change.verb in {"drain", "undrain"}:
         pool = structure.pool_of_node().get(change.name)
-        return rules.of_object(known, who, "drain", f"NodePool/{pool}") if pool else None
+        if pool is None:
+            return _of_node_without_pool(reader, known, who, change.name)
+        return rules.of_object(known, who, "drain", f"NodePool/{pool}")
     if change.verb == "submit":
         wanted = [
             (one.part.spec.queue, one.part.spec.owner or "")
@@ -156,7 +177,26 @@ def _decision(
             return rules.Decision(allowed=False, why=told)
         wanted = [(record.spec.queue, record.spec.owner)]
     if not wanted:
-        return None
+        return rules.Decision(allowed=False, why="there is no job in it that can be read")
     parents = {name: queue.parent for name, queue in structure.queues.items()}
     queues, owners = zip(*wanted, strict=True)
     return rules.of_job(known, who, queues, owners, parents)
+
+
+def _of_node_without_pool(
+    reader: Reader, known: rules.Access, who: str, node: str
+) -> rules.Decision:
+    """Whether somebody may drain a node that no pool in force declares.
+
+    Its pool has left, or is held or refused in git: whose node it is nobody can tell, and so the
+    right to all pools is asked.
+    """
+    decision = rules.of_kind(known, who, "drain", "NodePool")
+    if decision.allowed:
+        return decision
+    which = "no node of that name is known" if reader.node(node) is None else "its node is known"
+    return rules.Decision(
+        allowed=False,
+        why=f"no pool in force declares it ({which}), so the right to all pools is asked: "
+        f"{decision.why}",
+    )

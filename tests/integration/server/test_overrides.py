@@ -40,6 +40,28 @@ def test_the_loop_is_told_who_what_why_and_until_when(served: parts.Served) -> N
     assert item["override"]["commit"] == "muster drain n1 --reason 'smoke'"
 
 
+def test_an_override_has_one_name_however_it_is_asked_for(served: parts.Served) -> None:
+    """The loop knows no other, and the right is asked for that one."""
+    answer = put(served, verb="suspend", names=["Queue/team"])
+    assert [item["name"] for item in answer.json()["items"]] == ["queue/team"]
+    request = heard(served)
+    assert isinstance(request, records.PutOverride)
+    assert request.override.subject == "queue/team"
+
+
+@pytest.mark.parametrize(
+    ("subject", "status"), [("Queue/team", 200), ("CLUSTER", 200), ("team", 400)]
+)
+def test_an_override_is_ended_by_that_name_too(
+    served: parts.Served, subject: str, status: int
+) -> None:
+    assert served.client.delete(f"/v1/overrides/suspend/{subject}").status_code == status
+    if status == 200:
+        request = heard(served)
+        assert isinstance(request, records.ClearOverride)
+        assert request.subject == subject.lower()
+
+
 def test_four_hours_unless_said_otherwise(served: parts.Served) -> None:
     assert put(served).status_code == 200
     request = heard(served)
@@ -53,6 +75,8 @@ def test_four_hours_unless_said_otherwise(served: parts.Served) -> None:
         ({"names": []}, "names: found 0, expected 1 to 1000"),
         ({"names": ["n1", "n1"]}, "each once"),
         ({"names": [f"n{number}" for number in range(1001)]}, "names: found 1001"),
+        ({"verb": "suspend", "names": ["queue/a", "Queue/a"]}, "each once"),
+        ({"verb": "suspend", "names": ["job/a"]}, "none of cluster, queue/NAME"),
         ({"reason": "  "}, "an override says why"),
         ({"reason": "x" * 1001}, "reason: found 1001 characters"),
         ({"for_s": 0}, "for_s: found 0 s"),

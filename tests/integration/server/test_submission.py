@@ -187,7 +187,7 @@ def test_who_has_no_clone_suspends_and_resumes(
         "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: research}\n"
     )
     repository.commit("cluster.yaml", documents)
-    for subject in ("cluster", "queue/research"):
+    for subject in ("cluster", "queue/research", "Queue/research"):
         assert change(served, "suspend", subject, reason="repairs") == 200
         assert repository.read("cluster.yaml").count("suspend: true") == 1
         assert change(served, "resume", subject) == 200

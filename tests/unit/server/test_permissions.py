@@ -1,0 +1,146 @@
+"""Who may do what over the API: what the right is asked for is what is acted upon."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
+import pytest
+
+from reconciler.desired import validate
+from reconciler.operations import submission, suspending, views
+from reconciler.server import failures, permissions, tokens
+from reconciler.store import Reader, Store
+from tests.unit.store import samples
+
+ACCESS = """\
+apiVersion: muster/v1
+kind: Cluster
+metadata: {name: main}
+---
+apiVersion: muster/v1
+kind: Access
+metadata: {name: people}
+spec:
+  identities:
+    - {email: kind@x.org, keys: []}
+    - {email: every@x.org, keys: []}
+    - {email: pool@x.org, keys: []}
+    - {email: cluster@x.org, keys: []}
+    - {email: queue@x.org, keys: []}
+    - {email: none@x.org, keys: []}
+  roles:
+    - {name: a, members: [kind@x.org], allow: [{verbs: [drain], objects: [NodePool]}]}
+    - {name: b, members: [every@x.org], allow: [{verbs: [change], objects: ["NodePool/*"]}]}
+    - name: c
+      members: [pool@x.org]
+      allow: [{verbs: [drain], objects: [NodePool/cpu, "NodePool/[!c]*", "NodePool/?*"]}]
+    - {name: d, members: [cluster@x.org], allow: [{verbs: [change], objects: [Cluster]}]}
+    - {name: e, members: [queue@x.org], allow: [{verbs: [change], objects: [Queue/research]}]}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: research}
+---
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: cpu}
+spec: {hosts: "n[1-2]", provisioner: static, nodes: {cpu: 4, memory: 8Gi}}
+"""
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """``n1`` is of a pool in force; ``left`` is known, and no pool in force declares it."""
+    wanted = validate.check({"a.yaml": ACCESS.encode()})
+    assert not [one for one in wanted.status.problems if one.severity == "error"]
+    status = msgspec.structs.replace(wanted.status, structure_revision="abc")
+    wanted = msgspec.structs.replace(wanted, status=status)
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('store') / 'store.db'}")
+    store.commit(
+        store.lead("tests", 1000.0),
+        1,
+        samples.cycle(nodes=[samples.node("n1"), samples.node("left")]),
+        journal=b"",
+        snapshot=None,
+        views=views.desired_views(wanted),
+        incumbents=None,
+    )
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def why_not(reader: Reader, who: str, verb: submission.Verb, name: str) -> str:
+    """Why somebody with a user's token may not do something; empty where it is allowed."""
+    change = submission.SubmittedDocument(verb, who, name, reason="smoke")
+    caller = tokens.Identity(f"{who}@x.org", "user")
+    return permissions.refusals(reader, caller, [change]).get(0, "")
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+@pytest.mark.parametrize(
+    ("who", "in_force", "elsewhere"),
+    [
+        ("kind", True, True),
+        ("every", True, True),
+        ("pool", True, False),  # of some pools by their names, and it is in none of them
+        ("cluster", False, False),
+        ("none", False, False),
+        ("stranger", False, False),
+    ],
+)
+def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
+    reader: Reader, verb: submission.Verb, who: str, *, in_force: bool, elsewhere: bool
+) -> None:
+    told = why_not(reader, who, verb, "n1")
+    assert (told == "") is in_force, told
+    assert in_force or "drain on NodePool/cpu" in told or "nobody that Access knows" in told
+    # a list of hosts names no node, whatever hosts are in it
+    for name, known in (("left", True), ("gone", False), ("n[1-2]", False), ("N1", False)):
+        told = why_not(reader, who, verb, name)
+        assert (told == "") is elsewhere, (name, told)
+        if not elsewhere:
+            assert "no pool in force declares it" in told
+            assert ("no node of that name is known" in told) is not known
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+@pytest.mark.parametrize(
+    ("name", "canonical", "cluster", "queue"),
+    [
+        ("cluster", "cluster", True, False),
+        ("Cluster", "cluster", True, False),
+        ("cluster/", "cluster", True, False),
+        ("queue/research", "queue/research", False, True),
+        ("Queue/research", "queue/research", False, True),
+        ("QUEUE/research", "queue/research", False, True),
+        ("queue/Research", "queue/Research", False, False),
+        ("queue//research", "queue//research", False, False),
+    ],
+)
+def test_a_queue_is_a_queue_however_it_is_written(
+    reader: Reader, verb: submission.Verb, name: str, canonical: str, *, cluster: bool, queue: bool
+) -> None:
+    assert permissions.canonical_names(verb, [name]) == [canonical]
+    assert suspending.parse(canonical) == suspending.parse(name)
+    for who, allowed in (("cluster", cluster), ("queue", queue), ("none", False)):
+        told = why_not(reader, who, verb, name)
+        assert (told == "") is allowed, (who, told)
+
+
+@pytest.mark.parametrize("name", ["job/a", "queue", "queue/", "cluster/main", "", "pool/cpu"])
+def test_what_can_not_be_suspended_is_refused_before_any_right_is_asked(
+    reader: Reader, name: str
+) -> None:
+    with pytest.raises(failures.Failure, match="none of cluster, queue/NAME") as refused:
+        permissions.canonical_names("suspend", ["cluster", name])
+    assert refused.value.status == 400
+    assert "none of cluster, queue/NAME" in why_not(reader, "cluster", "suspend", name)
+
+
+@pytest.mark.parametrize("verb", ["submit", *get_args(submission.ChangeVerb)])
+def test_no_verb_is_for_who_has_no_role(reader: Reader, verb: submission.Verb) -> None:
+    """Whatever nobody can tell the owner of is not for everybody."""
+    for name in ("n1", "left", "queue/research", "cluster", "train", ""):
+        assert why_not(reader, "none", verb, name), (verb, name)
