@@ -23,19 +23,23 @@ Overrides = dict[tuple[str, str], records.Override]
 
 
 class _Suspended(recalls.Part):
-    """The structure with what overrides suspend: the same object for as long as that is the same.
+    """The structure with what overrides suspend: the same object for as long as they are the same.
 
-    Much that is worked out is kept for as long as the structure is the same object.
+    Much that is worked out is kept for as long as the structure is the same object: also what jobs
+    are told, which names who suspended it, until when, and why.
     """
 
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
-        self._of: tuple[desired.Structure, frozenset[str]] | None = None
+        self._of: tuple[desired.Structure, tuple[records.Override, ...]] | None = None
 
-    def of(self, structure: desired.Structure, subjects: frozenset[str]) -> desired.Structure:
-        """The structure in which all of the subjects are suspended."""
-        if self._of is None or self._of[0] is not structure or self._of[1] != subjects:
-            self._of = (structure, subjects)
+    def of(
+        self, structure: desired.Structure, suspending: tuple[records.Override, ...]
+    ) -> desired.Structure:
+        """The structure in which the subjects of all of them are suspended."""
+        if self._of is None or self._of[0] is not structure or self._of[1] != suspending:
+            self._of = (structure, suspending)
+            subjects = frozenset(one.subject for one in suspending)
             self._made = _with_suspended(structure, subjects)
         return self._made
 
@@ -62,15 +66,15 @@ def apply(work: desk.Work) -> None:
             work.wake(one.expires_at)
             _enforce(work, one)
     work.overrides = tuple(overrides.values())
-    suspended = subjects_suspended(work.overrides)
-    if suspended:
-        made = work.recall.part(_Suspended).of(structure, suspended)
+    suspending = suspensions(work.overrides)
+    if suspending:
+        made = work.recall.part(_Suspended).of(structure, suspending)
         work.desired = msgspec.structs.replace(work.desired, structure=made)
 
 
-def subjects_suspended(overrides: Iterable[records.Override]) -> frozenset[str]:
-    """What overrides suspend: ``cluster``, ``queue/NAME``."""
-    return frozenset(one.subject for one in overrides if one.verb == "suspend")
+def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
+    """Those of the overrides that suspend something."""
+    return tuple([one for one in overrides if one.verb == "suspend"])
 
 
 def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:

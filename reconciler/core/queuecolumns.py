@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import columns as tables
+from reconciler.core import overrides
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired
+from reconciler.model import desired, records
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import UNLIMITED
 
@@ -52,7 +53,14 @@ def queues(
     faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
     for array in (taken, sure, faded):
         array.setflags(write=False)
-    return dataclasses.replace(made, allocated=taken, firm=sure, usage=faded)
+    behind_git = {
+        one.subject.removeprefix(records.SUSPENDED_QUEUE): overrides.describe(one)
+        for one in work.overrides
+        if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
+    }
+    return dataclasses.replace(
+        made, allocated=taken, firm=sure, usage=faded, suspended_by=behind_git
+    )
 
 
 def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
@@ -82,7 +90,7 @@ def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
     }
     for array in (parent, *columns_of.values()):
         array.setflags(write=False)
-    return columns.QueueColumns(names=names, parent=parent, **columns_of)
+    return columns.QueueColumns(names=names, parent=parent, suspended_by={}, **columns_of)
 
 
 def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> columns.Amounts:

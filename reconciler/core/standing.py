@@ -22,8 +22,8 @@ def find(work: desk.Work) -> records.Standing | None:
     standing = work.observed.standing
     if standing is None or standing.generation != work.desired.generation:
         return None
-    suspended = overrides.subjects_suspended
-    if suspended(work.overrides) != suspended(work.observed.overrides):
+    # not their subjects alone: reasons name who, until when, and why
+    if overrides.suspensions(work.overrides) != overrides.suspensions(work.observed.overrides):
         return None
     if work.left_nodes:
         return None

@@ -114,14 +114,20 @@ class Explainer:
         found = dict.fromkeys(reason for each in _hopeful(told) for reason in each)
         return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
 
+    def _suspended(self, queue: int) -> reasons.Reason:
+        queues = self.situation.queues
+        name = queues.names[queue]
+        by = queues.suspended_by.get(name)
+        if by is None:
+            message, unblocks = f"queue {name} is suspended", f"queue {name} is no longer suspended"
+        else:
+            message = f"queue {name} is suspended {by}"
+            unblocks = f"`muster resume queue/{name} --override`, or its end"
+        return reasons.Reason(reasons.ReasonCode.HELD, message, unblocks=unblocks)
+
     def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
         if cause.kind == "suspended":
-            name = self.situation.queues.names[cause.queue]
-            return reasons.Reason(
-                reasons.ReasonCode.HELD,
-                f"queue {name} is suspended",
-                unblocks=f"queue {name} is no longer suspended",
-            )
+            return self._suspended(cause.queue)
         if cause.kind == "strict":
             return reasons.Reason(
                 reasons.ReasonCode.BEHIND,

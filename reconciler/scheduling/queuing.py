@@ -4,7 +4,8 @@
 those of the cluster for a cycle, and from then on nobody tells them apart.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class QueueColumns:
             given, 0 where usage does not count.
         suspended: (q,) whether nothing new starts from it; holds for all below it too.
         strict: (q,) whether all of its own lines wait behind the first that can't start.
+        suspended_by: of queues that people suspended behind git who, until when, and why.
         pool_weight: (q, k) instead of ``weight`` in each of ``Snapshot.pools``; None: the same.
 
     Inside the scheduler rows of amounts have three more entries for each of these pools.
@@ -55,6 +57,7 @@ class QueueColumns:
     suspended: Mask
     strict: Mask
     pool_weight: NDArray[np.float64] | None = None
+    suspended_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

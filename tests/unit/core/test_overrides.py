@@ -260,13 +260,25 @@ def test_nothing_starts_in_what_is_suspended_until_that_ends(world: World, subje
     assert drift.message.endswith(f"to commit it: muster suspend {subject} --reason 'smoke'")
     (reason,) = world.memory.reasons[world.memory.jobs["late"].reason_key]
     assert reason.code.value == "Held"
-    if subject == "cluster":
-        assert reason.message.startswith("the cluster is suspended by override of alice until")
-        assert "muster resume cluster --override" in reason.unblocks
+    what = "the cluster" if subject == "cluster" else "queue default"
+    assert reason.message.startswith(f"{what} is suspended by override of alice until 1970-")
+    assert reason.unblocks == f"`muster resume {subject} --override`, or its end"
     world.advance(101)
     world.settle()
     assert drifts(world) == []
     assert world.state("late") is _J.RUNNING
+
+
+@pytest.mark.parametrize("subject", _SUSPENDED)
+def test_who_waits_is_told_when_a_suspension_lasts_longer(world: World, subject: str) -> None:
+    put(world, "suspend", subject)
+    world.commit(job("late"))
+    world.settle()
+    assert put(world, "suspend", subject, for_s=500, reason="more smoke") == ""
+    (reason,) = world.memory.reasons[world.memory.jobs["late"].reason_key]
+    (one,) = world.memory.overrides
+    assert overrides.describe(one) in reason.message
+    assert one.reason == "more smoke"
 
 
 @pytest.mark.parametrize("subject", _SUSPENDED)
