@@ -107,8 +107,7 @@ class Log:
                 sync_folder(self.path.parent)
             line = Line(before.number + 1, before.hash, entry)
             line = msgspec.structs.replace(line, hash=hash_of(line))
-            os.write(descriptor, _encode(line) + b"\n")
-            os.fsync(descriptor)
+            _add(descriptor, _encode(line) + b"\n")
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -135,11 +134,16 @@ class Log:
     @staticmethod
     def _drop_torn(descriptor: int) -> None:
         """Cut off what a crash has left half written: nobody was told of it."""
-        size = os.lseek(descriptor, 0, os.SEEK_END)
-        start = max(0, size - LINE_BYTES_MAX)
-        tail = os.pread(descriptor, size - start, start)
-        if tail and not tail.endswith(b"\n"):
-            os.ftruncate(descriptor, start + tail.rfind(b"\n") + 1)
+        end = size = os.lseek(descriptor, 0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - LINE_BYTES_MAX)
+            whole = os.pread(descriptor, end - start, start).rfind(b"\n") + 1
+            if whole:
+                end = start + whole
+                break
+            end = start
+        if end < size:
+            os.ftruncate(descriptor, end)
 
     def tail(self, limit: int) -> list[Line]:
         """The last entries, the newest first.
@@ -361,6 +365,24 @@ def _backwards(descriptor: int) -> Iterator[bytes]:
                 yield part
     if rest:
         yield rest
+
+
+def _add(descriptor: int, data: bytes) -> None:
+    """Have all of it on disk, or nothing.
+
+    Raises:
+        OSError: it can't be; what was begun is cut off again, now or by whoever adds next.
+    """
+    size = os.fstat(descriptor).st_size
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,8 +3,10 @@
 A day is the unit of these tests: one file a day, kept for ten.
 """
 
+import contextlib
 import random
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +286,46 @@ def test_whatever_happens_it_verifies_and_nothing_newer_is_gone(tmp_path: Path, 
         assert all(moment <= at(day) - KEEP_S for moment in missing)
         assert not written or log.newest_revision() is not None
     assert 1 not in {line.number for line in log.newest_first()}
+
+
+@contextlib.contextmanager
+def room_for(log: auditlog.Log, more: int) -> Iterator[None]:
+    """The file takes so many more bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    most = log.path.stat().st_size + more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("more", [0, 1, 60, 200])
+def test_a_line_that_does_not_fit_is_not_there_and_nothing_is_told_of_it(
+    more: int, log: auditlog.Log
+) -> None:
+    kept = log.path.read_bytes()
+    with room_for(log, more), pytest.raises(OSError, match="too large"):
+        write(log, 4.75)
+    assert log.path.read_bytes() == kept
+    assert write(log, 4.75).number == 11
+    assert (log.verify().lines, log.verify().wrong) == (11, "")
+
+
+@pytest.mark.parametrize("more", [0, 60, 200])
+def test_nothing_is_dropped_that_no_line_can_account_for(more: int, log: auditlog.Log) -> None:
+    before = names(log)
+    with room_for(log, more), pytest.raises(OSError, match="too large"):
+        drop(log, 11)
+    assert names(log) == before
+    assert not log.verify().wrong
+    assert drop(log, 11) is not None
+    assert names(log) == before[1:]
+    assert not log.verify().wrong
+
+
+def test_what_is_half_written_is_cut_off_however_long_it_is(log: auditlog.Log) -> None:
+    with log.path.open("ab") as file:
+        file.write(b'{"number":' + b"1" * (2 * auditlog.LINE_BYTES_MAX))
+    assert write(log, 4.75).number == 11
+    assert (log.verify().lines, log.verify().wrong) == (11, "")
