@@ -70,25 +70,38 @@ class Vault(msgspec.Struct, frozen=True):
 
 def problems(folder: Path) -> Iterator[str]:
     """What keeps secrets in a folder from being given to jobs, without looking into them."""
-    if not folder.is_dir():
-        yield f"{folder} is no folder"
+    try:
+        if not folder.is_dir():
+            yield f"{folder} is no folder"
+            return
+        users = sorted(folder.iterdir())
+    except OSError as problem:
+        yield f"{folder} can't be read: {problem.strerror}"
         return
-    for user in sorted(folder.iterdir()):
-        if not user.is_dir():
-            yield f"{user} is no folder: secrets are files {folder}/USER/NAME"
-            continue
+    for user in users:
         try:
-            uid = pwd.getpwnam(user.name).pw_uid
-        except KeyError:
-            yield f"{user}: there is no Unix user {user.name} here"
-            continue
-        for path in sorted(user.iterdir()):
-            try:
-                _read(path, uid)
-            except SecretError as problem:
-                yield str(problem)
-            except OSError as problem:
-                yield f"{path} can't be read: {problem.strerror}"
+            yield from _problems_of(user)
+        except OSError as problem:
+            yield f"{user} can't be read: {problem.strerror}"
+
+
+def _problems_of(user: Path) -> Iterator[str]:
+    """What is wrong with the folder of one user; raises OSError where it can't be read."""
+    if not user.is_dir():
+        yield f"{user} is no folder: secrets are files {user.parent}/USER/NAME"
+        return
+    try:
+        uid = pwd.getpwnam(user.name).pw_uid
+    except KeyError:
+        yield f"{user}: there is no Unix user {user.name} here"
+        return
+    for path in sorted(user.iterdir()):
+        try:
+            _read(path, uid)
+        except SecretError as problem:
+            yield str(problem)
+        except OSError as problem:
+            yield f"{path} can't be read: {problem.strerror}"
 
 
 def _read(path: Path, uid: int) -> str:

@@ -1,6 +1,7 @@
 """Where secrets come from, and what keeps one from being given."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,23 @@ def test_a_secret_without_a_variable_is_a_file_only(tmp_path: Path) -> None:
     wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "")]}
     carrying.add_secrets(order, wanted, kept(tmp_path))
     assert order["env"] == {"APPTAINERENV_": "", "X": "y"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be somebody else for a moment")
+@pytest.mark.parametrize(
+    ("closed", "said"), [("root", "{0} can't be read"), ("user", "{0}/root can't")]
+)
+def test_folders_that_can_not_be_read_are_told(closed: str, said: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="muster-secrets-") as name:
+        secrets = Path(name)  # a folder that others reach, which those of tests are not
+        (secrets / "root").mkdir()
+        (secrets / "root" / "token").touch(0o600)
+        secrets.chmod(0o755)
+        (secrets if closed == "root" else secrets / "root").chmod(0o700)
+        os.seteuid(65534)
+        try:
+            found = list(vault.problems(secrets))
+        finally:
+            os.seteuid(0)
+    assert len(found) == 1
+    assert found[0].startswith(said.format(secrets))
