@@ -65,6 +65,12 @@ def as_told(address: str, **files: Path) -> list[peers.Json]:
     ]
 
 
+def told_by_both(series: list[peers.Json]) -> dict[str, str] | None:
+    """What each of the two came to, once both have asked: they do so at moments of their own."""
+    told = {one["metric"]["job"]: one["value"][1] for one in series}
+    return told if len(told) == 2 else None
+
+
 def test_a_node_is_read_at_its_own_port(node: conftest.Node, tmp_path: Path, token: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("guessed")
@@ -77,10 +83,8 @@ def test_a_node_is_read_at_its_own_port(node: conftest.Node, tmp_path: Path, tok
         peers.until(lambda: prometheus.query(task), "the task's GPU")
         assert prometheus.query('sum(muster_node_gpus{pool="h200"})')[0]["value"][1] == "2"
         assert not prometheus.query("muster_node_state")
-        health = {
-            one["metric"]["job"]: one["value"][1]
-            for one in prometheus.query('max by (job) (up{node="n1",pool="h200"})')
-        }
+        up = 'max by (job) (up{node="n1",pool="h200"})'
+        health = peers.until(lambda: told_by_both(prometheus.query(up)), "both to have asked")
         assert health == {"nodes": "1", "guesser": "0"}
     finally:
         prometheus.stop()
