@@ -98,7 +98,6 @@ _Array = Annotated[
 _Gpus = Annotated[
     float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
 ]
-_Tasks = Annotated[int | None, typer.Option("--tasks", "-N", help="Tasks that start together.")]
 _Least = Annotated[
     int | None, typer.Option("--min", help="Start with so few tasks; grow up to --max.")
 ]
@@ -118,7 +117,8 @@ def submit(
     gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    nodes: _Tasks = None,
+    nodes: submitwords.Nodes = None,
+    tasks: submitwords.Tasks = None,
     least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
     array: _Array = None,
@@ -146,6 +146,7 @@ def submit(
         asked = _from_files(arguments)
     else:
         submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
+        together, placement = submitwords.spread(nodes, tasks)
         count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(
             name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
@@ -154,9 +155,10 @@ def submit(
             gpus=gpus,
             cpus=cpus,
             memory=memory,
-            count=nodes,
+            count=together,
             least=least,
             most=most,
+            placement=placement,
             array=count,
             parallelism=at_once,
             time_limit=submitwords.time_limit(time_limit),

@@ -40,14 +40,19 @@ _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?")
 def controller(server: str | None, token_file: str | None) -> Iterator[clients.Client]:
     """A connection; what goes wrong in the block ends the command with the right exit code."""
     try:
-        endpoint = endpoints.find(server, token_file, Path.cwd())
-        with clients.Client(endpoint) as connection:
+        with clients.Client(endpoint(server, token_file)) as connection:
             yield connection
-    except endpoints.EndpointError as error:
-        terminal.fail(str(error))
     except clients.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         terminal.fail(str(error), code, error.problems)
+
+
+def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
+    """Where the controller is; leaves the command where none is known here."""
+    try:
+        return endpoints.find(server, token_file, Path.cwd())
+    except endpoints.EndpointError as error:
+        terminal.fail(str(error))
 
 
 def seconds(written: str) -> int:

@@ -68,9 +68,8 @@ def run(
     ] = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--nodes", "--tasks", "-N", help="Tasks that start together.")
-    ] = None,
+    nodes: submitwords.Nodes = None,
+    tasks: submitwords.Tasks = None,
     time_limit: submitwords.TimeLimit = None,
     priority: Annotated[
         str | None, typer.Option("--priority-class", help="Priority class.")
@@ -94,6 +93,7 @@ def run(
 
     Example: muster run --gpus 1 -- nvidia-smi
     """
+    together, placement = submitwords.spread(nodes, tasks)
     options = authoring.JobOptions(
         name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
         command=tuple(command),
@@ -101,7 +101,8 @@ def run(
         gpus=gpus,
         cpus=cpus,
         memory=memory,
-        count=tasks,
+        count=together,
+        placement=placement,
         time_limit=submitwords.time_limit(time_limit),
         priority_class=priority,
         framework=framework,
@@ -123,6 +124,7 @@ def _carry_through(
             to = operations.find_target(
                 clone=clone, server=server, token_file=token_file, here=Path.cwd()
             )
+            context.endpoint(server, token_file)  # whom nobody can ask, nobody could wait for
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
@@ -165,6 +167,8 @@ def _carry_through(
         terminal.note(f"muster: {error}; {waiting.goes_on([options.name])}")
         return MUSTER_FAILED
     except typer.Exit:
+        if leaving.asks_nobody:
+            return MUSTER_FAILED
         terminal.note(f"{options.name} may still run: muster job {options.name}")
         return MUSTER_FAILED
 
@@ -201,6 +205,11 @@ class _Leaving:
     def is_before(self) -> bool:
         """Whether a signal came before there could be a job."""
         return bool(self._signal) and self._stage is _Stage.BEFORE
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether there can be no job yet."""
+        return self._stage is _Stage.BEFORE
 
     @contextlib.contextmanager
     def quietly(self) -> Iterator[None]:
@@ -292,7 +301,7 @@ def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
 def _attend(api: patience.Patient, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
     job = waiting.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
-    first = job["attempts"][0]["task"] if job["attempts"] else ""
+    first = min((one["task"] for one in job["attempts"]), key=_place, default="")
     if job["state"] in waiting.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
         return status_of(job)
@@ -311,11 +320,17 @@ def _attend(api: patience.Patient, name: str) -> int:
             terminal.note(f"its {stream} can't be read: {error}")
         if stream == "stdout":
             job = waiting.until(api, name, lambda item: item["state"] in waiting.FINISHED)
-    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}):
+    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
     return status_of(job)
+
+
+def _place(task: str) -> tuple[str, int]:
+    """Where a task stands among those of its job: by its group, then by its number."""
+    group, _, number = task.rpartition("-")
+    return group, int(number)
 
 
 def _print_rest(api: patience.Patient, name: str, task: str) -> None:

@@ -73,6 +73,29 @@ TimeLimit = Annotated[
 ]
 
 
+Nodes = Annotated[
+    int | None,
+    typer.Option("--nodes", "-N", min=1, help="Spread over so many nodes, a task on each."),
+]
+Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start together.")]
+
+
+def spread(nodes: int | None, tasks: int | None) -> tuple[int | None, str | None]:
+    """How many tasks, and the placement that is asked for: empty nodes first where so many nodes
+    were named. Fewer of them are taken where that is what there is room on.
+
+    Leaves the command where there are fewer tasks than nodes.
+    """
+    if nodes is None:
+        return tasks, None
+    if tasks is not None and tasks < nodes:
+        terminal.fail(
+            f"--tasks {tasks} can't be on --nodes {nodes}: expected at least a task for each node",
+            terminal.USAGE,
+        )
+    return tasks or nodes, "spread"
+
+
 def time_limit(written: str | None) -> str | None:
     """The time limit as it is written into the document; what is easily meant otherwise is told.
 

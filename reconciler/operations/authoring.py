@@ -25,6 +25,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     count: int | None = None
     least: int | None = None
     most: int | None = None
+    placement: str | None = None
     priority_class: str | None = None
     time_limit: str | None = None
     array: int | None = None
@@ -54,6 +55,7 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "min": options.least,
         "max": options.most,
         "framework": options.framework,
+        "placement": options.placement,
         "resources": resources or None,
         "workingDirectory": options.working_directory,
         "environment": options.environment or None,

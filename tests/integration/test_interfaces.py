@@ -298,6 +298,16 @@ def test_run_exits_as_the_task_did(bed: beds.Bed, arguments: tuple[str, ...], co
     assert done.returncode == code, done.stderr
 
 
+def test_run_has_a_task_on_each_of_the_nodes_asked_for(bed: beds.Bed) -> None:
+    words = ("--nodes", "2", "--", "sh", "-c", 'echo "on $MUSTER_NODE"')
+    done = muster(bed, "run", "--clone", str(bed.clone), *words)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("on ")
+    assert second.startswith("main-1: on ")
+    assert first.rpartition(" ")[2] != second.rpartition(" ")[2]
+
+
 def test_wait_tells_by_its_code(bed: beds.Bed) -> None:
     bed.commit({"well.yaml": beds.job("well", "  command: ['true']")})
     bed.until_state("well", "Succeeded")

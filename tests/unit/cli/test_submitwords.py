@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
-from reconciler.cli import main, submitwords, terminal
+from reconciler.cli import main, running, submitwords, terminal
 
 
 def _submit(*words: str) -> int:
@@ -77,3 +78,41 @@ def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]
         submitwords.elements(text)
     assert left.value.exit_code == terminal.USAGE
     assert "expected how many elements: 10" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("clone")
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--nodes", "2"], {"count": 2, "placement": "spread"}),
+        (["-N", "2", "--tasks", "4"], {"count": 4, "placement": "spread"}),
+        (["--tasks", "4"], {"count": 4}),
+        ([], {}),
+    ],
+)
+def test_nodes_are_asked_for_by_their_number(
+    words: list[str], written: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _submit(*words, "--", "hostname") == 0
+    spec = yaml.safe_load(capsys.readouterr().out)["spec"]
+    assert {key: spec[key] for key in ("count", "placement") if key in spec} == written
+
+
+@pytest.mark.usefixtures("clone")
+def test_more_nodes_than_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _submit("--nodes", "3", "--tasks", "2", "--", "hostname") == terminal.USAGE
+    assert "at least a task for each node" in " ".join(capsys.readouterr().err.split())
+
+
+def test_nobody_runs_what_nobody_could_wait_for(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MUSTER_SERVER", raising=False)
+    code = main.application("run").main(
+        ["run", "--name", "unasked", "--", "hostname"], prog_name="muster", standalone_mode=False
+    )
+    assert code == running.MUSTER_FAILED
+    said = capsys.readouterr().err
+    assert "no controller is known here" in " ".join(said.split())
+    assert "may still run" not in said
+    assert not [one for one in clone.rglob("*.yaml") if "unasked" in one.read_text()]
