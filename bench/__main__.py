@@ -19,6 +19,7 @@ NAMES = (
     "agent_cost",
     "idle",
     "answers",
+    "submissions",
     "sync",
     "cycle",
     "fragmentation",

@@ -204,9 +204,12 @@ def set_fields(text: str, kind: str, name: str, changes: Sequence[tuple[Path, An
 
 
 def _set(text: str, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> str:
-    documents(text)
+    read = documents(text)
     chunks = _split(text)
-    index, value = _find(chunks, kind, name)
+    if len(chunks) == len(read) == 1 and is_object(read[0], kind, name):
+        index, value = 0, read[0]
+    else:
+        index, value = _find(chunks, kind, name)
     body = chunks[index].body
     for path, wanted in changes:
         expected = changed(value, path, wanted)
@@ -297,9 +300,21 @@ def _node(body: str, path: Path) -> Any:
     return node
 
 
-def _in_place(body: str, _value: Any, path: Path, wanted: Any) -> str | None:
+def _stands(value: Any, path: Path) -> bool:
+    """Whether there is anything at ``path``, were it null."""
+    for step in path:
+        there = (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        )
+        if not there:
+            return False
+        value = value[step]
+    return True
+
+
+def _in_place(body: str, value: Any, path: Path, wanted: Any) -> str | None:
     """Replace a scalar that stands on one line by another."""
-    if wanted is REMOVED or isinstance(wanted, dict | list | tuple):
+    if wanted is REMOVED or isinstance(wanted, dict | list | tuple) or not _stands(value, path):
         return None
     node = _node(body, path)
     if not isinstance(node, yaml.ScalarNode) or node.style in {"|", ">"}:

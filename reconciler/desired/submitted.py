@@ -5,44 +5,63 @@ forbids, would be refused as soon as it is committed; whoever submits it hears t
 structure come in, problems with their places go out.
 """
 
+from collections.abc import Sequence
+
 from reconciler.desired import checks, documents, fitting, normalise, policies
+from reconciler.desired.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
 
-def problems(
-    path: str, data: bytes, structure: desired.Structure, now: float
-) -> tuple[desired.Problem, ...]:
-    """What would refuse the jobs of a text, each by itself: with the document, and with the rest.
+class Judge:
+    """Judges by one structure in force; made once, it serves as long as that one is."""
 
-    What no pool could ever hold, or no limit lets start, is a warning, as is a waived policy.
+    def __init__(self, structure: desired.Structure) -> None:
+        self._structure = structure
+        classes = {
+            name: normalise.PriorityClass(value)
+            for name, value in structure.priority_classes.items()
+        }
+        self._basis = normalise.Basis(structure, classes)
+        self._pools = fitting.Fitting(structure)
+        self._rules = policies.Rules(structure.policies)
 
-    Args:
-        path: what to call the text.
-        data: YAML of one or several documents.
-        structure: what is in force.
-        now: seconds since the epoch, for waivers.
-    """
-    file = documents.read(data)
-    found = list(documents.problems(path, data, file))
-    classes = {
-        name: normalise.PriorityClass(value) for name, value in structure.priority_classes.items()
-    }
-    basis = normalise.Basis(structure, classes)
-    pools = fitting.Fitting(structure)
-    rules = policies.Rules(structure.policies)
-    for document in file.documents:
-        if isinstance(document.part, job_documents.Job):
-            made, faults = normalise.job(document.part, document.hash, basis, path)
-            unknown = None if made is None else checks.of_job(made, structure)
-            if unknown is not None:
-                faults = [unknown]
-            elif made is not None:
-                faults = [*rules.faults("Job", document.name, document.part, now, made)]
-                never = (pools.warning(made), fitting.beyond_limit(made, structure.queues))
-                faults += [one for one in never if one is not None]
-            found += [
-                documents.problem(fault, data=data, path=path, document=document)
-                for fault in faults
-            ]
-    return tuple(found)
+    def problems(
+        self, path: str, data: bytes, file: documents.File, now: float
+    ) -> tuple[desired.Problem, ...]:
+        """What would refuse the jobs of a text, each by itself: with the document, with the rest.
+
+        What no pool could ever hold, or no limit lets start, is a warning, as is a waived policy.
+
+        Args:
+            path: what to call the text.
+            data: YAML of one or several documents.
+            file: what stands in it.
+            now: seconds since the epoch, for waivers.
+        """
+        found = list(documents.problems(path, data, file))
+        for document in file.documents:
+            if isinstance(document.part, job_documents.Job):
+                found += [
+                    documents.problem(fault, data=data, path=path, document=document)
+                    for fault in self._faults(document, document.part, path, now)
+                ]
+        return tuple(found)
+
+    def _faults(
+        self, document: documents.Document, part: job_documents.Job, path: str, now: float
+    ) -> Sequence[Fault]:
+        made, faults = normalise.job(part, document.hash, self._basis, path)
+        if made is None:
+            return faults
+        unknown = checks.of_job(made, self._structure)
+        if unknown is not None:
+            return [unknown]
+        never = (
+            self._pools.warning(made),
+            fitting.beyond_limit(made, self._structure.queues),
+        )
+        return [
+            *self._rules.faults("Job", document.name, part, now, made),
+            *(one for one in never if one is not None),
+        ]

@@ -11,13 +11,14 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from reconciler.desired import documents, submitted
 from reconciler.model import desired
+from reconciler.model.documents import job
 from reconciler.operations import authoring
 
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         reason: why, for the commit's message.
         dry_run: only tell what would become of it.
         below: only files there may be changed, since elsewhere it would count for nothing.
+        queue, owner: of the job, for ``submit``, as its document says them.
         warnings: what is wrong with the document and doesn't keep it out, a sentence each.
     """
 
@@ -70,6 +72,8 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     dry_run: bool = False
     warnings: tuple[str, ...] = ()
     below: str = ""
+    queue: str = ""
+    owner: str = ""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -139,7 +143,7 @@ class InvalidError(ValueError):
 def read(
     text: str,
     identity: str,
-    structure: desired.Structure | None = None,
+    judge: submitted.Judge | None = None,
     now: float = 0.0,
     owner: str = "",
 ) -> list[SubmittedDocument]:
@@ -148,7 +152,7 @@ def read(
     Args:
         text: one or several documents.
         identity: who asks.
-        structure: what is in force, to check them against; None: not known here.
+        judge: of the structure in force, to check them against; None: not known here.
         now: seconds since the epoch, for waivers of policies.
         owner: of those that name none; empty: they stay without.
 
@@ -156,29 +160,37 @@ def read(
         InvalidError: anything is wrong with any of them, or there is none.
     """
     data = text.encode()
-    if structure is None:
-        problems = documents.validate("submission", data)
+    file = documents.read(data)
+    if judge is None:
+        problems = documents.problems("submission", data, file)
     else:
-        problems = submitted.problems("submission", data, structure, now)
+        problems = judge.problems("submission", data, file, now)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
         raise InvalidError(f"{many}; nothing was submitted", errors)
-    starts = [match.start() for match in _SEPARATOR.finditer(text)]
-    bounds = [0, *(start for start in starts if start > 0), len(text)]
     found: list[SubmittedDocument] = []
-    for start, end in itertools.pairwise(bounds):
-        piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
-        for one in documents.read(piece.encode()).documents:
-            if one.kind != "Job":
-                raise InvalidError(
-                    f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
-                    "to the repository"
-                )
-            if owner:
-                piece = authoring.owned(piece, owner)
-            told = tuple(problem.message for problem in problems if problem.object == one.label)
-            found.append(SubmittedDocument("submit", identity, one.name, piece, warnings=told))
+    for piece, one in _pieces(text, file):
+        if not isinstance(one.part, job.Job):
+            raise InvalidError(
+                f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
+                "to the repository"
+            )
+        whose, written = one.part.spec.owner or "", piece
+        if owner and not whose:
+            written = authoring.owned(piece, owner)
+            whose = owner if written != piece else ""
+        found.append(
+            SubmittedDocument(
+                "submit",
+                identity,
+                one.name,
+                written,
+                warnings=tuple(each.message for each in problems if each.object == one.label),
+                queue=one.part.spec.queue,
+                owner=whose,
+            )
+        )
     if not found:
         raise InvalidError("there is no document in it; send one or several jobs as YAML or JSON")
     if len(found) > DOCUMENTS_MAX:
@@ -188,6 +200,19 @@ def read(
     if twice:
         raise InvalidError(f"job {twice[0]} is there twice; names are unique")
     return found
+
+
+def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Document]]:
+    """The text of each document by itself, with what stands in it."""
+    starts = [match.start() for match in _SEPARATOR.finditer(text)]
+    if not starts and len(file.documents) == 1:
+        yield text.lstrip("\r\n"), file.documents[0]
+        return
+    bounds = [0, *(start for start in starts if start > 0), len(text)]
+    for start, end in itertools.pairwise(bounds):
+        piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
+        for one in documents.read(piece.encode()).documents:
+            yield piece, one
 
 
 def _repeats(names: list[str]) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit
-from reconciler.desired import documents
+from reconciler.desired import documents, submitted
 from reconciler.operations import asked, authoring, submission, targets
 
 Json = Any
@@ -34,7 +34,8 @@ def submit(
         ChangeError, CloneError, InvalidError: it can't be done.
     """
     structure, unchecked = targets.structure_of(clone, standing)
-    jobs = submission.read(owned(change), "", structure, time.time())
+    judge = None if structure is None else submitted.Judge(structure)
+    jobs = submission.read(owned(change), "", judge, time.time())
     told = "would be submitted" if dry_run else "submitted"
     in_hand = clone.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:

@@ -122,6 +122,11 @@ def _structure(body: bytes) -> desired.Structure | None:
 
 def stored_sync(body: bytes | None) -> desired.SyncStatus:
     """How the repository stands, from its stored view."""
+    return _sync(body) if body else desired.SyncStatus()
+
+
+@functools.lru_cache(maxsize=2)  # as the structure
+def _sync(body: bytes) -> desired.SyncStatus:
     return _stored(SYNC, body, _SYNC, desired.SyncStatus())
 
 

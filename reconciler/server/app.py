@@ -26,6 +26,7 @@ from reconciler.server import (
     services,
     stopping,
     sync,
+    weighing,
 )
 from reconciler.store import StoreError
 
@@ -77,6 +78,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "address": address,
                 "replays": explanations.Replays(service.store_url),
                 "plans": plans.Plans(service.store_url),
+                "weighing": weighing.Weighing(service),
             }
         ),
         exception_handlers={

@@ -1,7 +1,5 @@
 """``POST /v1/jobs`` and ``POST /v1/changes``: what people want changed, on its way into git."""
 
-import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -9,29 +7,23 @@ from litestar import Request, post
 from litestar.datastructures import State
 from litestar.params import JSONBody
 
-from reconciler.operations import submission, views, withheld
-from reconciler.server import access, api, failures, lists, origins, permissions, services, tokens
+from reconciler.operations import submission, views
+from reconciler.server import (
+    access,
+    failures,
+    lists,
+    origins,
+    permissions,
+    services,
+    weighing,
+)
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
 #: The most reasons, and names with one reason, that an error tells.
 TOLD_MAX = 20
-PENDING = (
-    "committed, and not in force before the structure in git is mended (`muster status` says "
-    "what is wrong)"
-)
-STRUCTURE_HELD = (
-    "committed, and not in force before the structure that is held is approved or reverted "
-    "(`muster status` says what it waits for)"
-)
-HELD = (
-    "committed, and not in force before the newest revision may apply (`muster status` says what "
-    "it waits for)"
-)
 #: Before why a file of a job that is over does not leave.
 STAYS = "its file stays: "
-#: Verbs that change structure, which is held and refused by itself.
-STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 
 
 class ResultView(msgspec.Struct, frozen=True):
@@ -113,35 +105,17 @@ def _submitter(state: State) -> submission.Submitter:
     return service.submitter
 
 
-def _refused(
-    service: services.Services,
-    caller: tokens.Identity,
-    changes: list[submission.SubmittedDocument],
-) -> dict[int, str]:
-    """Positions of changes that may not be made, or not by this controller, and why."""
-    found = permissions.uncommittable(
-        service.reader, changes, signs=service.signs, jobs_folder=service.jobs_folder
-    )
-    return found | permissions.refusals(service.reader, caller, changes)
-
-
-async def _push(
-    state: State, caller: tokens.Identity, changes: list[submission.SubmittedDocument]
-) -> Results:
+async def _push(state: State, asked: weighing.Asked) -> Results:
     """Have changes pushed that the caller may make, all or none, and the loop look at once.
 
     Files of jobs that are over leave each by itself: one that stays is no reason for others to.
     """
     service: services.Services = state.services
-    refused = await asyncio.to_thread(_refused, service, caller, changes)
+    changes, refused, wanted = await _weighing(state).weigh(asked)
     together = any(one.verb != "prune" for one in changes)
-    wanted = [one for position, one in enumerate(changes) if position not in refused]
     if refused and together:
         made = iter([submission.withdrawn(one.name) for one in wanted])
     else:
-        wanted = await asyncio.to_thread(
-            permissions.confined, service.reader, wanted, jobs_folder=service.jobs_folder
-        )
         made = iter(await _submitter(state).submit(wanted, together=together))
         service.pushed()
     return _results(
@@ -156,13 +130,9 @@ async def _push(
     )
 
 
-def _read(
-    service: services.Services, text: str, identity: str, owner: str
-) -> list[submission.SubmittedDocument]:
-    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
-    if structure is not None and not structure.queues:
-        structure = None  # nothing is in force yet
-    return submission.read(text, identity, structure, time.time(), owner=owner)
+def _weighing(state: State) -> weighing.Weighing:
+    found: weighing.Weighing = state.weighing
+    return found
 
 
 @post(
@@ -190,34 +160,27 @@ async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
 
 
 async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run: bool) -> Results:
-    _submitter(state)
-    caller = access.identity_of(request)
-    documents = await _documents(request, state, caller)
-    results = await _push(
-        state, caller, [msgspec.structs.replace(one, dry_run=dry_run) for one in documents]
-    )
-    return results if dry_run else await _judged(state, results, "submit")
-
-
-async def _documents(
-    request: Request[Any, Any, State], state: State, caller: tokens.Identity
-) -> list[submission.SubmittedDocument]:
-    """The jobs of a body; one that names no owner belongs to whom the token stands for.
+    """What became of the jobs of a body; one that names no owner belongs to whom the token is for.
 
     A token that stands for no person (it has no address) takes the word of who sends it.
 
     Raises:
         Failure: anything is wrong with any of them.
     """
+    _submitter(state)
+    caller = access.identity_of(request)
     owner = caller.name if "@" in caller.name else request.query_params.get("owner", "")
     try:
         text = (await request.body()).decode()
-        return await asyncio.to_thread(_read, state.services, text, caller.name, owner)
+        results = await _push(
+            state, weighing.Asked(caller, text=text, owner=owner, dry_run=dry_run)
+        )
     except UnicodeDecodeError as error:
         raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
     except submission.InvalidError as error:
         problems = [views.problem_view(problem) for problem in error.problems]
         raise failures.Failure(400, str(error), problems=problems) from None
+    return results if dry_run else await _judged(state, results, "submit")
 
 
 @post(
@@ -243,32 +206,20 @@ async def change(
         )
         for name in names
     ]
-    results = await _push(state, caller, changes)
+    results = await _push(state, weighing.Asked(caller, changes))
     return results if data.dry_run else await _judged(state, results, data.verb)
 
 
 async def _judged(state: State, results: Results, verb: submission.Verb) -> Results:
     """The same results; of what was committed and does not apply by itself they say so."""
-    service: services.Services = state.services
-    told = await asyncio.to_thread(_pending, service, verb)
+    told = await _weighing(state).told(verb)
     if told:
         pending = [
             msgspec.structs.replace(one, message=told) if one.commit else one
             for one in results.items
         ]
-        return Results(items=pending, **lists.head(service))
+        return Results(items=pending, **lists.head(state.services))
     return results
-
-
-def _pending(service: services.Services, verb: submission.Verb) -> str:
-    """What is said of what was just committed where it does not apply by itself; else empty."""
-    told = msgspec.to_builtins(api.show_sync(service))
-    if withheld.revision(told) or withheld.emptied(told):
-        return HELD
-    if verb in STRUCTURAL and api.is_structure_refused(service):
-        held = any(one["part"] == "structure" for one in told.get("held") or ())
-        return STRUCTURE_HELD if held else PENDING
-    return ""
 
 
 HANDLERS: list[Any] = [submit, rehearse, change]

@@ -5,14 +5,13 @@ above them, as is everybody where there is no token file: it is for who runs the
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
 from reconciler.changes import requests
-from reconciler.desired import documents
 from reconciler.model import access as rules
-from reconciler.model import desired
-from reconciler.model.documents import job
+from reconciler.model import desired, records
 from reconciler.operations import submission, suspending, views
 from reconciler.server import failures, tokens
 from reconciler.store import Reader
@@ -20,8 +19,49 @@ from reconciler.store import Reader
 ADMIN = "admin"
 
 
+class Known(Protocol):
+    """What is looked up of the store to judge a change."""
+
+    def view(self, name: str) -> bytes | None:
+        """What the loop keeps for showing."""
+        ...
+
+    def job(self, name: str) -> records.JobRecord | None:
+        """The newest run of a job."""
+        ...
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """A node."""
+        ...
+
+
+class Once:
+    """A store whose views are read once, however many changes are judged by them.
+
+    Whoever asks makes one after the question came, so that nobody is judged by what stood before.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._views: dict[str, bytes | None] = {}
+
+    def view(self, name: str) -> bytes | None:
+        """What the loop keeps for showing."""
+        if name not in self._views:
+            self._views[name] = self._reader.view(name)
+        return self._views[name]
+
+    def job(self, name: str) -> records.JobRecord | None:
+        """The newest run of a job."""
+        return self._reader.job(name)
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """A node."""
+        return self._reader.node(name)
+
+
 def uncommittable(
-    reader: Reader,
+    reader: Known,
     changes: Sequence[submission.SubmittedDocument],
     *,
     signs: bool,
@@ -32,7 +72,7 @@ def uncommittable(
     Where signatures are required, its key counts for jobs below one folder only.
 
     Args:
-        reader: of the store.
+        reader: what is known.
         changes: what is asked for.
         signs: whether the controller has a key.
         jobs_folder: below which its key counts, with a slash at the end.
@@ -61,7 +101,7 @@ def uncommittable(
 
 
 def confined(
-    reader: Reader, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
 ) -> list[submission.SubmittedDocument]:
     """The same changes, which touch nothing where the controller's key does not count.
 
@@ -99,7 +139,7 @@ def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
 
 
 def refusals(
-    reader: Reader, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
+    reader: Known, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
 ) -> dict[int, str]:
     """Positions of the changes that the caller may not make, and the rule that says so.
 
@@ -143,7 +183,7 @@ def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
 
 
 def _decision(
-    reader: Reader, structure: desired.Structure, who: str, change: submission.SubmittedDocument
+    reader: Known, structure: desired.Structure, who: str, change: submission.SubmittedDocument
 ) -> rules.Decision:
     """Whether somebody may make a change; of what nobody can tell whose it is: no."""
     known = structure.access
@@ -162,11 +202,7 @@ def _decision(
             return _of_node_without_pool(reader, known, who, change.name)
         return rules.of_object(known, who, "drain", f"NodePool/{pool}")
     if change.verb == "submit":
-        wanted = [
-            (one.part.spec.queue, one.part.spec.owner or "")
-            for one in documents.read(change.text.encode()).documents
-            if isinstance(one.part, job.Job)
-        ]
+        queue, owner = change.queue, change.owner
     else:
         record = reader.job(change.name)
         if record is None:
@@ -175,16 +211,13 @@ def _decision(
                 "it: try again when `muster jobs` lists it, or change it by a commit"
             )
             return rules.Decision(allowed=False, why=told)
-        wanted = [(record.spec.queue, record.spec.owner)]
-    if not wanted:
-        return rules.Decision(allowed=False, why="there is no job in it that can be read")
+        queue, owner = record.spec.queue, record.spec.owner
     parents = {name: queue.parent for name, queue in structure.queues.items()}
-    queues, owners = zip(*wanted, strict=True)
-    return rules.of_job(known, who, queues, owners, parents)
+    return rules.of_job(known, who, [queue], [owner], parents)
 
 
 def _of_node_without_pool(
-    reader: Reader, known: rules.Access, who: str, node: str
+    reader: Known, known: rules.Access, who: str, node: str
 ) -> rules.Decision:
     """Whether somebody may drain a node that no pool in force declares.
 

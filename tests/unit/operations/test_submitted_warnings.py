@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from reconciler.desired import submitted
 from reconciler.model import desired
 from reconciler.operations import submission
 from tests.unit.core.world import World
@@ -19,7 +20,7 @@ def test_what_no_pool_could_ever_hold_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     assert isinstance(structure, desired.Structure)
     text = "---\n".join((TEXT % ("small", 2), TEXT % ("large", 9)))
-    small, large = submission.read(text, "ann", structure)
+    small, large = submission.read(text, "ann", submitted.Judge(structure))
     assert small.warnings == ()
     (told,) = large.warnings
     assert told.startswith("no pool could ever hold a task of group main: pool: 9 gpu asked")
@@ -53,6 +54,6 @@ def test_what_no_limit_lets_start_is_told(groups: str, told: str) -> None:
             "leaf": desired.Queue("leaf", parent="top"),
         },
     )
-    (gang,) = submission.read(GANG % groups, "ann", structure)
+    (gang,) = submission.read(GANG % groups, "ann", submitted.Judge(structure))
     assert len(gang.warnings) == bool(told)
     assert told in "".join(gang.warnings)
