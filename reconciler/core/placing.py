@@ -142,6 +142,7 @@ def _place(
                 mig_profile=profile,
                 instances=instances,
                 saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
+                pool=node.pool if node else "",
             )
         )
     if not grows:

@@ -211,7 +211,7 @@ def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple
     if attempt is None:
         return rollups.UNKNOWN, rollups.UNKNOWN
     node = memory.nodes.get(attempt.node)
-    return node.pool if node is not None else "", _model(attempt, node)
+    return _pool(attempt, node), _model(attempt, node)
 
 
 def _may_lack(queue: outcome.QueueUsage) -> bool:
@@ -243,7 +243,7 @@ def usage_of(
             hour,
             spec.queue if spec is not None else "",
             spec.owner if spec is not None else "",
-            node.pool if node is not None else "",
+            _pool(attempt, node),
             _model(attempt, node),
         )
         usage = rollups.Usage(
@@ -260,9 +260,20 @@ def usage_of(
     return found
 
 
+def _pool(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
+    """The pool in which an attempt was placed: its node may be in none, or in another, by now."""
+    return attempt.pool or (node.pool if node is not None else "")
+
+
 def _model(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
-    """The model of the GPUs that an attempt has."""
+    """The model of the GPUs that an attempt has, in whole or in part."""
     if node is None or not attempt.resources.gpu_milli:
         return ""
-    models = {gpu.index: gpu.model for gpu in node.inventory.gpus}
-    return next((models[device] for device in attempt.devices if device in models), "")
+    gpus = node.inventory.gpus
+    if attempt.mig_profile:
+        # which device its instances are on, its node alone knows
+        cut = [g.model for g in gpus if any(m.profile == attempt.mig_profile for m in g.mig)]
+        models = {*cut} or {gpu.model for gpu in gpus}
+        return models.pop() if len(models) == 1 else ""
+    named = {gpu.index: gpu.model for gpu in gpus}
+    return next((named[device] for device in attempt.devices if device in named), "")

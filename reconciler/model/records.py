@@ -144,7 +144,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     ``concluded`` is set when the whole try of its element has come to its end: until then an
     attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
     ``saved`` is the newest checkpoint that its node knows to be whole; ``saves_every_s`` is how
-    often its job means to save, None: it does not say.
+    often its job means to save, None: it does not say. ``pool`` is that of its node when it was
+    placed, whatever becomes of the node.
     """
 
     id: str
@@ -180,6 +181,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     instances: tuple[int, ...] = ()
     saved: Saved | None = None
     saves_every_s: int | None = None
+    pool: str = ""
 
     @property
     def lacks_image(self) -> bool:

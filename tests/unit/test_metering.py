@@ -7,7 +7,7 @@ import pytest
 
 from reconciler import metrics, store
 from reconciler.metrics import metering
-from reconciler.model import outcome, records, rollups
+from reconciler.model import devices, outcome, records, rollups
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
@@ -107,6 +107,38 @@ def test_it_is_charged_once_when_it_is_concluded() -> None:
     meter.cycle(samples.cycle(now=5 * HOUR, attempts=(attempt(),)), observed(ended))
     assert sum(used.gpu_s for used in meter.take().usage.values()) == 3.5 * HOUR
     assert meter.take() == rollups.Rollup()
+
+
+@pytest.mark.parametrize("pool_now", ["", "other"])
+def test_what_ran_is_charged_to_the_pool_in_which_it_was_placed(pool_now: str) -> None:
+    moved = msgspec.structs.replace(gpusamples.node(), pool=pool_now)
+    known = msgspec.structs.replace(observed(), nodes={"n1": moved})
+    meter = metering.Meter(metrics.Counters())
+    meter.cycle(samples.cycle(now=4 * HOUR, attempts=(attempt(pool="h200"),)), known)
+    assert {key.pool for key in meter.take().usage} == {"h200"}
+
+
+@pytest.mark.parametrize(
+    ("models", "charged"),
+    [(("H100", "H100"), "H100"), (("H100", "A100"), "H100"), (("A100", "A30"), "")],
+)
+def test_instances_are_charged_to_the_model_that_is_cut(
+    models: tuple[str, str], charged: str
+) -> None:
+    made = devices.MigInstance("MIG-1", "1g.10gb", gpu_instance=1, compute_instance=0)
+    cut = {"H100": (made,)}
+    gpus = tuple(
+        records.Gpu(index, f"GPU-{index}", model, 2**36, mig=cut.get(model, ()))
+        for index, model in enumerate(models)
+    )
+    bare = gpusamples.node()
+    inventory = msgspec.structs.replace(bare.inventory, gpus=gpus)
+    node = msgspec.structs.replace(bare, inventory=inventory)
+    known = msgspec.structs.replace(observed(), nodes={"n1": node})
+    meter = metering.Meter(metrics.Counters())
+    part = attempt(devices=(), mig_profile="1g.10gb", instances=(0,))
+    meter.cycle(samples.cycle(now=4 * HOUR, attempts=(part,)), known)
+    assert {key.model for key in meter.take().usage} == {charged}
 
 
 def test_what_did_not_end_well_is_told_apart() -> None:
