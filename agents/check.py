@@ -23,9 +23,10 @@ from agents import (
     cgroups,
     hosts,
     keeper,
-    metricsport,
+    lineage,
     mps,
     owners,
+    ports,
     probe,
     samples,
     sandbox,
@@ -374,7 +375,16 @@ def metrics_port(given: argparse.Namespace) -> Iterator[Finding]:
             return
         if listen.token_file is not None:
             tasks.read_token(listen.token_file)
-        metricsport.bind(listen).close()
+        ports.bind(listen).close()
+    except ports.TakenError as problem:
+        if problem.pid is not None and ports.has_open(problem.pid, lineage.lock_of(given.root)):
+            own = f"{given.metrics_listen} is held by the agent of {given.root} itself"
+            yield Finding(name, OK, own)
+            return
+        do = "an agent works without it and tries again, but whoever has it hears the token of "
+        do += "those who ask there: end it first"
+        yield Finding(name, NOTE, str(problem), do)
+        return
     except (ValueError, tasks.UnfitError, OSError) as problem:
         do = "mend that, or leave --metrics-listen out"
         yield Finding(name, FAILED, str(problem), do)

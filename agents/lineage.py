@@ -20,13 +20,18 @@ class OccupiedError(Exception):
     """Another agent works in this root."""
 
 
+def lock_of(root: Path) -> Path:
+    """The file that the agent of a root has open, and locked, for as long as it lives."""
+    return root / "agent.lock"
+
+
 def take(root: Path) -> int:
     """The lock of a root, held for as long as this handle is open.
 
     Raises:
         OccupiedError: another agent has it.
     """
-    handle = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(lock_of(root), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

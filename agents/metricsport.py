@@ -6,82 +6,29 @@ take its answer, there are at most so many at once, and what is handed out is th
 """
 
 import contextlib
-import errno
 import os
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-import psutil
-
-from agents import nodepage, scrapes, tasks
+from agents import nodepage, ports, scrapes, tasks, voice
 from agents.settings import Listen
-from reconciler.model import addresses
 
-#: The most connections at once; further ones wait in the kernel's queue, of the same length.
-CONNECTIONS_MAX = 16
+#: The most connections at once; further ones wait in the kernel's queue.
+CONNECTIONS_MAX = 64
 #: How long a caller has to ask, how long it waits for a page that is being made, and how long it
 #: has to take its answer.
-ASK_S, MAKE_S, TAKE_S = 5.0, 10.0, 15.0
+ASK_S, MAKE_S, TAKE_S = 2.0, 10.0, 15.0
+#: Who has said nothing for so long makes room for the next caller, where there is none left.
+SPARE_S = 0.2
+#: A port that is taken is tried again after so long, and then after twice that, up to the most.
+AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
 _LOOK_S = 1.0
 #: How long nobody is taken in where there is no room for one more connection.
 _REST_S = 0.2
 _READ_BYTES = 4096
-
-
-class PortError(OSError):
-    """The port can't be had; says which, who has it, and what to do."""
-
-
-def bind(listen: Listen) -> socket.socket:
-    """Listen there.
-
-    Raises:
-        PortError: that is not possible, or not safe.
-    """
-    try:
-        found = socket.getaddrinfo(
-            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as problem:
-        raise PortError(
-            f"--metrics-listen {listen.shown}: {listen.host} is no address of this machine: "
-            f"{problem.strerror}"
-        ) from None
-    family, kind, protocol, _, address = found[0]
-    if listen.token_file is None and not addresses.is_loopback(str(address[0])):
-        raise PortError(
-            f"--metrics-listen {listen.shown}: {listen.host} is {address[0]}, which can be reached "
-            "from elsewhere, and there is no --metrics-token-file; give one, or listen on 127.0.0.1"
-        )
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(CONNECTIONS_MAX)
-        made.setblocking(False)
-    except OSError as problem:
-        made.close()
-        raise PortError(
-            f"--metrics-listen {listen.shown}: {problem.strerror}{_held_by(problem, listen.port)}; "
-            "end what listens there, or name another port"
-        ) from None
-    return made
-
-
-def _held_by(problem: OSError, port: int) -> str:
-    """Which process has a port, where that can be told."""
-    if problem.errno != errno.EADDRINUSE:
-        return ""
-    with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
-                if not one.pid:
-                    break
-                return f": process {one.pid} ({psutil.Process(one.pid).name()}) has it"
-    return ": a process that can't be told has it"
 
 
 class _Caller:
@@ -89,6 +36,7 @@ class _Caller:
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
+        self.came_at = now
         self.until = now + ASK_S
         self.heard = b""
         self.asked: scrapes.Asked | None = None
@@ -151,7 +99,8 @@ class Port:
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
         """Wait a moment, and go on with whoever is ready; let go of those that took too long."""
-        for key, _ in selector.select(_LOOK_S):
+        full = len(self._callers) >= CONNECTIONS_MAX
+        for key, _ in selector.select(min(_LOOK_S, SPARE_S) if full else _LOOK_S):
             if key.fileobj is self._listener:
                 self._accept(selector)
             elif key.fd == self._wake:
@@ -175,6 +124,14 @@ class Port:
             self._let_go(selector, caller)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Take in one more caller, where need be in the place of who has long said nothing."""
+        if len(self._callers) >= CONNECTIONS_MAX:
+            silent = self._silent(time.monotonic())
+            if silent is None:
+                return
+            with contextlib.suppress(OSError):
+                silent.connection.send(scrapes.refuse(scrapes.SLOW))
+            self._let_go(selector, silent)
         try:
             connection, _ = self._listener.accept()
         except OSError:
@@ -184,9 +141,18 @@ class Port:
         self._callers[connection] = _Caller(connection, time.monotonic())
         selector.register(connection, selectors.EVENT_READ, connection)
 
+    def _silent(self, now: float) -> _Caller | None:
+        """Who came first of those that have not asked; None where all of them have just come.
+
+        It counts since when they are there: a byte now and then is no request.
+        """
+        asking = (one for one in self._callers.values() if one.asked is None and not one.left)
+        first = next(asking, None)
+        return first if first is not None and now - first.came_at >= SPARE_S else None
+
     def _mind_listener(self, selector: selectors.BaseSelector) -> None:
         """Take no more callers than can be held."""
-        full = len(self._callers) >= CONNECTIONS_MAX
+        full = len(self._callers) >= CONNECTIONS_MAX and self._silent(time.monotonic()) is None
         if full == (self._listener.fileno() in selector.get_map()):
             if full:
                 selector.unregister(self._listener)
@@ -255,13 +221,70 @@ class Port:
         caller.connection.close()
 
 
-def open_port(listen: Listen, page: nodepage.Page, leaving: threading.Event) -> Port:
-    """Open the port.
+class Door:
+    """The port from when it can be had; until then it is tried again beside the agent's work.
+
+    Args:
+        listen: where.
+        page: where pages come from.
+        leaving: set when the agent leaves.
+        tells: hears when the port is taken, by whom, and when it is open.
+        notice: what the node is to report of itself; empty: nothing.
 
     Raises:
-        PortError: it can't be had.
+        ports.PortError: by these options the port can't be had at all.
         tasks.UnfitError: the token can't be read, or others can read it.
         OSError: there is no such file of a token.
     """
-    token = tasks.read_token(listen.token_file) if listen.token_file is not None else ""
-    return Port(bind(listen), token, page, leaving)
+
+    def __init__(
+        self,
+        listen: Listen,
+        page: nodepage.Page,
+        leaving: threading.Event,
+        tells: voice.Voice,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._listen = listen
+        self._token = tasks.read_token(listen.token_file) if listen.token_file is not None else ""
+        self._page = page
+        self._leaving = leaving
+        self._tells = tells
+        self._notice = notice
+        self._again_s = AGAIN_S
+        self._problem = ""
+        self._brief = ""
+        self.port: Port | None = None
+        with contextlib.suppress(ports.TakenError):
+            self._open()
+
+    def turn(self) -> None:
+        """Answer callers until the agent leaves, or try for the port once more."""
+        if self.port is not None:
+            self.port.serve()
+            return
+        self._notice(self._brief)
+        self._leaving.wait(self._again_s)
+        self._again_s = min(2 * self._again_s, AGAIN_S_MAX)
+        if self._leaving.is_set():
+            return
+        with contextlib.suppress(ports.PortError):
+            self._open()
+            self._notice("")
+
+    def _open(self) -> None:
+        """Open the port; what is in the way is said once, and again when it is another thing."""
+        try:
+            self.port = Port(ports.bind(self._listen), self._token, self._page, self._leaving)
+        except ports.PortError as problem:
+            brief = problem.brief if isinstance(problem, ports.TakenError) else str(problem)
+            self._brief = brief
+            if str(problem) != self._problem:
+                self._problem = str(problem)
+                self._tells.tell(
+                    f"{problem}; meanwhile the node works without, and it is tried again every "
+                    f"{AGAIN_S_MAX:.0f} s at the latest",
+                    level="WARNING",
+                )
+            raise
+        self._tells.tell(f"the node's page is at http://{self.port.address}/metrics")

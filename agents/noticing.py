@@ -132,6 +132,11 @@ class Senses:
         """This is how tasks are held from now on."""
         self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
 
+    def notice(self, text: str) -> None:
+        """What keeps no task from running and yet is to be known; empty: nothing any more."""
+        with self._lock:
+            self.take_over(msgspec.structs.replace(self.inventory, notice=text))
+
     def take_over(self, found: Inventory) -> bool:
         """Take over an inventory that says something new, under the lock, and have it told."""
         if found == self.inventory:

@@ -169,11 +169,15 @@ def open_port(
     now: Callable[[], Now | None],
     leaving: threading.Event,
     tells: voice.Voice,
+    notice: Callable[[str], None],
 ) -> tuple[Callable[[], None], ...]:
     """Open the node's own port, where one is asked for; what threads are to do for it.
 
+    One that is taken is waited for: ``notice`` is then called by those threads with what the node
+    is to report of it, and with nothing when it is over.
+
     Raises:
-        OSError: it can't be had.
+        OSError: by these options it can't be had at all.
         tasks.UnfitError: its token is not fit.
     """
     if listen is None:
@@ -181,6 +185,4 @@ def open_port(
     from agents import metricsport, nodepage  # noqa: PLC0415 - most nodes have no such port
 
     page = nodepage.Page(now, leaving)
-    port = metricsport.open_port(listen, page, leaving)
-    tells.tell(f"the node's page is at http://{port.address}/metrics")
-    return page.turn, port.serve
+    return page.turn, metricsport.Door(listen, page, leaving, tells, notice).turn

@@ -81,7 +81,7 @@ class Agent:
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._lock_file = lineage.take(self.root)
         self.port_loops = reports.open_port(
-            self.settings.metrics, self._page_values, self.leaving, self.voice
+            self.settings.metrics, self._page_values, self.leaving, self.voice, self._notice
         )
         follows = lineage.succeed(self.root, self.incarnation)
         shared = self.settings.shared or self.root / "shared"
@@ -129,6 +129,9 @@ class Agent:
     def _page_values(self) -> reports.Now | None:
         with self.lock:
             return self.reports.now()
+
+    def _notice(self, text: str) -> None:
+        self.senses.notice(text)
 
     def run(self) -> int:
         """Work until told to leave."""

@@ -28,6 +28,7 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         ("Pool", (item.get("pool") or "-") + (OBSERVED if is_observed else "")),
         ("State", item["state"]),
         ("Why", terminal.clocks(item.get("message") or "")),
+        ("Notice", item.get("notice") or ""),
         ("Address", item["address"]),
         ("CPUs", f"{item['capacity']['cpu']:g}"),
         ("Memory", _gib(item["capacity"]["memory"])),

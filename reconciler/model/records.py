@@ -256,7 +256,8 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
     looked for one, ``host`` and ``isolation`` where the agent is older than the field. ``volumes``
     are those that it was told to look at. ``unchecked``: the agent has begun and has made no checks
-    yet, so that ``checks`` say nothing.
+    yet, so that ``checks`` say nothing. ``notice``: what its agent can't do though it was told to,
+    and what keeps no task from running, such as opening the port of its page.
     """
 
     hostname: str = ""
@@ -275,6 +276,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: tuple[Result, ...] = ()
     volumes: tuple[VolumeState, ...] = ()
     unchecked: bool = False
+    notice: str = ""
 
 
 class NodeUsage(msgspec.Struct, frozen=True):

@@ -229,6 +229,7 @@ def node_view(
         pool=of.pool,
         state=of.state.value,
         message=of.message,
+        notice=inventory.notice,
         capacity=amounts(inventory.capacity),
         allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
         gpus=gpus,

@@ -175,12 +175,17 @@ class NodeVolumeView(viewforms.View, frozen=True):
 
 
 class NodeView(viewforms.View, frozen=True):
-    """A node: what it has, what is given away, what it does."""
+    """A node: what it has, what is given away, what it does.
+
+    ``message`` says why it is in its state, ``notice`` what its agent can't do that keeps no task
+    from running.
+    """
 
     name: str
     pool: str
     state: str
     message: str
+    notice: str
     capacity: AmountsView
     allocated: AmountsView
     gpus: list[gpuviews.GpuView]

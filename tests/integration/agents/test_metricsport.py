@@ -1,8 +1,8 @@
 """A node's own page: read from a real agent, with a task, while its controller is away."""
 
 import re
+import socket
 import subprocess
-from pathlib import Path
 
 import httpx
 
@@ -78,16 +78,32 @@ def test_the_next_agent_of_the_node_has_the_same_port(node: Node, controller: Co
     controller.wait(lambda: httpx.get(url, timeout=DEADLINE_S).status_code == 200, "its page")
 
 
-def test_a_port_that_is_taken_ends_the_agent_before_it_begins(
-    node: Node, controller: Controller, tmp_path: Path
+def test_an_agent_works_while_another_program_has_its_port(
+    node: Node, controller: Controller
 ) -> None:
-    node.start(*OPTIONS)
-    taken = address(node, controller).removesuffix("/metrics").removeprefix("http://")
-    other = node.command("--metrics-listen", taken)
-    other[other.index("--root") + 1] = str(tmp_path / "other")
-    ended = subprocess.run(other, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-    assert ended.returncode == 1
-    assert f"muster-agent n1: --metrics-listen {taken}: Address already in use" in ended.stderr
-    assert node.agent is not None
-    assert f"process {node.agent.pid} (" in ended.stderr
-    assert not (tmp_path / "other" / "attempts").exists()
+    def told() -> list[str]:
+        """What the node reported beside its work, each time it told what it is."""
+        with controller.news:
+            said = [one.inventory for one in controller.requests]
+        return [one.notice for one in said if one is not None]
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        node.start("--metrics-listen", taken)
+        controller.assign("a.1", template=TaskTemplate("train", 1, "main", command=("sleep", "9")))
+        controller.running("a.1")
+        controller.wait(lambda: any(told()), "what the agent can't do")
+        assert f"the port {taken} of its page can't be opened: Address already in use" in told()[-1]
+    assert address(node, controller) == f"http://{taken}/metrics"
+    controller.wait(lambda: told()[-1] == "", "that it can")
+
+
+def test_options_that_cannot_be_right_end_the_agent_before_it_begins(node: Node) -> None:
+    token = node.root / "metrics-token"
+    token.write_text("secret")
+    token.chmod(0o644)
+    wrong = node.command("--metrics-listen", "127.0.0.1:0", "--metrics-token-file", str(token))
+    wrong[wrong.index("--root") + 1] = str(node.root / "other")
+    ended = subprocess.run(wrong, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert (ended.returncode, "chmod 600" in ended.stderr) == (1, True)
+    assert not (node.root / "other" / "attempts").exists()

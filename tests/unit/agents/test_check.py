@@ -1,5 +1,6 @@
 """What ``muster agent --check`` finds, on machines that are trees of files and scripted samples."""
 
+import contextlib
 import os
 import pwd
 import socket
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import __main__, check, samples, settings
+from agents import __main__, check, lineage, samples, settings
 from reconciler.model import devices
 from reconciler.model.hosts import Host, Link, RdmaPort
 from tests.unit.agents.test_hosts import tree
@@ -270,13 +271,18 @@ def test_a_relative_place_is_where_the_command_was_given(
 def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> None:
     def found(*given: str) -> dict[str, tuple[str, str]]:
         parser = settings.parser(required=False)
-        return levels(check.metrics_port(parser.parse_args(list(given))))
+        words = ["--root", str(tmp_path), *given]
+        return levels(check.metrics_port(parser.parse_args(words)))
 
     assert found() == {}
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"127.0.0.1:{server.getsockname()[1]}"
         level, said = found("--metrics-listen", listen)["metrics port"]
-    assert (level, f"process {os.getpid()}" in said) == ("failed", True)
+        assert (level, f"process {os.getpid()} of" in said) == ("note", True)
+        with contextlib.closing(os.fdopen(lineage.take(tmp_path))):  # as the agent of this root
+            told = found("--metrics-listen", listen)["metrics port"]
+            assert told == ("ok", f"{listen} is held by the agent of {tmp_path} itself")
+        assert found("--metrics-listen", listen)["metrics port"][0] == "note"
     assert found("--metrics-listen", listen)["metrics port"] == ("ok", f"{listen} is free")
     level, said = found("--metrics-listen", "0.0.0.0:0")["metrics port"]
     assert (level, "no --metrics-token-file" in said) == ("failed", True)

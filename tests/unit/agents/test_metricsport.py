@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from agents import metricsport, nodepage, scrapes, settings
+from agents import metricsport, nodepage, ports, scrapes, settings, voice
 from agents.tasks import UnfitError
 from tests.unit.agents.test_nodepage import now
 
@@ -28,7 +29,11 @@ class Bench:
         self.may_make.set()
         self.page = nodepage.Page(now, self.leaving)
         listen = settings.Listen("127.0.0.1", 0, token_file)
-        self.port = metricsport.open_port(listen, self.page, self.leaving)
+        self.notices: list[str] = []
+        tells = voice.Voice("n1")
+        door = metricsport.Door(listen, self.page, self.leaving, tells, self.notices.append)
+        assert door.port is not None
+        self.port = door.port
         self.threads = [
             threading.Thread(target=self._keep, args=(work,))
             for work in (self.port.serve, self._make)
@@ -127,20 +132,34 @@ def test_headers_without_end_are_refused(bench: Bench) -> None:
     assert answer(caller)[0] == 431
 
 
-def test_callers_that_say_nothing_keep_others_out_for_moments_only(
+def test_callers_that_say_nothing_are_told_so_and_let_go(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metricsport, "ASK_S", 0.3)
-    silent = [bench.call(b"") for _ in range(metricsport.CONNECTIONS_MAX)]
-    assert bench.ask()[0] == 200
+    monkeypatch.setattr(metricsport, "ASK_S", 0.1)
+    silent = [bench.call(b"") for _ in range(3)]
     assert {answer(caller)[0] for caller in silent} == {408}
+
+
+def test_who_is_silent_longest_makes_room_for_who_asks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's time to ask is over in this test: without room being made, nobody is answered."""
+    monkeypatch.setattr(metricsport, "ASK_S", 3600.0)
+    monkeypatch.setattr(metricsport, "SPARE_S", 0.01)
+    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 4)
+    silent = [bench.call(b"G") for _ in range(3 * metricsport.CONNECTIONS_MAX)]
+    assert bench.ask()[0] == 200
+    for caller in silent[: 2 * metricsport.CONNECTIONS_MAX + 1]:  # in the order in which they came
+        assert answer(caller)[0] == 408
+    assert len(bench.port._callers) <= metricsport.CONNECTIONS_MAX
 
 
 def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metricsport, "ASK_S", 3600.0)
     leaving = threading.Event()
     page = nodepage.Page(now, leaving)
-    port = metricsport.open_port(settings.Listen("127.0.0.1", 0), page, leaving)
+    monkeypatch.setattr(metricsport, "SPARE_S", 3600.0)
+    port = metricsport.Port(ports.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
     monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
     host, _, number = port.address.rpartition(":")
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -191,21 +210,102 @@ def test_who_does_not_take_its_answer_is_let_go(
 
 
 def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(metricsport.PortError) as told:
-            metricsport.bind(settings.Listen("127.0.0.1", port))
-    text = str(told.value)
+    with listening() as (_, port), pytest.raises(ports.TakenError) as told:
+        ports.bind(settings.Listen("127.0.0.1", port))
+    own = ports._told_of(psutil.Process())
+    text, brief = str(told.value), told.value.brief
     assert text.startswith(f"--metrics-listen 127.0.0.1:{port}: Address already in use: ")
-    assert f"process {os.getpid()} (" in text
-    assert "name another port" in text
+    assert f"process {os.getpid()} of {own.user} has it ({own.command}); end what" in text
+    # a command line may have secrets, and this goes far
+    assert brief.endswith(f": process {os.getpid()} ({own.name}) of {own.user} has it")
+    assert len(own.command) > len(own.name)
+    assert told.value.pid == os.getpid()
+
+
+@contextlib.contextmanager
+def listening(host: str = "127.0.0.1") -> Iterator[tuple[socket.socket, int]]:
+    """Some other program's port."""
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        taken.listen()
+        yield taken, taken.getsockname()[1]
+
+
+def test_who_listens_at_another_address_does_not_have_the_port() -> None:
+    with listening("127.0.0.2") as (_, port):
+        assert ports.holder_of("127.0.0.1", port) is None
+        found = ports.holder_of("0.0.0.0", port)
+    assert found is not None
+    assert found.pid == os.getpid()
+
+
+def test_a_taken_port_is_served_from_when_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metricsport, "AGAIN_S", 0.0)
+    leaving, notices = threading.Event(), list[str]()
+    page = nodepage.Page(now, leaving)
+    with listening() as (taken, port):
+        listen = settings.Listen("127.0.0.1", port)
+        door = metricsport.Door(listen, page, leaving, voice.Voice("n1"), notices.append)
+        for _ in range(3):
+            door.turn()
+        assert set(notices) == {notices[0]}
+        assert f"the port 127.0.0.1:{port} of its page can't be opened: Address al" in notices[0]
+        taken.close()
+        door.turn()
+    assert door.port is not None
+    try:
+        assert notices[-1] == ""
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 2, said  # what is in the way, once, and that it is over
+        assert "meanwhile the node works without" in said[0]
+        assert f"the node's page is at http://127.0.0.1:{port}/metrics" in said[1]
+        thread = threading.Thread(target=door.turn)
+        thread.start()
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as caller:
+            caller.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert answer(caller) == (200, b"ok\n")
+        leaving.set()
+        thread.join(PATIENCE_S)
+    finally:
+        leaving.set()
+        door.port.close()
+
+
+def test_a_taken_port_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving, waited = threading.Event(), list[float | None]()
+
+    def wait(time_s: float | None = None) -> bool:
+        waited.append(time_s)
+        return False
+
+    monkeypatch.setattr(leaving, "wait", wait)
+    page = nodepage.Page(now, leaving)
+    with listening() as (_, port):
+        listen = settings.Listen("127.0.0.1", port)
+        door = metricsport.Door(listen, page, leaving, voice.Voice("n1"), lambda _: None)
+        for _ in range(9):
+            door.turn()
+    assert waited == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+def test_a_name_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", away)
+    with pytest.raises(ports.TakenError, match="gpu9 is no address of this machine: Temporary"):
+        ports.bind(settings.Listen("gpu9", 9105, Path("/t")))
+
+
+def test_what_a_holder_calls_itself_can_t_move_a_terminal() -> None:
+    assert ports._printable("a\x1b[2Jb\n") == "a?[2Jb?"
 
 
 def test_an_address_of_another_machine_is_refused(token_file: Path) -> None:
-    with pytest.raises(metricsport.PortError, match="Cannot assign requested address"):
-        metricsport.bind(settings.Listen("203.0.113.7", 0, token_file))
+    with pytest.raises(ports.PortError, match="Cannot assign requested address"):
+        ports.bind(settings.Listen("203.0.113.7", 0, token_file))
 
 
 def test_a_name_that_leads_nowhere_is_refused(
@@ -215,8 +315,8 @@ def test_a_name_that_leads_nowhere_is_refused(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(metricsport.PortError, match="gpu9 is no address of this machine: Name or"):
-        metricsport.bind(settings.Listen("gpu9", 9105, token_file))
+    with pytest.raises(ports.PortError, match="gpu9 is no address of this machine: Name or"):
+        ports.bind(settings.Listen("gpu9", 9105, token_file))
 
 
 def test_a_name_of_loopback_that_leads_elsewhere_is_refused(
@@ -224,8 +324,8 @@ def test_a_name_of_loopback_that_leads_elsewhere_is_refused(
 ) -> None:
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.7", 9105))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with pytest.raises(metricsport.PortError, match=r"localhost is 203\.0\.113\.7"):
-        metricsport.bind(settings.Listen("localhost", 9105))
+    with pytest.raises(ports.PortError, match=r"localhost is 203\.0\.113\.7"):
+        ports.bind(settings.Listen("localhost", 9105))
 
 
 def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
@@ -233,7 +333,18 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
     with pytest.raises(UnfitError, match="chmod 600"):
-        metricsport.open_port(listen, nodepage.Page(now, leaving), leaving)
+        metricsport.Door(
+            listen, nodepage.Page(now, leaving), leaving, voice.Voice("n1"), lambda _: None
+        )
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "0.0.0.0"])
+def test_options_that_are_wrong_are_not_tried_again(host: str) -> None:
+    leaving = threading.Event()
+    page = nodepage.Page(now, leaving)
+    with pytest.raises(ports.PortError) as told:
+        metricsport.Door(settings.Listen(host, 0), page, leaving, voice.Voice("n1"), lambda _: None)
+    assert not isinstance(told.value, ports.TakenError)
 
 
 FIXED = ["--server", "http://127.0.0.1:1", "--name", "n1", "--root", "/nowhere"]

@@ -57,6 +57,16 @@ def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFix
     assert ["Heard", "never"] in lines
 
 
+def test_what_an_agent_cannot_do_beside_its_tasks_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = gpusamples.node()
+    inventory = msgspec.structs.replace(node.inventory, notice="its port is taken")
+    told = shown(msgspec.structs.replace(node, inventory=inventory), capsys)
+    assert ["Notice", "its", "port", "is", "taken"] in told
+    assert "Notice" not in {word for line in shown(node, capsys) for word in line}
+
+
 def test_a_driver_without_a_version_of_cuda_says_none() -> None:
     driver = {"state": "ok", "version": "simulated", "cudaVersion": ""}
     assert nodeview._driver(driver) == "simulated"
