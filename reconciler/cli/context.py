@@ -71,7 +71,7 @@ def moment(option: str, text: str, now: float) -> float:
     if of_day is not None:
         return of_day
     try:
-        return now - quantities.parse_duration(text)
+        return now - ago(text)
     except quantities.QuantityError:
         pass
     try:
@@ -82,6 +82,17 @@ def moment(option: str, text: str, now: float) -> float:
             "or a time such as 2026-11-01T12:00:00Z",
             terminal.USAGE,
         )
+
+
+def ago(text: str) -> int:
+    """Seconds of a span before now. One with colons is no clock time, and was meant as one.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    if ":" in text and "-" not in text:
+        raise quantities.QuantityError(f"{text!r} is no time of a day")
+    return quantities.parse_duration(text)
 
 
 def clock_time(text: str, now: float) -> float | None:

@@ -1,5 +1,6 @@
 """The command that says why a job is as it is, or was at a moment in the past."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from reconciler.cli import (
     terminal,
     waiting,
 )
-from reconciler.model import times
+from reconciler.model import quantities, times
 
 Json = Any
 NODES_SHOWN = 4
@@ -110,12 +111,17 @@ def _moment(written: str) -> str:
     of_day = context.clock_time(written, time.time())
     if of_day is not None:
         return times.format_time(of_day)
-    if written[:1].isdigit() and "-" in written:
-        try:
-            return times.format_time(times.parse_time(written))
-        except ValueError as error:
-            terminal.fail(f"--at: {error}", terminal.USAGE)
-    return times.format_time(time.time() - context.seconds(written))
+    with contextlib.suppress(quantities.QuantityError):
+        return times.format_time(time.time() - context.ago(written))
+    try:
+        return times.format_time(times.parse_time(written))
+    except ValueError as error:
+        why = f" ({error})" if "offset" in str(error) else ""
+        terminal.fail(
+            f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
+            "time such as 05:08:00, or how long ago, such as 10m or 1d",
+            terminal.USAGE,
+        )
 
 
 def _and(replayed: Json) -> str:

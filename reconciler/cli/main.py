@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import interrupts, terminal
+from reconciler.cli import interrupts, otherwords, terminal
 
 #: The commands of each module of this package, in the order of help. A command that is named is
 #: looked up here, so that none but its own module has to be imported.
@@ -36,6 +36,7 @@ COMMANDS = {
     "reviewing": ("validate", "plan", "snapshot"),
     "simulating": ("scenario", "simulate"),
     "keeping": ("backup", "restore", "adopt"),
+    "schemas": ("schema",),
     "permitting": ("access",),
     "recording": ("history", "audit"),
     "pruning": ("prune",),
@@ -53,6 +54,13 @@ class _WriteError(Exception):
 
 class _Group(typer.core.TyperGroup):
     """All commands; a closed pipe leaves them under a name that the parser has no view of."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named; whoever uses another system's word is told ours."""
+        known = otherwords.OTHER_WORDS.get(args[0])
+        if known is not None and args[0] not in self.commands:
+            ctx.fail(f"there is no {args[0]!r} here; what you look for: {known}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
@@ -192,6 +200,11 @@ def _wrong_usage(error: Exception) -> int:
         return terminal.DONE
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "muster"
+    word = getattr(error, "option_name", None)
+    if isinstance(word, str) and context is not None and told.startswith("No such option"):
+        known = (spelled for one in context.command.params for spelled in one.opts)
+        if meant := otherwords.option(word, known):
+            told = f"No such option: {word}; here it is {meant}"
     sys.stderr.write(f"muster: {told}\n  see: {path} --help\n")
     return terminal.USAGE
 

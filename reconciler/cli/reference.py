@@ -6,7 +6,6 @@ committed is what it writes.
 
 import argparse
 import enum
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,20 +14,13 @@ from typing import Any
 
 from agents import settings
 from reconciler import daemon, metrics
-from reconciler.cli import main
+from reconciler.cli import kindfields, main
 from reconciler.desired import schema
 from reconciler.model.documents import kinds
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 GRAFANA = Path(__file__).resolve().parents[2] / "grafana"
 
-#: What a quantity may look like, by the unit of its field.
-QUANTITIES = {
-    "duration": "duration",
-    "bytes": "amount of memory",
-    "CPUs": "number of CPUs",
-    "GPUs": "whole number",
-}
 HEAD = "<!-- Written by `python -m reconciler.cli.reference`; do not edit. -->\n"
 
 KINDS_INTRODUCTION = """\
@@ -68,7 +60,7 @@ def kinds_page() -> str:
     """The text of ``kinds.md``."""
     metadata = schema.of_kind("Job")["$defs"]["Metadata"]
     parts = [HEAD, KINDS_INTRODUCTION]
-    parts.append("Every kind has:\n\n" + _table(_rows(metadata, metadata, "metadata.")))
+    parts.append("Every kind has:\n\n" + _table(kindfields.rows(metadata, metadata, "metadata.")))
     parts += [_kind(kind) for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
     if not kinds.KINDS_NOT_BUILT:
         return "\n".join(parts)
@@ -85,8 +77,8 @@ def kinds_page() -> str:
 
 def _kind(kind: str) -> str:
     whole = schema.of_kind(kind)
-    spec = _below(whole, whole["properties"]["spec"])
-    rows = list(_rows(whole, spec, "spec.")) if spec is not None else []
+    spec = kindfields.below_of(whole, whole["properties"]["spec"])
+    rows = list(kindfields.rows(whole, spec, "spec.")) if spec is not None else []
     lines = [f"## {kind}\n", f"{whole['description']}\n"]
     lines.append(_table(row for row in rows if len(row) > 2))
     missing = [row for row in rows if len(row) == 2]
@@ -101,85 +93,6 @@ def _table(rows: Iterable[tuple[str, ...]]) -> str:
     lines = ["| field | value | default | means | example |", "| --- | --- | --- | --- | --- |"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def _rows(whole: schema.Schema, part: schema.Schema, path: str) -> Iterator[tuple[str, ...]]:
-    """A row for each field below ``part``: five cells, or two where it is not built."""
-    for name, field in part["properties"].items():
-        where = f"{path}{name}"
-        if "x-not-built" in field:
-            yield f"`{where}`", field["x-not-built"]
-            continue
-        required = name in part["required"]
-        below = _below(whole, field)
-        yield (
-            f"`{where}`",
-            _cell(_type(whole, field)),
-            "required" if required else _default(field, below),
-            _cell(field["description"]),
-            f"`{_cell(json.dumps(field['examples'][0], ensure_ascii=False))}`",
-        )
-        if below is not None:
-            item = "[]." if _is_list(field) else "."
-            yield from _rows(whole, below, f"{where}{item}")
-
-
-def _branches(field: schema.Schema) -> list[schema.Schema]:
-    """What a field may be, but null."""
-    return [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
-
-
-def _is_list(field: schema.Schema) -> bool:
-    return any(one.get("type") == "array" for one in _branches(field))
-
-
-def _below(whole: schema.Schema, field: schema.Schema) -> schema.Schema | None:
-    """The object that stands in a field, or in each item of it."""
-    for one in _branches(field):
-        inner = one.get("items", one)
-        if "$ref" in inner:
-            found: schema.Schema = whole["$defs"][inner["$ref"].rsplit("/", 1)[-1]]
-            return found
-    return None
-
-
-def _default(field: schema.Schema, below: schema.Schema | None) -> str:
-    value = field.get("default")
-    if value is None:
-        return "—"
-    if below is not None and not _is_list(field):
-        return "as below"
-    return f"`{json.dumps(value)}`"
-
-
-def _type(whole: schema.Schema, field: schema.Schema) -> str:
-    unit = field.get("x-unit")
-    if unit in QUANTITIES:
-        none = any("none" in one.get("pattern", "") for one in _branches(field))
-        return QUANTITIES[unit] + (" or `none`" if none else "")
-    return " or ".join(dict.fromkeys(_name(whole, one) for one in _branches(field)))
-
-
-def _name(whole: schema.Schema, one: schema.Schema) -> str:
-    if "enum" in one:
-        return ", ".join(f"`{value}`" for value in one["enum"])
-    if "$ref" in one:
-        return "mapping"
-    kind = one["type"]
-    if kind == "array":
-        return f"list of {_name(whole, one['items'])}s"
-    if kind == "object":
-        return "mapping of strings"
-    if kind == "integer":
-        low, high = one.get("minimum"), one.get("maximum")
-        if low is None:
-            return "whole number"
-        return f"whole number, {low} to {high}" if high is not None else f"whole number from {low}"
-    return "`true`, `false`" if kind == "boolean" else str(kind)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 # --- commands -------------------------------------------------------------------------------
@@ -239,9 +152,9 @@ def _parameter_row(one: Any) -> tuple[str, str, str]:
     if one.envvar:
         meaning += f" Also `{one.envvar}`."
     if one.param_type_name == "argument":
-        return f"`{one.name.upper()}`", default, _cell(meaning)
+        return f"`{one.name.upper()}`", default, kindfields.cell(meaning)
     spelled = ", ".join(f"`{option}`" for option in sorted(one.opts, key=len, reverse=True))
-    return spelled, default, _cell(meaning)
+    return spelled, default, kindfields.cell(meaning)
 
 
 def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
@@ -254,7 +167,7 @@ def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, st
         elif action.default not in (None, False, "", 0, []):
             default = f"`{action.default}`"
         spelled = ", ".join(f"`{option}`" for option in action.option_strings)
-        yield spelled, default, _cell(action.help or "")
+        yield spelled, default, kindfields.cell(action.help or "")
 
 
 METRICS_INTRODUCTION = """\
@@ -283,14 +196,14 @@ def metrics_page() -> str:
             name = re.compile(rf"\b{one.name}(_bucket|_sum|_count)?\b")
             used = ", ".join(source for source, text in texts.items() if name.search(text))
             labels = ", ".join(f"`{label}`" for label in one.labels) or "—"
-            row = (f"`{one.name}`", one.kind, labels, _cell(one.help), used or "—")
+            row = (f"`{one.name}`", one.kind, labels, kindfields.cell(one.help), used or "—")
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
     lines += ["## Labels\n", "At most so many values in one series of a page.\n"]
     lines += ["| label | means | at most |", "| --- | --- | --- |"]
     for label in metrics.LABELS.values():
         most = label.most if isinstance(label.most, int) else f"the {label.most}"
-        lines.append(f"| `{label.name}` | {_cell(label.help)} | {most} |")
+        lines.append(f"| `{label.name}` | {kindfields.cell(label.help)} | {most} |")
     return "\n".join(lines) + "\n"
 
 

@@ -169,6 +169,8 @@ def _say_ready(cluster: localcluster.LocalCluster) -> None:
     if fewer := cluster.shortfall():
         terminal.note(fewer)
     terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
+    token = os.path.relpath(cluster.state / "token")
+    terminal.note(f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics')
     terminal.note("Ctrl-C ends everything.")
 
 

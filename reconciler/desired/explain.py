@@ -10,10 +10,10 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.desired import schema, yamlreader
+from reconciler.desired import misplaced, schema, yamlreader
 from reconciler.desired.faults import Fault
 from reconciler.model import quantities
 from reconciler.model.documents import fields
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: The most faults told of one document.
 FAULTS_MAX = 20
+#: The most fields that are told where another was expected.
+FIELDS_MAX = 8
 _SHOWN_CHARACTERS_MAX = 60
 _STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+)\]")
 _TYPE_WORDS = {
@@ -100,7 +102,7 @@ def _as_refused(refusal: str) -> Fault:
 def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
     path = tuple(error.absolute_path)
     if error.validator == "additionalProperties" and isinstance(error.schema, dict):
-        yield from _unknown_fields(error, path)
+        yield from _unknown_fields(error, kind, path)
     elif error.validator == "required":
         yield from _missing_fields(error, path)
     elif error.validator == "not" and isinstance(error.schema, dict):
@@ -131,25 +133,46 @@ def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iter
     yield _wrong_value(error, path, cause)
 
 
-def _unknown_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
+def _unknown_fields(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
     properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
     instance: Any = error.instance
     built = [name for name, inner in properties.items() if "x-not-built" not in inner]
     for key in instance:
         if key in properties:
             continue
+        by_plain = {misplaced.plain(name): name for name in properties}
         nearest = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
-        by_lower = {name.lower(): name for name in properties}
-        meant = by_lower.get(key.lower().replace("_", "").replace("-", ""))
-        suggestion = meant or (nearest[0] if nearest else None)
+        meant = by_plain.get(misplaced.plain(key))
+        place = "" if meant else misplaced.right_place(kind, path, key, _parts(kind))
+        suggestion = meant or place or (nearest[0] if nearest else None)
         hint = f"; did you mean `{suggestion}`?" if suggestion else ""
         yield Fault(
             "unknown-field",
             f"there is no field `{key}` here{hint}",
             path=(*path, key),
-            expected="one of " + ", ".join(built),
+            expected=_fields_like("" if place else key, built, kind, path),
             at_key=True,
         )
+
+
+def _parts(kind: str) -> dict[str, dict[str, Any]]:
+    """The fields of ``metadata`` and ``spec``, by which part they stand in."""
+    definitions = schema.of_kind(kind)["$defs"]
+    spec = definitions.get(f"{kind}Spec", {})
+    return {
+        "metadata": definitions["Metadata"]["properties"],
+        "spec": spec.get("properties", {}),
+    }
+
+
+def _fields_like(key: str, built: Sequence[str], kind: str, path: yamlreader.Path) -> str:
+    """All fields of a mapping where they are few, else those like a key and how to see the rest."""
+    if len(built) <= FIELDS_MAX:
+        return "one of " + ", ".join(built)
+    near = difflib.get_close_matches(key, built, n=FIELDS_MAX, cutoff=0.5)
+    where = ".".join([kind.lower(), *(step for step in path if isinstance(step, str))])
+    like = f", such as {' or '.join(near)}" if near else ""
+    return f"one of {len(built)} fields{like}: `muster schema {where}` lists them"
 
 
 def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:

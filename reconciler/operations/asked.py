@@ -3,8 +3,8 @@
 Nouns alone: ``changing`` carries changes out, ``submitting`` those that are jobs in a clone.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -131,12 +131,29 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
     )
 
 
+#: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
+#: controller is seen to have read it.
+LOCAL = "; committed in this clone, which pushes nowhere"
+READ_HERE = "; committed in this clone, which the controller reads"
+
+
 def said(name: str, outcome: clones.Outcome, message: str) -> Done:
     """What is said of a change that was made in a clone."""
     if outcome.status == "unchanged":
         return Done(name, UNCHANGED, outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
-    local = "; committed in this clone, which pushes nowhere"
-    told = message + (local if outcome.status == "local" else "")
+    told = message + (LOCAL if outcome.status == "local" else "")
     return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")
+
+
+def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:
+    """What is said of a change, once the controller is seen to have read the commit in the clone.
+
+    Args:
+        message: as ``said`` has it.
+        commit: the last one that was made.
+        told: what the controller says of its repository; None: nothing.
+    """
+    is_read = told is not None and told.get("attemptedRevision") == commit
+    return message.replace(LOCAL, READ_HERE) if is_read else message

@@ -108,6 +108,7 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         learned = places.learned(to.endpoint, to.clone, made, told)
 
     def judged(one: Done) -> Done:
+        one = msgspec.structs.replace(one, message=asked.placed(one.message, made, learned))
         why = withheld.elsewhere(told, branch)
         why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
         if not why and learned is not told and not verbs & STRUCTURAL:

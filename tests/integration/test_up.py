@@ -15,7 +15,8 @@ from typing import IO
 
 import pytest
 
-from reconciler.operations import localcluster
+from reconciler.operations import client as clients
+from reconciler.operations import endpoints, localcluster
 from tests.unit.desired.repositories import ENVIRONMENT
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -105,17 +106,24 @@ def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
     assert up.process.poll() is None, up.said
     begun, *others = up.said
     assert begun == (f"starting a controller over {up.folder} (main), API at http://{up.address}")
+    bearer = '"Authorization: Bearer $(cat .muster/token)"'
     assert others == [
         "virtual nodes: virtual-0, virtual-1",
         "GPUs of virtual nodes are simulated. In another terminal: muster status",
+        f"metrics: curl -H {bearer} http://{up.address}/metrics",
         READY,
     ]
+    own = endpoints.Endpoint(f"http://{up.address}", str(up.folder / ".muster" / "token"))
+    with clients.Client(own) as api:
+        assert b"muster_nodes" in b"".join(api.stream("/metrics", {}))
 
 
 def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     done = muster(up.folder, "submit", "--name", "here", "--", "true")
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
-    told = r"submitted; committed in this clone, which pushes nowhere \([0-9a-f]{12}\)"
+    # as the controller tells that it has read it within the time that is waited for that, or not
+    which = "(the controller reads|pushes nowhere)"
+    told = rf"submitted; committed in this clone, which {which} \([0-9a-f]{{12}}\)"
     assert re.fullmatch(told, done.stderr.splitlines()[0])
     # what was committed a moment ago is waited for
     waited = muster(up.folder, "wait", "here")

@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, main, terminal
 from reconciler.model import times
 
 NOW = times.parse_time("2026-11-22T10:00:00Z")
@@ -55,3 +56,25 @@ def test_a_time_of_another_year_tells_it() -> None:
     assert terminal.clock(f"{this - 1}-06-11T12:00:00Z").startswith(f"{this - 1}-06-11 ")
     other = "06-11" if time.localtime().tm_mon != 6 else "05-11"
     assert terminal.clock(f"{this}-{other}T12:00:00Z").startswith(f"{other} ")
+
+
+@pytest.mark.parametrize(
+    "written", ["25:00:00", "12:60", "yesterday", "2026-11-20", "10", "1-12:00:00"]
+)
+def test_what_is_no_time_is_told_which_forms_are(
+    written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", "train", "--at", written, "--server", "http://127.0.0.1:1"]
+    code = None
+    try:
+        code = main.application("explain").main(words, prog_name="muster", standalone_mode=False)
+    except typer.Exit as error:
+        code = error.exit_code
+    told = " ".join(capsys.readouterr().err.split())
+    if written in {"10", "1-12:00:00"}:  # seconds, or days and hours ago
+        assert "no time" not in told
+        assert code != terminal.USAGE
+        return
+    assert code == terminal.USAGE
+    for form in (written, "2026-11-20T23:30:00Z", "05:08:00", "10m"):
+        assert form in told
