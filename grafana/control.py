@@ -45,7 +45,7 @@ def _git() -> list[panels.Panel]:
         ),
         panels.number(
             "Suspended",
-            "Cluster, queues and jobs that git suspends: they look healthy and do nothing.",
+            "What git or an override suspends, and held jobs: it looks well and does nothing.",
             "sum(muster_suspended_objects)",
             steps=((None, GOOD), (1, WARNING)),
             width=6,

@@ -321,6 +321,10 @@ class ClusterState(Protocol):
         """Why work waits."""
 
     @property
+    def overrides(self) -> tuple[records.Override, ...]:
+        """What was done behind git and is in force."""
+
+    @property
     def recollection(self) -> recollection.Recollection:
         """What the scheduler remembers: of it, what budgets have spent."""
 

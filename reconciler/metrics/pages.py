@@ -16,7 +16,7 @@ from reconciler import __version__
 from reconciler.metrics import openmetrics
 from reconciler.metrics.counting import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.metrics.sums import Sums
-from reconciler.model import desired, outcome
+from reconciler.model import desired, outcome, records
 from reconciler.model.drift import HEALING_VERBS
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.resources import Resources
@@ -105,7 +105,7 @@ def render_cluster(
     lacking = counters.starved_in_pools(memory, now)
     for (queue, pool), lacks in lacking.items():
         page.put("muster_queue_pool_starved_gpus", lacks / 1000, queue, pool)
-    _put_suspended(page, sums, wanted)
+    _put_suspended(page, sums, wanted, memory.overrides)
     page.put("muster_approvals_waiting", sum(bool(one.digest) for one in wanted.status.held))
     for (channel, result), count in sorted(told.items()):
         page.put("muster_notifications_total", count, channel, result)
@@ -297,19 +297,31 @@ def _put_pool_of_queue(page: Text, queue: str, of: outcome.PoolUsage) -> None:
             page.put(f"muster_queue_pool_{what}_gpus", value / 1000, queue, of.pool)
 
 
-def _put_suspended(page: Text, sums: Sums, wanted: desired.Desired) -> None:
+def _put_suspended(
+    page: Text, sums: Sums, wanted: desired.Desired, made: Iterable[records.Override]
+) -> None:
+    """What git suspends, and what overrides do behind its back; by both at once it counts once."""
     structure = wanted.structure
+    labels = {f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend}
+    if structure.settings.suspend:
+        labels.add("Cluster")
+    since = dict(wanted.status.suspended)
+    for one in made:
+        if one.verb == "suspend":
+            label = records.suspended_label(one.subject)
+            labels.add(label)
+            since[label] = min(one.made_at, since.get(label, one.made_at))
+    kinds = Counter(label.split("/", 1)[0] for label in labels)
+    page.put("muster_suspended_objects", kinds["Cluster"], "Cluster")
+    page.put("muster_suspended_objects", kinds["Queue"], "Queue")
     held = sum(n for (_, state), n in sums.by_state.items() if state == JobState.HELD.value)
-    page.put("muster_suspended_objects", int(structure.settings.suspend), "Cluster")
-    queues = sum(queue.suspend for queue in structure.queues.values())
-    page.put("muster_suspended_objects", queues, "Queue")
     page.put("muster_suspended_objects", held, "Job")
     oldest: dict[str, float] = {}
-    for label, since in wanted.status.suspended.items():
+    for label, at in since.items():
         kind = label.split("/", 1)[0]
-        oldest[kind] = min(since, oldest.get(kind, since))
-    for kind, since in sorted(oldest.items()):
-        page.put("muster_suspended_since_timestamp_seconds", since, kind)
+        oldest[kind] = min(at, oldest.get(kind, at))
+    for kind, at in sorted(oldest.items()):
+        page.put("muster_suspended_since_timestamp_seconds", at, kind)
 
 
 def _put_quotas(page: Text, memory: ClusterState, wanted: desired.Desired, now: float) -> None:

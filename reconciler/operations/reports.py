@@ -204,13 +204,16 @@ def _fairness(reader: Reader, asked: Asked) -> _Table:
 
 
 def _of_queues(reader: Reader, asked: Asked) -> _Table:
+    """What was promised, and came of it in the time in which cycles counted both (``counted``,
+    ``of-fair``); beside that what was allocated in all, as in other reports."""
     columns = (
         Column("guaranteed", "GPU-hours"),
         Column("fair", "GPU-hours"),
         Column("wanted", "GPU-hours"),
-        Column("allocated", "GPU-hours"),
+        Column("counted", "GPU-hours"),
         Column("of-fair", "ratio"),
         Column("starved", "GPU-hours"),
+        Column("allocated", "GPU-hours"),
     )
     shares = summing.shares(reader, asked.began, asked.ended)
     had = _with_children(_allocated(reader, asked), _parents(reader))
@@ -223,9 +226,10 @@ def _of_queues(reader: Reader, asked: Asked) -> _Table:
                 share.guaranteed_gpu_s / HOUR_S,
                 share.fair_gpu_s / HOUR_S,
                 share.demand_gpu_s / HOUR_S,
-                had.get((queue,), 0.0) / HOUR_S,
+                share.allocated_gpu_s / HOUR_S,
                 _ratio(share.allocated_gpu_s, share.fair_gpu_s),
                 share.starved_gpu_s / HOUR_S,
+                had.get((queue,), 0.0) / HOUR_S,
             )
         )
     return columns, rows
@@ -237,9 +241,10 @@ def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
         Column("guaranteed", "GPU-hours"),
         Column("fair", "GPU-hours"),
         Column("wanted", "GPU-hours"),
+        Column("counted", "GPU-hours"),
+        Column("of-fair", "ratio"),
         Column("allocated", "GPU-hours"),
         Column("share", "ratio"),
-        Column("of-fair", "ratio"),
     )
     by_name = msgspec.structs.replace(asked, by=("queue", "pool"))
     alone = _allocated(reader, by_name)
@@ -249,15 +254,15 @@ def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
     rows: list[tuple[Value, ...]] = []
     for group in sorted(shares.keys() | {(queue, pool) for queue, pool in had}):
         share = shares.get(group)
-        promised: tuple[Value, ...] = (None, None, None)
-        of_fair = None
+        promised: tuple[Value, ...] = (None, None, None, None, None)
         if share is not None:
-            sums = share.guaranteed_gpu_s, share.fair_gpu_s, share.demand_gpu_s
-            promised = tuple(amount / HOUR_S for amount in sums)
-            of_fair = _ratio(share.allocated_gpu_s, share.fair_gpu_s)
+            counted_gpu_s = share.allocated_gpu_s
+            sums = share.guaranteed_gpu_s, share.fair_gpu_s, share.demand_gpu_s, counted_gpu_s
+            of_fair = _ratio(counted_gpu_s, share.fair_gpu_s)
+            promised = (*(amount / HOUR_S for amount in sums), of_fair)
         names = dict(zip(by_name.by, group, strict=True))
         gpu_s = had.get(group, 0.0)
-        shown = (gpu_s / HOUR_S, _ratio(gpu_s, whole), of_fair)
+        shown = (gpu_s / HOUR_S, _ratio(gpu_s, whole))
         rows.append((*(names[one] for one in asked.by), *promised, *shown))
     return columns, rows
 

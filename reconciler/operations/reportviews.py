@@ -34,7 +34,7 @@ _DRAWN = {
     "usage": ("allocated", "used"),
     "waiting": ("p90", "p50"),
     "efficiency": ("allocated", "idle"),
-    "fairness": ("guaranteed", "allocated"),
+    "fairness": ("guaranteed", "counted"),
 }
 #: Of fairness among those to whom nothing is promised: the second is written beside the bar only.
 _DRAWN_PARTS = ("allocated", "share")
@@ -44,6 +44,7 @@ _LABELS = {
     ("waiting", "p90"): "p90: nine of ten jobs started within",
     ("waiting", "p50"): "p50: half of them",
     ("efficiency", "idle"): "idle (measured, and no kernel ran)",
+    ("fairness", "counted"): "allocated in that time",
 }
 #: What the axis of a picture measures, before its unit.
 _AXES = {"waiting": "time from submission to start, in "}

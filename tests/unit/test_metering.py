@@ -422,22 +422,22 @@ def shared(opened: store.Store) -> None:
 FAIR: tuple[tuple[tuple[reports.By, ...], str, list[tuple[reports.Value, ...]]], ...] = (
     (
         ("queue",),
-        "guaranteed fair wanted allocated of-fair starved",
+        "guaranteed fair wanted counted of-fair starved allocated",
         [
-            ("a", 4.0, 5.0, 9.0, 8.0, 2.0, 0.0),
-            ("all", 0.0, 0.0, 0.0, 10.0, None, 0.0),
-            ("b", 0.0, 0.0, 0.0, 2.0, None, 0.0),
+            ("a", 4.0, 5.0, 9.0, 10.0, 2.0, 0.0, 8.0),
+            ("all", 0.0, 0.0, 0.0, 0.0, None, 0.0, 10.0),
+            ("b", 0.0, 0.0, 0.0, 0.0, None, 0.0, 2.0),
         ],
     ),
     (
         ("pool", "queue"),
-        "guaranteed fair wanted allocated share of-fair",
+        "guaranteed fair wanted counted of-fair allocated share",
         [
-            ("h100", "a", None, None, None, 2.0, 0.2, None),
-            ("h200", "a", 4.0, 5.0, 9.0, 6.0, 0.6, 2.0),
-            ("h100", "all", None, None, None, 2.0, 0.2, None),
-            ("h200", "all", None, None, None, 8.0, 0.8, None),
-            ("h200", "b", None, None, None, 2.0, 0.2, None),
+            ("h100", "a", None, None, None, None, None, 2.0, 0.2),
+            ("h200", "a", 4.0, 5.0, 9.0, 10.0, 2.0, 6.0, 0.6),
+            ("h100", "all", None, None, None, None, None, 2.0, 0.2),
+            ("h200", "all", None, None, None, None, None, 8.0, 0.8),
+            ("h200", "b", None, None, None, None, None, 2.0, 0.2),
         ],
     ),
     (
@@ -493,7 +493,7 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
     )
     asked = reports.Asked(0.0, 86_400.0, ("queue",), 9 * HOUR)
     used = {row[0]: row[3] for row in reports.make("usage", opened, asked).rows}
-    fair = {row[0]: row[4] for row in reports.make("fairness", opened, asked).rows}
+    fair = {row[0]: row[-1] for row in reports.make("fairness", opened, asked).rows}
     assert used == {"a": 8.0, "b": 2.0, "default": 2.0}
     assert {queue: fair[queue] for queue in used} == used
     opened.close()

@@ -289,6 +289,45 @@ def test_counts_are_true() -> None:
     assert sum(values(page, "muster_sync_state").values()) == 1
 
 
+#: What git suspends, since when; what overrides do, by subject, since when; then what is counted
+#: of the cluster and of queues, and since when, by kind.
+Since = dict[str, float]
+SUSPENDED: tuple[tuple[Since, Since, tuple[float, float], Since], ...] = (
+    ({}, {}, (0, 0), {}),
+    ({"Queue/a": 9.0}, {}, (0, 1), {"Queue": 9.0}),
+    ({}, {"queue/a": 5.0}, (0, 1), {"Queue": 5.0}),
+    ({"Queue/a": 9.0}, {"queue/b": 7.0}, (0, 2), {"Queue": 7.0}),
+    ({"Queue/a": 9.0}, {"queue/a": 5.0}, (0, 1), {"Queue": 5.0}),
+    ({}, {"cluster": 5.0, "queue/b": 6.0}, (1, 1), {"Cluster": 5.0, "Queue": 6.0}),
+    ({"Cluster": 3.0}, {"cluster": 5.0}, (1, 0), {"Cluster": 3.0}),
+)
+
+
+@pytest.mark.parametrize(("by_git", "by_hand", "counted", "since"), SUSPENDED)
+def test_what_overrides_suspend_counts_as_what_git_does(
+    by_git: Since, by_hand: Since, counted: tuple[float, float], since: Since
+) -> None:
+    counters, memory, wanted = filled()
+    queues = {one: desired.Queue(one, suspend=f"Queue/{one}" in by_git) for one in "ab"}
+    settings = msgspec.structs.replace(wanted.structure.settings, suspend="Cluster" in by_git)
+    structure = msgspec.structs.replace(wanted.structure, queues=queues, settings=settings)
+    status = msgspec.structs.replace(wanted.status, suspended=by_git)
+    made = [records.Override("suspend", one, "why", "ada", at, 1e9) for one, at in by_hand.items()]
+    made.append(records.Override("drain", "n1", "why", "ada", 1.0, 1e9))
+    memory = msgspec.structs.replace(memory, overrides=tuple(made))
+    page = metrics.render_cluster(
+        counters=counters, memory=memory,
+        wanted=desired.Desired(structure=structure, status=status), epoch=3, now=100.0,
+    ).decode()  # fmt: skip
+    told = values(page, "muster_suspended_objects")
+    assert (told["Cluster",], told["Queue",]) == counted
+    if since:
+        found = values(page, "muster_suspended_since_timestamp_seconds")
+        assert {kind: at for (kind,), at in found.items()} == since
+    else:
+        assert "\nmuster_suspended_since_timestamp_seconds{" not in page
+
+
 def test_a_histogram_is_cumulative() -> None:
     buckets = [
         (sample.labels["le"], sample.value)
