@@ -135,6 +135,8 @@ def submit(
     A command stands behind --, always, and so does a script, which is a command of the node:
     muster submit -- ./train.sh
 
+    Options that say what a job is go with a command; beside files, which say it, they are refused.
+
     Example: muster submit jobs/train.yaml
 
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
@@ -143,9 +145,10 @@ def submit(
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
     is_command = not all(map(submitwords.is_document, arguments))
     if not is_command:
+        submitwords.require_files_alone(at, arguments)
         asked = _from_files(arguments)
     else:
-        submitwords.require_command(arguments, behind=at.meta[submitwords.BEHIND])
+        submitwords.require_command(at, arguments, behind=at.meta[submitwords.BEHIND])
         together, placement = submitwords.spread(nodes, tasks)
         count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from reconciler.cli import completing, context, terminal
+from reconciler.model import records
 
 Override = Annotated[
     bool,
@@ -54,7 +55,7 @@ def put(
         terminal.fail("an override needs a --reason, for who comes after", terminal.USAGE)
     body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
     if lasts is not None:
-        body["for_s"] = context.seconds(lasts)
+        body["for_s"] = _span_s(lasts)
     with context.controller(*place) as api:
         results = api.post("/v1/overrides", body)["items"]
     for result in results:
@@ -74,6 +75,18 @@ def put(
                 "It is committed as well, but the structure in git does not apply at the moment "
                 "(`muster status` says why): the override holds until it does"
             )
+
+
+def _span_s(lasts: str) -> int:
+    """How long an override is to last; leaves the command where that is longer than any may."""
+    span_s = context.seconds(lasts)
+    if not 1 <= span_s <= records.OVERRIDE_S_MAX:
+        most = f"{records.OVERRIDE_S_MAX // 86400}d"
+        terminal.fail(
+            f"--for: found {lasts}, expected 1s to {most}: what is to last longer belongs in git",
+            terminal.USAGE,
+        )
+    return span_s
 
 
 def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:

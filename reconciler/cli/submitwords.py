@@ -50,21 +50,77 @@ def is_document(word: str) -> bool:
     return word == "-" or word.endswith((".yaml", ".yml"))
 
 
-def require_command(words: list[str], *, behind: bool) -> None:
+#: Parameters of ``submit`` that say nothing of what a job is.
+_OF_THE_SUBMISSION = frozenset({"arguments", "dry_run", "clone", "server", "token_file"})
+
+
+def require_files_alone(at: typer.Context, files: list[str]) -> None:
+    """Leave the command where options say what a job is that files say already.
+
+    They would change nothing: what a file says is committed as it stands there.
+    """
+    given = [
+        one.opts[0]
+        for one in at.command.params
+        if one.name not in _OF_THE_SUBMISSION and at.params.get(one.name or "") is not None
+    ]
+    if given:
+        terminal.fail(*_not_with_files(given, files))
+
+
+def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[str]]:
+    told = ", ".join(given)
+    return (
+        f"{told}: options that say what a job is go with a command behind --, not with files",
+        terminal.USAGE,
+        [f"nothing was submitted: write it into {', '.join(files)}, or leave {told} out"],
+    )
+
+
+def require_command(at: typer.Context, words: list[str], *, behind: bool) -> None:
     """Leave the command where words that are no files do not stand behind ``--``."""
     if behind:
         return
     other = next(word for word in words if not is_document(word))
+    files = words[: words.index(other)]
+    if files and (option := _option(at, other)) is not None:
+        if option.name not in _OF_THE_SUBMISSION:
+            terminal.fail(*_not_with_files([other.partition("=")[0]], files))
+        terminal.fail(
+            f"{other} stands behind {files[-1]}: options go before the files", terminal.USAGE
+        )
     found = Path(other).is_file()
     what = "is no YAML file" if found else "is no file"
     terminal.fail(
         f"{other} {what}: expected YAML files (*.yaml, *.yml, or - for standard input), or a "
         "command behind --",
         terminal.USAGE,
-        [f"to run it on a node: muster submit -- {shlex.join(words)}"]
+        [f"to run it on a node: {_as_command(at, words)}"]
         if not any(map(is_document, words))
         else (),
     )
+
+
+def _as_command(at: typer.Context, words: list[str]) -> str:
+    """The command line that was meant: options of ``submit`` behind a program go before it."""
+    program, *rest = words
+    if Path(program).is_file() and "/" not in program:
+        program = f"./{program}"
+    options: list[str] = []
+    while rest and (option := _option(at, rest[0])) is not None:
+        taken = 1 if option.is_flag or "=" in rest[0] else 2
+        options += rest[:taken]
+        rest = rest[taken:]
+    return shlex.join(["muster", "submit", *options, "--", program, *rest])
+
+
+def _option(at: typer.Context, word: str) -> typer.core.TyperOption | None:
+    """The option of the command that a word names, also as ``--gpus=1``."""
+    name = word.partition("=")[0]
+    for one in at.command.params:
+        if isinstance(one, typer.core.TyperOption) and name in (*one.opts, *one.secondary_opts):
+            return one
+    return None
 
 
 TimeLimit = Annotated[

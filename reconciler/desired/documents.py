@@ -196,8 +196,8 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
         return [
             Fault(
                 "not-muster",
-                "not an object of Muster: move the file out of the folder that Muster reads, "
-                f"or begin the document with `apiVersion: {fields.API_VERSION}`",
+                f"not an object of Muster: those begin with `apiVersion: {fields.API_VERSION}`; "
+                "a folder that Muster reads holds nothing else",
                 path=("apiVersion",) if "apiVersion" in value else (),
                 found=explain.shown(version) if "apiVersion" in value else "no apiVersion",
                 expected=fields.API_VERSION,

@@ -347,6 +347,10 @@ def suspended_label(subject: str) -> str:
     return f"Queue/{subject.removeprefix(SUSPENDED_QUEUE)}"
 
 
+#: How long an override lasts at the most.
+OVERRIDE_S_MAX = 7 * 86400
+
+
 class Override(msgspec.Struct, frozen=True):
     """A cancel, drain or suspension that could not be committed; it expires and counts as drift.
 

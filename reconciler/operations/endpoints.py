@@ -1,7 +1,8 @@
 """Which controller a command talks to, and with which token.
 
-In order: what the command line says, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE``, then the file
-``.muster/endpoint.json`` of this folder or the nearest one above it, which ``muster up`` writes.
+In order: what the command line says, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (an empty one is
+as good as none), then the file ``.muster/endpoint.json`` of this folder or the nearest one above
+it, which ``muster up`` writes.
 """
 
 import os
@@ -39,6 +40,8 @@ def read_token(path: Path) -> str:
     """The only line of a token file that nobody but its owner may read."""
     try:
         mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise EndpointError(f"token file {path}: it is a folder; expected a file with a token")
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise EndpointError(
                 f"token file {path}: others may read it (mode {stat.S_IMODE(mode):04o}); "
@@ -66,7 +69,7 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
         EndpointError: none is named anywhere.
     """
     server = server or os.environ.get("MUSTER_SERVER")
-    token_file = token_file or os.environ.get("MUSTER_TOKEN_FILE")
+    token_file = token_file or os.environ.get("MUSTER_TOKEN_FILE") or None
     if server:
         return Endpoint(url=server.rstrip("/"), token_file=token_file)
     start = start.resolve()

@@ -106,7 +106,22 @@ def check_folder(
         if any(problem.rule == "duplicate-name" for problem in found.status.problems):
             before = _before(repository, folder, tree, below, staged=staged)
             found, counts, _ = _load_tree(repository, tree, below, before)
+        if not counts and not found.status.problems:
+            found = _nothing(found)
         return found, counts
+
+
+def _nothing(found: desired.Desired) -> desired.Desired:
+    """What was found where there is no YAML at all, with a warning that says so."""
+    told = desired.Problem(
+        "nothing-written",
+        "warning",
+        ".",
+        "this folder holds no YAML (*.yaml, *.yml), so nothing was checked: name the one that the "
+        "controller reads",
+    )
+    status = msgspec.structs.replace(found.status, problems=(told,))
+    return msgspec.structs.replace(found, status=status)
 
 
 def _load_tree(

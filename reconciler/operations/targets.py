@@ -43,6 +43,7 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
         CloneError: there is no clone where one is named, or it can't be told what of it is meant.
         EndpointError: there is no controller either.
     """
+    server = server or None  # of an empty variable
     if clone is not None or (server is None and _is_desired_clone(here)):
         endpoint = None
         with contextlib.suppress(endpoints.EndpointError):

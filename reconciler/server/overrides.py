@@ -21,7 +21,7 @@ from reconciler.server import access, api, failures, lists, permissions, service
 
 #: How long an override lasts where nothing is said, and at the most.
 FOR_S_DEFAULT = 4 * 3600
-FOR_S_MAX = 7 * 86400
+FOR_S_MAX = records.OVERRIDE_S_MAX
 REASON_CHARACTERS_MAX = 1000
 #: How long git may take before an override is made instead.
 GIT_PATIENCE_S = 10.0

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from reconciler.cli import main, reporting, submitwords, terminal
-from reconciler.operations import authoring
+from reconciler.operations import authoring, endpoints
 
 
 def _run(*words: str) -> int:
@@ -33,6 +33,11 @@ WHO = "ada@example.org"
         (["access", "can", WHO, "change", "Foo/bar"], 64, "there is no kind Foo that rules are "),
         (["access", "can", WHO, "change", "Queu/a"], 64, "; did you mean Queue?; there are Acc"),
         (["access", "can", WHO, "submit", "Queue/defalt"], 1, "did you mean default?"),
+        (
+            ["drain", "h2", "--override", "--reason", "fan", "--for", "9d"],
+            64,
+            "--for: found 9d, expected 1s to 7d",
+        ),
         (["approve", "sha256:" + "0" * 16], 1, "is the digest of a plan as a whole"),
     ],
 )
@@ -41,6 +46,24 @@ def test_a_slip_is_told(
 ) -> None:
     assert _run(*words) == code
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["MUSTER_SERVER", "MUSTER_TOKEN_FILE", "MUSTER_CLONE"])
+def test_an_empty_variable_is_as_good_as_none(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoints.write(Path(), endpoints.Endpoint("http://127.0.0.1:1", "nosuch"))
+    Path("below").mkdir()
+    monkeypatch.setenv(name, "")
+    found = endpoints.find(None, None, Path())
+    assert found == endpoints.Endpoint("http://127.0.0.1:1", "nosuch")
+    assert _run("cancel", "hello", "--dry-run") == terminal.DONE, "in the clone one stands in"
+    assert "would be" in capsys.readouterr().out
+
+
+def test_a_folder_is_no_token_file(tmp_path: Path) -> None:
+    with pytest.raises(endpoints.EndpointError, match=r"it is a folder; expected a file"):
+        endpoints.read_token(tmp_path)
 
 
 def test_what_init_writes_can_be_suspended() -> None:
@@ -226,3 +249,14 @@ def test_input_that_comes_late_is_told(
             assert capsys.readouterr().err == f"{submitwords.NOT_READ}\n"
         assert capsys.readouterr().err == ""
     os.close(writes)
+
+
+def test_a_document_of_another_program_is_told_wherever_it_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text("apiVersion: batch/v1\nkind: Job\nmetadata: {name: other}\n")
+    assert _run("submit", str(file)) == terminal.ERROR
+    told = " ".join(capsys.readouterr().err.split())
+    assert "not an object of Muster: those begin with `apiVersion: muster/v1`" in told
+    assert "move the file" not in told, "it lies in no folder that Muster reads"

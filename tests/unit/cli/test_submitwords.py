@@ -34,6 +34,11 @@ def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train.sh"], "train.sh is no YAML file"),
         (["jobs/hello.yaml", "nofile"], "nofile is no file"),
         (["sleep", "5"], "to run it on a node: muster submit -- sleep 5"),
+        (["train.sh", "--gpus", "1"], "muster submit --gpus 1 -- ./train.sh"),
+        (["train.sh", "-g=1", "--tasks", "2", "x"], "submit -g=1 --tasks 2 -- ./train.sh x"),
+        (["train.sh", "--dry-run", "--lr", "1"], "submit --dry-run -- ./train.sh --lr 1"),
+        (["jobs/hello.yaml", "--gpus", "1"], "--gpus: options that say what a job is go with"),
+        (["jobs/hello.yaml", "--dry-run"], "--dry-run stands behind jobs/hello.yaml: options go"),
     ],
 )
 def test_a_word_that_is_no_file_is_no_command(
@@ -44,6 +49,26 @@ def test_a_word_that_is_no_file_is_no_command(
     said = capsys.readouterr()
     assert told in " ".join(said.err.split())
     assert not said.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--name", "other"],
+        ["--queue", "default", "--gpus", "2", "--tasks", "2", "--array", "4", "--time", "5m"],
+    ],
+)
+def test_options_beside_files_are_refused(
+    words: list[str], clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "other.yaml").write_text((clone / "jobs/hello.yaml").read_text())
+    code = main.application("submit").main(
+        ["submit", *words, "other.yaml"], prog_name="muster", standalone_mode=False
+    )
+    assert code == terminal.USAGE
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{', '.join(words[::2])}: options that say what a job is go with a command" in told
+    assert "nothing was submitted: write it into other.yaml" in told
 
 
 @pytest.mark.usefixtures("clone")

@@ -155,6 +155,17 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
     assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
 
 
+def test_a_folder_without_yaml_is_no_clean_folder(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing yet")
+    found, counts = revisions.check_folder(tmp_path)
+    assert not counts
+    (told,) = found.status.problems
+    assert (told.severity, told.rule) == ("warning", "nothing-written")
+    assert "so nothing was checked" in told.text()
+    (tmp_path / "q.yaml").write_text(queue("q"))
+    assert not revisions.check_folder(tmp_path)[0].status.problems
+
+
 REFERENCES = """\
 apiVersion: muster/v1
 kind: Cluster
