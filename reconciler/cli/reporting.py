@@ -43,6 +43,10 @@ class Form(StrEnum):
     HTML = "html"
 
 
+#: Ends of files' names that say which form is meant.
+ENDINGS = frozenset({"csv", "json", "yaml", "yml", "png", "html"})
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(report)
@@ -61,7 +65,10 @@ def report(
     prices: Annotated[
         Path | None, typer.Option(help="YAML with prices; usage is shown with its cost.")
     ] = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form.")] = Form.TABLE,
+    output: Annotated[
+        Form | None,
+        typer.Option("--output", "-o", help="Form; left out: as the file is named, or a table."),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Write there instead of stdout.")
     ] = None,
@@ -74,7 +81,7 @@ def report(
 
     Example: muster report usage --from 2026-10-01 --to 2026-11-01 --by queue,user
 
-    Example: muster report usage --by user --prices prices.yaml -o html -f october.html
+    Example: muster report usage --by user --prices prices.yaml -f october.html
     """
     now = time.time()
     query: dict[str, Any] = {
@@ -88,42 +95,66 @@ def report(
     if paid is not None and "model" in groups:
         groups.remove("model")
         terminal.note("by model is left out: a cost is summed up over models")
-    if output in (Form.PNG, Form.HTML):
-        _require_pictures(file, output)
+    form = _form(output, file)
+    if form in (Form.PNG, Form.HTML):
+        _require_pictures(file, form)
     query["by"] = ",".join([*groups, "model"] if paid is not None else groups)
     with context.controller(server, token_file) as api:
         answer = api.get(f"/v1/report/{what.value}", **query)["report"]
     made = msgspec.convert(answer, reports.Report)
     if paid is not None:
         made = reports.priced(made, paid, msgspec.convert(groups, list[reports.By]))
-    _write(made, output, file)
+    _write(made, form, file)
+
+
+def _form(asked: Form | None, file: Path | None) -> Form:
+    """What was asked for; else what the end of the file's name means."""
+    if asked is not None:
+        return asked
+    ending = "" if file is None else file.suffix.lower().removeprefix(".")
+    return Form({"yml": "yaml"}.get(ending, ending)) if ending in ENDINGS else Form.TABLE
+
+
+def _table(made: "reports.Report", file: Path | None) -> None:
+    """The table, and what it is of: beside it on a terminal, above it in a file."""
+    heads = [column.name.upper() for column in made.columns]
+    cells, numbers = reportviews.cells(made), " ".join(heads[len(made.by) :])
+    if file is None:
+        terminal.note(reportviews.title(made))
+        terminal.note(reportviews.units(made))
+        terminal.table(heads, cells, right=numbers)
+        return
+    with file.open("w", encoding="utf-8") as stream, terminal.into(stream):
+        terminal.line(reportviews.title(made))
+        terminal.line(reportviews.units(made))
+        terminal.table(heads, cells, right=numbers, cut=False)
 
 
 def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
-    if output is Form.TABLE and file is None:
-        terminal.note(reportviews.title(made))
-        terminal.note(reportviews.units(made))
-        heads = [column.name.upper() for column in made.columns]
-        numbers = " ".join(heads[len(made.by) :])
-        terminal.table(heads, reportviews.cells(made), right=numbers)
-        return
-    if output is Form.PNG:
-        data = reportviews.png(made)
-    elif output is Form.HTML:
-        data = reportviews.page(made).encode()
-    elif output is Form.CSV:
-        data = reportviews.as_csv(made).encode()
-    elif output is Form.YAML:
-        data = msgspec.yaml.encode(made)
-    else:
-        data = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
-    if file is None:
-        sys.stdout.buffer.write(data)
-        return
     try:
-        file.write_bytes(data)
+        if output is Form.TABLE:
+            _table(made, file)
+        elif file is None:
+            sys.stdout.buffer.write(_data(made, output))
+        else:
+            file.write_bytes(_data(made, output))
     except OSError as error:
+        if file is None:
+            raise
         terminal.fail(f"{file} can't be written: {error.strerror}")
+
+
+def _data(made: "reports.Report", output: Form) -> bytes:
+    """A report in a form that is no table."""
+    if output is Form.PNG:
+        return bytes(reportviews.png(made))
+    if output is Form.HTML:
+        return str(reportviews.page(made)).encode()
+    if output is Form.CSV:
+        return str(reportviews.as_csv(made)).encode()
+    if output is Form.YAML:
+        return msgspec.yaml.encode(made)
+    return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
 
 
 def _require_pictures(file: Path | None, output: Form) -> None:
