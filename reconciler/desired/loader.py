@@ -220,6 +220,7 @@ class Loader:
             return
         with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
             if self._source.has(self._start.head):
+                self._source.require_folder(self._start.head)
                 self._applied.now = now
                 self._apply(self._start.head)
 
@@ -239,6 +240,8 @@ class Loader:
 
     def _catch_up(self, head: str) -> None:
         """Bring what is in force to ``head``."""
+        if self._head is None:
+            self._source.require_folder(head)
         undecided = self._undecided
         if undecided is not None and undecided.head != head:
             undecided = self._undecided = None

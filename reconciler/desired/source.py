@@ -382,6 +382,21 @@ class Source:
         output = gitobjects.run(self.folder, *arguments).stdout
         return entries.sort_out(entries.of_tree(output), self.sub_path)
 
+    def require_folder(self, commit: str) -> None:
+        """See that the folder that is read is there: one that is misspelt holds nothing for ever.
+
+        Raises:
+            GitError: it is not in the commit.
+        """
+        if not self.sub_path:
+            return
+        found = gitobjects.run(self.folder, "ls-tree", "-d", commit, "--", self.sub_path).stdout
+        if not found:
+            raise GitError(
+                f"there is no folder {self.sub_path} in {commit[:12]} of {self.address}: commit "
+                "files there, or name another folder with --path"
+            )
+
     def changes(self, before: str, after: str) -> entries.Changes:
         """The files that differ between two commits."""
         if before == after:

@@ -5,7 +5,6 @@ folders stand below one state folder; stopping ends every process that was start
 """
 
 import fcntl
-import math
 import os
 import secrets
 import socket
@@ -14,13 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agents import networks, virtual
 from reconciler.desired import gitobjects
-from reconciler.model import desired, hostlists
+from reconciler.model import desired
 from reconciler.operations import client as clients
-from reconciler.operations import endpoints, localcontroller, logfiles
+from reconciler.operations import endpoints, localcontroller, localnodes, logfiles
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
@@ -29,8 +26,6 @@ LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
 #: After how long it is told why a controller that answers isn't ready.
 TELL_AFTER_S = 3.0
-#: Memory of a simulated GPU whose pool says nothing of it.
-SIMULATED_GPU_MEMORY = "16Gi"
 
 
 class ClusterError(Exception):
@@ -181,6 +176,7 @@ class LocalCluster:
             controller_module,
         )
         self._api: clients.Client | None = None
+        self._following: localnodes.PoolNodes | None = None
         #: Why what the repository says is not in force, as told last.
         self._obstacle = ""
         #: Held while this cluster is the one of its folder.
@@ -245,6 +241,7 @@ class LocalCluster:
                 *(("--secrets", str(self.secrets)) if self.secrets else ()),
             ),
         )
+        self._following = localnodes.PoolNodes(self.nodes, self.network, self.node_count)
         try:
             self.follow_pools()
         except clients.ApiError:
@@ -265,16 +262,6 @@ class LocalCluster:
                 self.not_isolated = str(problem)
         if self.not_isolated:
             self.network = None
-
-    def _seated(self, node: virtual.VirtualNode) -> virtual.VirtualNode:
-        """A node with its place in the network."""
-        if self.network is None:
-            return node
-        try:
-            seat = self.network.add(node.name, math.ceil(float(node.cpus or 1)))
-        except networks.NetworkError as problem:
-            raise ClusterError(f"node {node.name} can't be isolated: {problem}") from None
-        return msgspec.structs.replace(node, address=seat.address, enter=seat.enter)
 
     def _take_folder(self) -> None:
         """One cluster a folder: a second one would take tokens and endpoint from the first."""
@@ -368,31 +355,15 @@ class LocalCluster:
         )
 
     def follow_pools(self) -> list[str]:
-        """Start and stop nodes as the virtual pools in force say; returns what was done."""
-        if self.nodes is None:
+        """Start and stop nodes as the virtual pools in force say; tells what was done."""
+        if self._following is None:
             return []
         if self._api is None:
             self._api = clients.Client(self.endpoint)
-        pools = self._api.get("/v1/pools")["items"]
-        wanted = dict(_wanted_nodes(pools, self.node_count))
-        done = []
-        for name, node in wanted.items():
-            if name not in self.nodes.names():
-                self.nodes.add(self._seated(node))
-                self.nodes.start(name)
-                done.append(f"started {name}")
-        leaving = [n for n in self.nodes.names() if n not in wanted and self.nodes.alive(n)]
-        busy = self._busy() if leaving else set()
-        for name in leaving:
-            if name not in busy:
-                self.nodes.remove(name)
-                done.append(f"stopped {name}")
-        return done
-
-    def _busy(self) -> set[str]:
-        """Nodes on which something runs: one that leaves its pool stays until that is over."""
-        items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
-        return {item["name"] for item in items if item["attempts"]}
+        try:
+            return self._following.follow(self._api)
+        except networks.NetworkError as problem:
+            raise ClusterError(f"a node can't be isolated: {problem}") from None
 
     def _all_ready(self) -> str:
         """``4 nodes take work`` once all that were started do; empty before."""
@@ -475,24 +446,3 @@ def obstacle(sync: dict[str, Any]) -> str:
     held = [str(one["message"]) for one in sync.get("held") or []]
     wrong = [desired.Problem(**one).text() for one in sync.get("problems") or []]
     return next(iter([*held, *filter(None, [str(sync.get("message") or "")]), *wrong]), "")
-
-
-def _wanted_nodes(
-    pools: list[dict[str, Any]], count: int | None
-) -> list[tuple[str, virtual.VirtualNode]]:
-    """Name and shape of every node that the virtual pools ask for."""
-    wanted: list[tuple[str, virtual.VirtualNode]] = []
-    for pool in pools:
-        if pool["provisioner"] != "virtual":
-            continue
-        for name in hostlists.expand(pool["hosts"]) if pool["hosts"] else []:
-            node = virtual.VirtualNode(
-                name=name,
-                cpus=f"{pool['nodeResources']['cpu']:g}",
-                memory=str(int(pool["nodeResources"]["memory"])),
-                gpus=int(pool["nodeResources"]["gpu"]),
-                gpu_model=pool.get("gpuModel") or "simulated",
-                gpu_memory=str(pool.get("gpuMemory") or SIMULATED_GPU_MEMORY),
-            )
-            wanted.append((name, node))
-    return wanted if count is None else wanted[:count]

@@ -22,6 +22,7 @@ from tests.unit.desired.repositories import ENVIRONMENT
 MUSTER = str(Path(sys.executable).with_name("muster"))
 READY = "Ctrl-C ends everything."
 LONG_S = 120.0
+NODES = ("virtual-0", "virtual-1")
 
 
 def environment() -> dict[str, str]:
@@ -193,6 +194,37 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     assert "spec.run: 2" in rerun.stderr
     shown = muster(up.folder, "history").stdout.splitlines()
     assert shown[0].split() == ["AT", "REVISION", "RESULT", "OBJECTS", "TOOK"]
+
+
+def said_of_nodes(up: Up, text: str) -> set[str]:
+    """The nodes of which it said so, waited for until there is one."""
+    ends_at = time.monotonic() + LONG_S
+    while not (found := {one for one in NODES if text.format(one) in up.said}):
+        assert time.monotonic() < ends_at, up.said
+        time.sleep(0.1)
+    return found
+
+
+def test_nodes_become_what_their_pool_declares_once_nothing_runs_there(up: Up) -> None:
+    assert muster(up.folder, "submit", "--name", "keeps", "--", "sleep", "600").returncode == 0
+    ends_at = time.monotonic() + LONG_S
+    while '"Running"' not in (told := muster(up.folder, "job", "keeps", "-o", "json").stdout):
+        assert time.monotonic() < ends_at, told
+    structure = up.folder / "cluster.yaml"
+    structure.write_text(structure.read_text().replace("cpu: 2", "cpu: 3"))
+    commit = ["git", "commit", "--quiet", "--all", "--message", "more CPUs"]
+    subprocess.run(commit, cwd=up.folder, env=environment(), check=True)
+    busy = said_of_nodes(up, "{} becomes what its pool declares now once its tasks have ended")
+    assert not busy & {one for one in NODES if f"started {one} anew" in "\n".join(up.said)}
+    for name in ("keeps", "long"):  # long: of another test, if that was run
+        muster(up.folder, "cancel", name)
+    ends_at = time.monotonic() + LONG_S
+    while True:
+        items = json.loads(muster(up.folder, "nodes", "-o", "json").stdout)["items"]
+        shapes = {one["name"]: (one["state"], one["capacity"]["cpu"]) for one in items}
+        if shapes == dict.fromkeys(NODES, ("Ready", 3.0)):
+            break
+        assert time.monotonic() < ends_at, (up.said, shapes)
 
 
 def test_it_ends_with_all_that_it_started(up: Up) -> None:

@@ -24,7 +24,7 @@ from reconciler.model import checks, desired, devices, records, wire
 from reconciler.model.documents import kinds
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
-from reconciler.operations import localcluster, views
+from reconciler.operations import localnodes, views
 from reconciler.store import store as stores
 from tests.unit.core import world
 
@@ -400,7 +400,7 @@ def of_up(run: Run, _: Path) -> Json:
     """The nodes that ``muster up`` starts: name and memory of a GPU."""
     shown = [views.pool_view(one, {}) for one in run.structure.pools.values()]
     told = msgspec.json.decode(msgspec.json.encode(shown))
-    return [(name, node.gpu_memory) for name, node in localcluster._wanted_nodes(told, None)]
+    return [(name, node.gpu_memory) for name, node in localnodes.declared_nodes(told)]
 
 
 def node_of(name: str) -> Callable[[Run, Path], Json]:

@@ -494,6 +494,36 @@ def test_sub_path_and_mirror(repository: Repository, tmp_path: Path) -> None:
     one.close()
 
 
+@pytest.mark.parametrize("below", ["nosuch", "state/nosuch", "state/a.yaml"])
+def test_a_folder_that_is_not_there_is_told_until_it_is(repository: Repository, below: str) -> None:
+    repository.commit({"state/a.yaml": job("a")})
+    one = loader.Loader(source.Source(str(repository.path), sub_path=below))
+    value = one.load()
+    assert value.status.sync == "Unknown"
+    assert value.status.message.startswith(f"there is no folder {below} in ")
+    repository.commit({"state/a.yaml": None, f"{below}/b.yaml": job("b")})
+    value = one.load()
+    assert value.status.sync == "Synced"
+    assert set(value.jobs) == {"b"}
+    one.close()
+
+
+def test_a_start_with_a_folder_that_is_not_there_costs_nothing(repository: Repository) -> None:
+    repository.commit({"state/a.yaml": job("a"), "state/b.yaml": job("b")})
+    first = loader.Loader(source.Source(str(repository.path), sub_path="state"))
+    assert set(first.load().jobs) == {"a", "b"}
+    known = incumbents.decode(incumbents.encode(first.incumbents()))
+    first.close()
+    for _ in range(2):
+        slipped = loader.Loader(source.Source(str(repository.path), sub_path="sate"), known)
+        value = slipped.load()
+        assert value.status.sync == "Unknown"
+        assert "there is no folder sate" in value.status.message
+        repository.commit({"state/c.yaml": job("c")})
+        assert slipped.load().status.sync == "Unknown"
+        slipped.close()
+
+
 def test_huge_file_is_refused_without_harm(repository: Repository, make: Make) -> None:
     repository.commit({"big.yaml": b"a: b\n" * 4_000_000, "a.yaml": job("a")})
     value = make().load()
