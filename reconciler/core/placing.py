@@ -55,9 +55,24 @@ def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction
         lifecycle.give_verdict(
             work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
         )
+        if moving:
+            _goes_first(work, eviction.for_job)
     whom = f" for {eviction.for_job}" if eviction.for_job else ""
     verb = "moves" if moving else "leaves"
     work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
+
+
+def _goes_first(work: desk.Work, job: str) -> None:
+    """Who others move for starts before them, also where it once moved for somebody itself.
+
+    Else the one that moves now would go back to where it was, and move again, and so on.
+    """
+    draft = work.draft(job)
+    if draft is None:
+        return
+    for element, note in sorted(draft.notes.items()):
+        if note.moved:
+            draft.set_note(element, msgspec.structs.replace(note, moved=False))
 
 
 class _Given:
