@@ -24,7 +24,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reconciler.scheduling import asking, blocking, consolidation, gathering, nodewise, order
+from reconciler.scheduling import (
+    asking,
+    blocking,
+    consolidation,
+    failures,
+    gathering,
+    nodewise,
+    order,
+    thrift,
+)
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -37,10 +46,8 @@ UNITS_MAX = 400_000
 GENTLER_MAX = 64
 #: Sets of them that are tried, each without those that the one before began with.
 STARTS_MAX = 4
-#: Asks for which that is tried in one cycle.
+#: Asks for which that is tried in one cycle, and as many for which another order is.
 ASKS_MAX = 16
-#: Failed asks that are remembered to answer larger ones at once.
-FAILURES_MAX = 256
 
 
 @dataclass(slots=True)
@@ -79,18 +86,25 @@ class Evictor:
         endless = (running.ends_at >= snapshots.ENDLESS) & ~running.leaving
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
-        self._gentle = ASKS_MAX
-        self.failures: dict[object, list[tuple[int, ...]]] = {}
-        #: Numbers of what shapes have in common, by shape.
-        self._kinds: dict[int, int] = {}
-        self._numbers: dict[object, int] = {}
+        self._gentle = self._thrifty = ASKS_MAX
+        self.failures = failures.Failures(situation)
+        #: Rows of holdings that got a task more in this cycle.
+        self._grown: set[int] = set()
 
     @property
     def pool(self) -> pools.Pool:
         """The units, gathered when somebody first asks."""
         if self._pool is None:
             self._pool = pools.Pool(self.situation)
+            for row in sorted(self._grown):
+                self._pool.drop(row)
         return self._pool
+
+    def grew(self, row: int) -> None:
+        """A holding gets a task more: nobody takes it away in the same cycle."""
+        self._grown.add(row)
+        if self._pool is not None:
+            self._pool.drop(row)
 
     @property
     def wake_at(self) -> float:
@@ -114,7 +128,7 @@ class Evictor:
             return None
         for ground, foreign, own in self._grounds(ask):
             key = self._key(ask, foreign=foreign, own=own)
-            if self.budget <= 0 or self._failed_before(key, ask):
+            if self.budget <= 0 or self.failures.has(key, ask):
                 continue
             found = self._search(ask, ground, mover, foreign=foreign, own=own)
             if found is not None:
@@ -122,7 +136,7 @@ class Evictor:
                     self.pool.take(unit)
                 self.failures.clear()
                 return found
-            self._remember(key, ask)
+            self.failures.note(key, ask)
         return None
 
     def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
@@ -143,7 +157,7 @@ class Evictor:
         if not self.may_find(ask):
             return True
         return all(
-            self.budget <= 0 or self._failed_before(self._key(ask, foreign=foreign, own=own), ask)
+            self.budget <= 0 or self.failures.has(self._key(ask, foreign=foreign, own=own), ask)
             for _, foreign, own in self._grounds(ask)
         )
 
@@ -173,7 +187,7 @@ class Evictor:
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
-        return (foreign, own, who, self._kind(ask))
+        return (foreign, own, who, self.failures.kind(ask))
 
     def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
@@ -298,12 +312,38 @@ class Evictor:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
+        taken: set[tuple[int, int]] = set()
         for by_node in (False,) if simple else (True, False):
             attempt = gathering.Attempt(self, ask)
             units = self._by_node if by_node else self._candidates
             if attempt.gather(units(ask, foreign=foreign, own=own)):
                 gentler = None if own or simple else self._gentler(ask, attempt, mover)
                 return gentler or Found(ground, attempt.settled())
+            taken = set(attempt.chosen)
+            attempt.undo()
+        return None if own else self._otherwise(ask, taken, mover, by_node=not simple)
+
+    def _otherwise(
+        self,
+        ask: asking.Ask,
+        taken: set[tuple[int, int]],
+        mover: consolidation.Mover,
+        *,
+        by_node: bool,
+    ) -> Found | None:
+        """Victims for who is owed a guarantee, though the cheapest were ``taken`` in vain."""
+        path = self.ledger.paths[ask.queue]
+        owed = any(self.ledger.owed(member, ask.amounts) for member in path)
+        if not self._thrifty or not taken or not owed:
+            return None
+        self._thrifty -= 1
+        every = self._by_node if by_node else self._candidates
+        units = list(itertools.islice(every(ask, foreign=True, own=False), thrift.UNITS_MAX))
+        for others in thrift.orders(units, taken):
+            attempt = gathering.Attempt(self, ask)
+            if attempt.gather(iter(others)):
+                gentler = self._gentler(ask, attempt, mover) if by_node else None
+                return gentler or Found("reclaim", attempt.settled())
             attempt.undo()
         return None
 
@@ -422,42 +462,3 @@ class Evictor:
         if any(freed) and not ledger.grows_within_share(ask.queue, ask.amounts, freed):
             return False
         return self._stays_below(ask, losing)
-
-    # Failures
-
-    def _kind(self, ask: asking.Ask) -> int:
-        """What of their shapes they have in common."""
-        known = self._kinds.get(ask.shape)
-        if known is None:
-            shape = self.situation.shapes[ask.shape]
-            group = shape.groups[0]
-            kind = (
-                shape.eligible.tobytes(),
-                (shape.exclusive, shape.required_level, group.required_level),
-                (group.slice_size, group.slice_level),
-                (group.devices > 0, group.share, group.share_bytes, group.profile),
-            )
-            known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))
-        return known
-
-    def _size(self, ask: asking.Ask) -> tuple[int, ...]:
-        group = self.situation.shapes[ask.shape].groups[0]
-        return (*group.amounts, group.devices, group.least)
-
-    def _is_comparable(self, ask: asking.Ask) -> bool:
-        shape = self.situation.shapes[ask.shape]
-        return len(shape.groups) == 1 and not shape.affinities and not ask.missing
-
-    def _failed_before(self, key: object, ask: asking.Ask) -> bool:
-        if not self._is_comparable(ask):
-            return False
-        size = self._size(ask)
-        known = self.failures.get(key, ())
-        return any(all(a >= b for a, b in zip(size, old, strict=True)) for old in known)
-
-    def _remember(self, key: object, ask: asking.Ask) -> None:
-        if not self._is_comparable(ask):
-            return
-        known = self.failures.setdefault(key, [])
-        if len(known) < FAILURES_MAX:
-            known.append(self._size(ask))

@@ -79,7 +79,6 @@ class Cycle(ways.Ways):
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
         #: Who would delay a reservation, and how many had been dropped by then.
         self.kept_out: list[tuple[asking.Ask, int]] = []
-        self._running: dict[tuple[str, int], snapshots.Holding] | None = None
         self._turns_max: int | None = None
 
     def run(self) -> Decisions:
@@ -236,9 +235,8 @@ class Cycle(ways.Ways):
 
     def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
         """What an element has now."""
-        if self._running is None:
-            self._running = {(h.job, h.element): h for h in self.situation.holdings}
-        return self._running.get((job, element))
+        row = self.rows.get((job, element))
+        return None if row is None else self.situation.holdings[row]
 
     def _turn(self, queue: int) -> None:
         ask = self.asks[queue]
@@ -254,7 +252,12 @@ class Cycle(ways.Ways):
             return
         self.passing.turned(queue)
         kept = not ask.missing and self.calendar.cancel(ask.job)
-        cause = self._try(ask, kept=kept) if not ask.line.others else self._try_all(ask, kept=kept)
+        if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
+            cause: explain.Cause | None = explain.Cause("room")  # what it would join leaves
+        elif ask.line.others:
+            cause = self._try_all(ask, kept=kept)
+        else:
+            cause = self._try(ask, kept=kept)
         if cause is not None:
             self._blocked(ask, cause)
         self._put(queue)

@@ -6,6 +6,7 @@ ledger and the rooms at once and noted for the result. Whose turn it is, is told
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class Ways:
     Attributes:
         now, later, first: room now, once all that leaves has left, and when the cycle began.
         placements, evictions, promised: what was decided.
+        gone: job and element of what leaves as a whole by that.
         causes: why single claims wait: by job, and whether it is for missing tasks.
         takers: who got room and on which nodes. stopping: who stops for whom.
         reserved_in: queues that had their try at a reservation, and how many.
@@ -68,6 +70,7 @@ class Ways:
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
         self.promised: dict[str, int] = {}
+        self.gone: set[tuple[str, int]] = set()
         self.causes: dict[tuple[str, bool], explain.Cause] = {}
         self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
@@ -106,7 +109,7 @@ class Ways:
         claim, progress = ask.progress.claim, ask.progress
         if ask.missing:
             element = claim.elements[0]
-            progress.grown += len(ask.missing)
+            self._grew(ask)
             action = "grow"
         else:
             element = claim.elements[progress.started]
@@ -139,6 +142,19 @@ class Ways:
             ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
         )
         self.queues[ask.queue].add(ask.progress.line, claim)
+
+    def _grew(self, ask: asking.Ask) -> None:
+        """Missing tasks got room; what they join stays where it is in this cycle."""
+        ask.progress.grown += len(ask.missing)
+        row = self.rows.get((ask.job, ask.progress.claim.elements[0]))
+        if row is not None:
+            self.evictor.grew(row)
+            self.mover.moved.add(row)
+
+    @functools.cached_property
+    def rows(self) -> dict[tuple[str, int], int]:
+        """Rows of what elements have, by job and element."""
+        return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
 
     def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         cpu = memory = gpu = 0
@@ -173,7 +189,7 @@ class Ways:
         self.clamp(tasks, beside_s=beside_s)
         self._charge(ask, tasks)
         if ask.missing:
-            ask.progress.grown += len(ask.missing)
+            self._grew(ask)
         else:
             ask.progress.promised += 1
         self.promised[ask.job] = self.promised.get(ask.job, 0) + 1
@@ -222,6 +238,7 @@ class Ways:
         """An element leaves for an ask and starts again where its tasks are placed."""
         why = wording.moved(self.situation, ask.job, tasks)
         self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
+        self.gone.add((holding.job, holding.element))
         self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
@@ -248,6 +265,8 @@ class Ways:
                 continue
             ground = "shrink" if unit.spare else found.ground
             leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
+            if not unit.spare:
+                self.gone.add((unit.holding.job, unit.holding.element))
             why = wording.evicted(self.situation, self.ledger, ask, unit, found.ground)
             self.evictions.append(
                 Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)

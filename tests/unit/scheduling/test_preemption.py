@@ -301,3 +301,30 @@ def test_the_ground_of_an_eviction_names_a_queue_that_is_above_it() -> None:
     assert eviction.why == (
         "queue a takes back its share for mine; queue b is above its own of 4 GPUs"
     )
+
+
+def test_what_grows_leaves_in_the_next_cycle_at_the_earliest() -> None:
+    """Else the task that it was given would start while all others of it stop."""
+    s = Situation().node("n", gpu=2).queue("q")
+    s.job("elastic", "q", gpu=1, tasks=2, least=1, on=("n",))
+    s.jobs["elastic"].promised = 1
+    s.job("urgent", "q", gpu=1, priority=90)
+    decisions = s.decide()
+    assert [(p.job, p.action) for p in decisions.placements] == [("elastic", "grow")]
+    assert not decisions.evictions
+    decisions = s.apply(decisions).decide()
+    assert [(e.job, e.tasks) for e in decisions.evictions] == [("elastic", ((0, 1),))]
+    assert decisions.promised["urgent"]
+
+
+def test_the_share_that_makes_no_room_does_not_use_up_what_may_be_taken() -> None:
+    """A queue has half a device too much: its owner's whole one is freed all the same."""
+    s = Situation().node("n", gpu=4)
+    s.queue("own", guaranteed=1).queue("borrower", guaranteed=3).queue("other")
+    s.job("firm", "other", gpu=0.5, preemptible=False, on=("n",), devices=(3,))
+    s.job("share", "borrower", gpu=0.5, priority=10, on=("n",), devices=(3,))
+    for device in range(3):
+        s.job(f"whole{device}", "borrower", gpu=1, on=("n",), devices=(device,))
+    decisions = s.job("due", "own", gpu=1).decide()
+    assert [e.job for e in decisions.evictions] == ["whole2"]
+    assert started(s.apply(decisions).left().decide()) == ["due"]

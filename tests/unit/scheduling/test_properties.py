@@ -139,11 +139,16 @@ def check_limits(situation: Snapshot, decisions: Decisions) -> None:
 
 
 def check_evictions(situation: Snapshot, decisions: Decisions) -> None:
-    """Only preemptible elements leave, once, for a claim of higher priority or another queue."""
+    """Only preemptible elements leave, once, for a claim of higher priority or another queue.
+
+    What leaves as a whole gets no task more.
+    """
     holdings = {(h.job, h.element): h for h in situation.holdings}
     lines = {claim.job: line for line in situation.lines for claim in line.claims}
     names = [(eviction.job, eviction.element, eviction.tasks) for eviction in decisions.evictions]
     assert len(names) == len(set(names))
+    whole = {(job, element) for job, element, tasks in names if not tasks}
+    assert not whole & {(p.job, p.element) for p in decisions.placements}
     for eviction in decisions.evictions:
         victim = holdings[eviction.job, eviction.element]
         assert not victim.leaving
