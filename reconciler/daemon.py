@@ -306,7 +306,11 @@ def run(
     if options.die_with_parent is not None:
         die_with(options.die_with_parent)
     options.state = options.state.resolve()
-    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise store_errors.StoreError(f"--state {options.state} can't be made: {why}") from error
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
     store = stores.Store.open(store_url)
     with contextlib.closing(store):

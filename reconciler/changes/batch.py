@@ -155,7 +155,7 @@ class Batch:
             wanted = edit.documents(request.text)[0]
             for present in dict.fromkeys(taken):
                 if wanted in edit.documents(self._text(present)):
-                    return Result("unchanged", present, self._index.head, "it is there already")
+                    return Result("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
                 f"another job of the name {request.name} stands in {present}: choose another "

@@ -119,6 +119,8 @@ class Together(msgspec.Struct, frozen=True):
     requests: tuple[Request, ...]
 
 
+#: What is said of a job whose very document is in the repository.
+IS_THERE = "it is there already"
 #: What keeps requests that go together with one from being done.
 BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "defect"})
 

@@ -182,6 +182,9 @@ def _status(command: Any) -> int:
         terminal.drop_stdout()
         return terminal.DONE
     except (_WriteError, OSError) as error:
+        if isinstance(error, OSError) and (file := terminal.unusable(error)):
+            sys.stderr.write(f"muster: {file}\n")
+            return terminal.ERROR
         if isinstance(error, OSError) and not terminal.is_unwritable(error):
             raise
         why = (isinstance(error, OSError) and error.strerror) or str(error)

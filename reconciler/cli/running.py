@@ -128,8 +128,9 @@ def _carry_through(
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
+        said = _begun(made, options.name, server, token_file)
         leaving.submitted()
-        terminal.note(f"submitted {options.name}")
+        terminal.note(said)
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
         changing.tell_withheld(made)
@@ -171,6 +172,32 @@ def _carry_through(
             return MUSTER_FAILED
         terminal.note(f"{options.name} may still run: muster job {options.name}")
         return MUSTER_FAILED
+
+
+def _begun(
+    made: list[operations.Done], name: str, server: str | None, token_file: str | None
+) -> str:
+    """What is said of a job that is to be waited for now.
+
+    Raises:
+        ChangeError: the very same was there before, and has ended: what it printed is no news.
+    """
+    if not any(map(operations.is_there, made)):
+        return f"submitted {name}"
+    with context.controller(server, token_file) as api:
+        try:
+            state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
+        except clients.ApiError as error:
+            if error.status != 404:  # else it is in git, and nobody has read it yet
+                raise
+            state = ""
+    if state in waiting.FINISHED:
+        raise operations.ChangeError(
+            f"{name} is there already, and its run has ended ({state}): nothing was submitted. "
+            "Choose another --name, or run it once more: "
+            f"muster rerun {name} && muster wait {name}"
+        )
+    return f"{name} is there already; what it prints follows"
 
 
 class _Interrupted(KeyboardInterrupt):

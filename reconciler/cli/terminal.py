@@ -70,6 +70,22 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+#: What a folder or file says that is not as it has to be: whoever runs the command can mend it.
+UNUSABLE = frozenset(
+    {
+        *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT),
+        *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
+
+
+def unusable(error: OSError) -> str:
+    """Which file or folder can't be used as it is, and why; empty where it is none of these."""
+    if error.errno not in UNUSABLE or not isinstance(error.filename, str | bytes | os.PathLike):
+        return ""
+    return f"{os.fsdecode(error.filename)}: {error.strerror or error}"
+
+
 def is_unwritable(error: OSError) -> bool:
     """Whether an error is one of writing what is printed: no file or address is named in it."""
     return error.errno in UNWRITABLE and error.filename is None

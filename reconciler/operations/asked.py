@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from reconciler.changes import clone as clones
+from reconciler.changes import requests
 from reconciler.operations import submission
 
 Verb = submission.ChangeVerb
@@ -145,6 +146,11 @@ def said(name: str, outcome: clones.Outcome, message: str) -> Done:
         return Done(name, message)
     told = message + (LOCAL if outcome.status == "local" else "")
     return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")
+
+
+def is_there(one: Done) -> bool:
+    """Whether the very same was there before, so that nothing was done."""
+    return one.message in {UNCHANGED, requests.IS_THERE}
 
 
 def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:

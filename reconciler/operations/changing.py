@@ -39,6 +39,7 @@ Change = asked.Change
 Done = asked.Done
 DONE = asked.DONE
 UNCHANGED = asked.UNCHANGED
+is_there = asked.is_there
 
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})

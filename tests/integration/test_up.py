@@ -131,6 +131,16 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     assert (waited.returncode, waited.stdout) == (0, "here: Succeeded\n"), waited.stderr
 
 
+def test_the_same_run_again_runs_nothing_and_says_so(up: Up) -> None:
+    words = ("run", "--name", "again", "--", "echo", "once")
+    first = muster(up.folder, *words)
+    assert (first.returncode, first.stdout) == (0, "once\n"), first.stderr
+    second = muster(up.folder, *words)
+    assert (second.returncode, second.stdout) == (125, "")
+    assert "again is there already, and its run has ended (Succeeded)" in second.stderr
+    assert "muster rerun again" in second.stderr
+
+
 def test_its_nodes_have_the_secrets_and_its_logs_the_form_that_were_asked_for(up: Up) -> None:
     text = (
         "apiVersion: muster/v1\nkind: Job\nmetadata: {name: knows}\n"

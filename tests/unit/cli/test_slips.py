@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,32 @@ def test_a_document_of_another_program_is_told_wherever_it_lies(
     told = " ".join(capsys.readouterr().err.split())
     assert "not an object of Muster: those begin with `apiVersion: muster/v1`" in told
     assert "move the file" not in told, "it lies in no folder that Muster reads"
+
+
+@pytest.mark.parametrize(
+    "words", [("init", "taken/inside"), ("up", "--repo", "."), ("demo", "--folder", "taken/inside")]
+)
+def test_a_folder_that_can_not_be_is_told_in_a_line(words: tuple[str, ...], starter: Path) -> None:
+    Path("taken").write_text("a file\n")
+    Path(".muster").write_text("a file\n")
+    muster = str(Path(sys.executable).with_name("muster"))
+    done = subprocess.run(
+        [muster, *words], cwd=starter, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == terminal.ERROR, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("muster: ")
+    assert line.endswith(("Not a directory", "File exists"))
+
+
+def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file\n")
+    command = [sys.executable, "-m", "reconciler.daemon", "--repo", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--state", str(tmp_path / "taken" / "state"), "--listen", "127.0.0.1:1"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == terminal.ERROR
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("muster controller: --state ")
+    assert line.endswith("can't be made: Not a directory")
