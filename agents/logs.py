@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from agents import logtimes, turning
+from agents import logparts, logtimes
 from agents.link import Connection, LinkError, Target
 from agents.tasks import ATTEMPT_PATTERN
 from reconciler.model.wire import LogChunk, LogRequest
 
-CHUNK_BYTES_MAX = 256 * 2**10
 FOLLOWERS_MAX = 32
 LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
@@ -49,13 +48,13 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
     total, hurried = 0, False
     for attempt in attempts:
         for stream in STREAMS:
-            path, copy = folder / f"{attempt}.{stream}", folder / f"{attempt}.{stream}.1"
+            path = folder / f"{attempt}.{stream}"
+            copy = logparts.copy_of(path)
             try:
                 size = path.stat().st_size
                 if size > limit:
                     hurried = hurried or size > HURRIED_TIMES * limit
-                    turning.turn_over(path, copy, limit)
-                    logtimes.times_of(path).unlink(missing_ok=True)
+                    logparts.turn_over(path, limit)
                     size = 0
                 total += min(size, limit)
                 total += copy.stat().st_size
@@ -69,7 +68,8 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
     old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
     with os.scandir(folder) as entries:
         for entry in entries:
-            attempt = entry.name.removesuffix(logtimes.TIMES).removesuffix(".1").rpartition(".")[0]
+            name = entry.name.removesuffix(logparts.CUT).removesuffix(logtimes.TIMES)
+            attempt = name.removesuffix(".1").rpartition(".")[0]
             if attempt not in keep:
                 with contextlib.suppress(FileNotFoundError):
                     found = entry.stat()
@@ -143,19 +143,18 @@ class Followers:
         posted_at = time.monotonic()
         while True:
             last = not request.follow or self._has_ended(request.attempt)
-            data, offset = read_piece(path, offset)
+            piece = logparts.read(path, offset, times=request.times)
+            data, offset = piece.data, piece.offset
             if data is None and last:
                 error = f"node {self._node} keeps no {request.stream} of this try"
                 post.send(LogChunk(offset=offset, end=True, error=error))
                 return
             if data:
-                end = offset + len(data)
-                marks = logtimes.within(path, offset, end) if request.times else ()
-                if not post.send(LogChunk(data=data, offset=offset, marks=marks)):
+                if not post.send(LogChunk(data=data, offset=offset, marks=piece.marks)):
                     return
-                offset, posted_at = end, time.monotonic()
+                offset, posted_at = offset + len(data), time.monotonic()
                 continue
-            if last or time.monotonic() > give_up:
+            if (last and not piece.turning) or time.monotonic() > give_up:
                 post.send(LogChunk(offset=offset, end=True))
                 return
             if time.monotonic() > posted_at + ALIVE_EVERY_S:
@@ -163,18 +162,6 @@ class Followers:
                 if not post.send(LogChunk(offset=offset)):
                     return
             time.sleep(LOOK_EVERY_S)
-
-
-def read_piece(path: Path, offset: int) -> tuple[bytes | None, int]:
-    """The next piece and where it begins; None for no file. A log that was cut begins anew."""
-    try:
-        with path.open("rb") as stream:
-            if offset > stream.seek(0, 2):
-                offset = 0
-            stream.seek(offset)
-            return stream.read(CHUNK_BYTES_MAX), offset
-    except FileNotFoundError:
-        return None, offset
 
 
 class Post:

@@ -84,6 +84,18 @@ def _read(path: Path) -> list[LogMark]:
     return []
 
 
+def moved(log: Path, copy: Path, began: int) -> None:
+    """A log was cut, and its bytes from ``began`` on are in another file: so are their marks."""
+    found = _read(times_of(log))
+    first = max(0, bisect.bisect_right([mark.offset for mark in found], began) - 1)
+    times_of(copy).unlink(missing_ok=True)
+    if found:
+        with os.fdopen(turning.append_private(times_of(copy)), "wb") as stream:
+            for mark in found[first:]:
+                stream.write(_MARK.pack(mark.at, max(0, mark.offset - began)))
+    times_of(log).unlink(missing_ok=True)
+
+
 def marks(log: Path) -> list[LogMark]:
     """The marks of a log, and one for all that was written since."""
     found = _read(times_of(log))

@@ -12,8 +12,11 @@ from pathlib import Path
 _PIECE_BYTES = 2**20
 
 
-def turn_over(path: Path, copy: Path, keep_bytes: int) -> None:
+def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
     """Keep the newest bytes of a file in another of the same owner and mode, and cut it.
+
+    Returns:
+        Where in the file that which is kept began, and where it ended.
 
     Raises:
         OSError: it could not be read, copied or cut; it is cut only once the copy is written.
@@ -25,12 +28,14 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> None:
             os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
             if os.geteuid() == 0:
                 os.fchown(target.fileno(), found.st_uid, found.st_gid)
-            source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
+            began = ended = source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
             left = keep_bytes
             while left and (piece := source.read(min(left, _PIECE_BYTES))):
                 target.write(piece)
                 left -= len(piece)
+                ended += len(piece)
         source.truncate(0)
+    return began, ended
 
 
 def append_private(path: Path) -> int:

@@ -87,6 +87,22 @@ def _news(
     return int(page["next"])
 
 
+def grouped(events: Sequence[Json]) -> list[list[Json]]:
+    """Those that follow each other and say the same, of many jobs or many nodes, together."""
+    found: list[list[Json]] = []
+    for one in events:
+        if found and _alike(found[-1][0], one):
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _alike(one: Json, other: Json) -> bool:
+    same = one["kind"] == other["kind"] and one["message"] == other["message"]
+    return same and bool(one.get("job")) == bool(other.get("job"))
+
+
 def is_news(one: Json) -> bool:
     """Whether it has words of its own, or is the end of something."""
     return one["kind"] in TELLING or one["message"] not in ("", happened.SENTENCES.get(one["kind"]))
@@ -122,7 +138,7 @@ def picture(
     lines += [*_queues(queues, queue_rows), "", *_nodes(nodes, node_rows), ""]
     lines.append("WHAT CHANGES")
     left = max(1, height - len(lines))
-    lines += [_event(one) for one in list(events)[-left:]] or ["nothing yet"]
+    lines += [_event(*alike) for alike in grouped(events)[-left:]] or ["nothing yet"]
     return [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:height]]
 
 
@@ -228,8 +244,13 @@ def _cut(text: str, size: int) -> str:
     return text if len(text) <= size else text[: size - 1] + "…"
 
 
-def _event(one: Json) -> str:
+def _event(*alike: Json) -> str:
+    """One event, or several that say the same: how many, of what, and the newest of them."""
+    one = alike[-1]
     subject = terminal.shortened(one.get("job") or one.get("node") or "-", NAME_MAX, middle=True)
-    where = f" on {one['node']}" if one.get("job") and one.get("node") else ""
-    text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}{where}  {one['message']}"
+    if len(alike) > 1:
+        subject = f"{len(alike)} {'jobs' if one.get('job') else 'nodes'}, {subject}"
+    elif one.get("job") and one.get("node"):
+        subject += f" on {one['node']}"
+    text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}  {one['message']}"
     return text.rstrip()

@@ -17,7 +17,13 @@ from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import Stream
 
 from reconciler.model import records, times
-from reconciler.model.states import ELEMENT_CODES, FINISHED_JOB_STATES, AttemptState, EndReason
+from reconciler.model.states import (
+    ELEMENT_CODES,
+    FINISHED_JOB_STATES,
+    AttemptState,
+    EndReason,
+    NodeState,
+)
 from reconciler.server import access, api, failures, linetimes, origins, relay, services
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
@@ -202,6 +208,18 @@ async def text(
             await service.wait_any(changed, LOOK_EVERY_S)
 
 
+def unreachable(service: services.Services, attempt: records.AttemptRecord) -> str | None:
+    """Why an attempt's node can't be asked, where that is known; who follows waits for it."""
+    node = service.reader.node(attempt.node)
+    if node is None:
+        return f"node {attempt.node} is not known any more, and has the output of this try"
+    if node.state not in {NodeState.UNKNOWN, NodeState.GONE}:
+        return None
+    heard = f"was last heard at {_second(node.last_report_at)}" if node.last_report_at else ""
+    why = ", ".join(filter(None, (f"is {node.state.value}", heard)))
+    return f"node {attempt.node} {why}: it has the output of this try, once it is back"
+
+
 async def one_attempt(
     service: services.Services,
     wanted: Wanted,
@@ -213,6 +231,11 @@ async def one_attempt(
 
     The attempt's node is added to ``silent`` where it was waited for in vain.
     """
+    why_not = None if wanted.follow else await asyncio.to_thread(unreachable, service, attempt)
+    if why_not is not None:
+        yield _line(why_not)
+        silent.add(attempt.node)
+        return
     offset = 0
     held = None if tail is None else relay.Tail(tail)
     began = attempt.started_at or attempt.assigned_at

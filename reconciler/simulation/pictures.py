@@ -35,6 +35,10 @@ COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#6A51A3",
     "#B8A800",
 )  # fmt: skip
+#: What tells lines and areas apart besides, for who prints in grey or sees no colours.
+DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
+_HATCH_INK = "#FFFFFFB0"
 _OTHERS, _INK, _GRID = "#B0B0B0", "#222222", "#DDDDDD"
 _DPI = 150
 #: Time is shown as long as this share of the cluster is in use, or jobs still come.
@@ -235,19 +239,25 @@ _MARKS_MAX = 9
 _NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)}
 
 
+def _looks() -> Iterator[dict[str, Any]]:
+    """Colour and dashes of one line after another, so that each differs in both from the next."""
+    yield from (
+        {"color": colour, "linestyle": DASHES[place % len(DASHES)]}
+        for place, colour in enumerate(COLOURS * 3)
+    )
+
+
 def _distribution(
     axes: "Axes", values: dict[str, list[float]], title: str, *, least: float, time: bool
 ) -> None:
     axes.set_title(title)
-    for colour, (name, found) in zip(COLOURS * 3, values.items(), strict=False):
+    for look, (name, found) in zip(_looks(), values.items(), strict=False):
         if not found:
             continue
         ordered = np.sort(np.maximum(np.array(found), least))
         shares = np.arange(1, len(ordered) + 1) / len(ordered)
         keep = np.unique(np.concatenate([np.linspace(0, len(ordered) - 1, 2000).astype(int)]))
-        axes.step(
-            ordered[keep], shares[keep], where="post", color=colour, label=name, linewidth=1.6
-        )
+        axes.step(ordered[keep], shares[keep], where="post", label=name, linewidth=1.6, **look)
     axes.set_xscale("log")
     axes.set_xlim(left=least)
     axes.set_ylim(0, 1.02)
@@ -285,9 +295,9 @@ def _use(
 ) -> None:
     axes.set_title("Utilisation of the cluster")
     edges = np.linspace(0, span_s, PIECES + 1)
-    for colour, run in zip(COLOURS * 3, runs, strict=False):
+    for look, run in zip(_looks(), runs, strict=False):
         share = _averages(results.used(run), edges) / run.units
-        axes.stairs(share, edges / scale[0], color=colour, linewidth=1.3, label=run.policy)
+        axes.stairs(share, edges / scale[0], linewidth=1.3, label=run.policy, **look)
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, span_s / scale[0])
     axes.set_xlabel(scale[1])
@@ -308,6 +318,11 @@ def queue_colours(run: results.Run) -> dict[str, str]:
     return {queue: own.get(queue, _OTHERS) for queue in ranked}
 
 
+def hatch_of(colour: str) -> str:
+    """The hatch that goes with a queue's colour; the others have none."""
+    return HATCHES[COLOURS.index(colour)] if colour in COLOURS else ""
+
+
 def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
     axes.set_title(f"In use by queue ({run.policy}), of {run.units:,}")
     edges = np.linspace(0, span_s, PIECES + 1)
@@ -319,7 +334,8 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
         if colour == _OTHERS:
             others = others + amount
             continue
-        axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, color=colour,
+        axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, facecolor=colour,
+                    edgecolor=_HATCH_INK, linewidth=0, hatch=hatch_of(colour),
                     label=queue)  # fmt: skip
         floor = floor + amount
     if others.any():
@@ -345,7 +361,7 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     row_of = {node: row for row, node in enumerate(nodes)}
     bars = [stretch for stretch in run.stretches if stretch.node in row_of]
     bars.sort(key=lambda s: s.units * (s.end_s - s.begin_s), reverse=True)
-    title = f"What runs on which node ({run.policy}; colours as above)"
+    title = f"What runs on which node ({run.policy}; colours and hatches as above)"
     if len(bars) > BARS_MAX:
         title += f"; the {BARS_MAX:,} largest of {len(bars):,} stretches"
         bars = bars[:BARS_MAX]
@@ -355,7 +371,7 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     widths: dict[str, int] = {}
     for stretch, runs in zip(bars, lanes, strict=True):
         widths[stretch.node] = max(widths.get(stretch.node, 1), runs[-1][1])
-    shapes, faces = [], []
+    drawn: dict[str, tuple[list[Any], list[Any]]] = {}
     for stretch, runs in zip(bars, lanes, strict=True):
         left, right = stretch.begin_s / scale[0], stretch.end_s / scale[0]
         shade = 0.75 + 0.25 * (zlib.crc32(stretch.job.encode()) % 100) / 100
@@ -364,13 +380,16 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
                 row_of[stretch.node] - 0.45 + 0.9 * lane / widths[stretch.node]
                 for lane in (first, behind)
             )
+            shapes, faces = drawn.setdefault(hatch_of(colours[stretch.queue]), ([], []))
             shapes.append([(left, low), (right, low), (right, high), (left, high)])
             faces.append((colours[stretch.queue], shade))
-    axes.add_collection(
-        PolyCollection(
-            shapes, facecolors=faces, edgecolors="white", linewidths=0.15, rasterized=True
-        )
-    )
+    for hatch, (shapes, faces) in drawn.items():
+        axes.add_collection(
+            PolyCollection(
+                shapes, facecolors=faces, edgecolors="white", linewidths=0.15, rasterized=True,
+                hatch=hatch or None,
+            )
+        )  # fmt: skip
     axes.set_xlim(0, span_s / scale[0])
     axes.set_ylim(len(nodes) - 0.5, -0.5)
     step = max(1, len(nodes) // 16)

@@ -93,3 +93,19 @@ def test_the_end_of_a_task_brings_all_logs_within_their_limit(
         controller.ended(name)
     controller.wait(lambda: not (node.root / "logs" / "a.1.stdout").exists(), "an old log to go")
     assert (node.root / "logs" / "a.2.stdout").stat().st_size == 80_000
+
+
+def test_a_log_is_read_across_its_turning_over(node: Node, controller: Controller) -> None:
+    """Who follows sees it as one text; who comes later sees what was kept, and what came since."""
+    node.start("--log-limit", "4Ki")
+    lines = b"".join(b"%099d\n" % number for number in range(100))
+    script = "seq -f %099.0f 0 99; while [ ! -s $KEPT ]; do sleep 0.02; done; echo last"
+    kept = node.root / "logs" / "a.1.stdout.1"
+    controller.assign("a.1", "sh", "-c", f"KEPT={kept}; {script}")
+    controller.running("a.1")
+    ask(controller, LogRequest("l1", "a.1", follow=True))
+    controller.wait(lambda: ended(controller, "l1"), "the end of the log")
+    assert text(controller, "l1") == lines + b"last\n"
+    ask(controller, LogRequest("l2", "a.1"))
+    controller.wait(lambda: ended(controller, "l2"), "what is kept")
+    assert text(controller, "l2") == lines[-4096:] + b"last\n"

@@ -56,8 +56,6 @@ def test_a_log_is_turned_over(tmp_path: Path) -> None:
         task.write(b"x")
     assert (tmp_path / "a.stdout.1").read_bytes() == b"23456789"
     assert path.read_bytes() == b"x"
-    assert logs.read_piece(path, 5) == (b"x", 0)
-    assert logs.read_piece(tmp_path / "none", 5) == (None, 5)
 
 
 def test_old_logs_go_first_and_running_ones_never(tmp_path: Path) -> None:

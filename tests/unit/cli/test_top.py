@@ -90,6 +90,22 @@ def test_a_cluster_that_has_nothing_yet_has_a_screen() -> None:
     assert lines[-1] == "nothing yet"
 
 
+@pytest.mark.usefixtures("in_utc")
+def test_what_happens_to_many_jobs_at_once_is_one_line() -> None:
+    at, waits = "2023-11-14T22:13:20Z", "run 1 waits in queue research"
+    many = [
+        {"at": at, "kind": "JobSubmitted", "job": f"train-{number}", "node": "", "message": waits}
+        for number in range(12)
+    ]
+    other = many[0] | {"job": "eval", "message": "run 1 waits in queue default"}
+    lines = top.picture(SEEN, [EVENTS[0], *many, other], 100, 60, NOW)
+    assert lines[lines.index("WHAT CHANGES") + 1 :] == [
+        "2023-11-14 22:13  JobRunning       train on gpu001  all its tasks run",
+        f"2023-11-14 22:13  JobSubmitted     12 jobs, train-11  {waits}",
+        "2023-11-14 22:13  JobSubmitted     eval  run 1 waits in queue default",
+    ]
+
+
 @pytest.mark.parametrize(("part", "shown"), [(0.0, "[....]"), (0.5, "[##..]"), (7.0, "[####]")])
 def test_a_bar_is_never_wider_than_its_frame(part: float, shown: str) -> None:
     assert top.bar(part, 4) == shown

@@ -5,8 +5,10 @@ import types
 from collections.abc import AsyncIterator
 from typing import Any
 
-from reconciler.model import wire
-from reconciler.model.states import AttemptState
+import pytest
+
+from reconciler.model import records, wire
+from reconciler.model.states import AttemptState, NodeState
 from reconciler.server import logs, relay
 from tests.unit.store import samples
 
@@ -32,7 +34,7 @@ def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
         samples.attempt(JOB, element, state=AttemptState.ENDED, node=node)
         for element, node in enumerate(nodes)
     ]
-    reader = types.SimpleNamespace(attempts=lambda *_, **__: tries)
+    reader = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     asked = Relay()
     service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
     wanted = logs.Wanted(
@@ -48,3 +50,32 @@ def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
     assert asked.asked == ["n1", "n2"]
     again = "muster: node n1 is not asked again: it has sent nothing"
     assert lines == ["muster: node n1 has sent nothing for 20 s", again, "a line", again]
+
+
+AWAY = "was last heard at 1970-01-01T00:01:40Z: it has the output of this try, once it is back"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (NodeState.UNKNOWN, f"muster: node n1 is Unknown, {AWAY}"),
+        (NodeState.GONE, f"muster: node n1 is Gone, {AWAY}"),
+        (None, "muster: node n1 is not known any more, and has the output of this try"),
+    ],
+)
+def test_a_node_that_is_known_to_be_away_is_not_waited_for(
+    state: NodeState | None, said: str
+) -> None:
+    one = samples.attempt(JOB, 0, state=AttemptState.ENDED, node="n1")
+    node = None if state is None else records.NodeRecord("n1", state, last_report_at=100.0)
+    reader = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
+    asked = Relay()
+    service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
+    wanted = logs.Wanted("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
+
+    async def shown() -> list[str]:
+        parts = [part async for part in logs.text(service, wanted, None)]
+        return b"".join(parts).decode().splitlines()
+
+    assert asyncio.run(shown()) == [said]
+    assert asked.asked == []

@@ -92,3 +92,11 @@ def test_no_node_has_more_lanes_than_units_are_busy() -> None:
 def test_delays_are_told_as_the_terminal_tells_them() -> None:
     form = next(form for field, _, form in pictures._COLUMNS if field == "delay_mean_s")
     assert pictures._told(form, 78_247.0) == "21h44m"
+
+
+def test_what_colours_tell_apart_is_told_apart_without_them_too() -> None:
+    assert len(pictures.HATCHES) == len(set(pictures.HATCHES)) == len(pictures.COLOURS)
+    assert pictures.hatch_of("#B0B0B0") == ""
+    looks = list(pictures._looks())
+    assert len({(look["color"], str(look["linestyle"])) for look in looks}) == len(looks)
+    assert len({str(look["linestyle"]) for look in looks[: len(pictures.DASHES)]}) == 5
