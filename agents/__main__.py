@@ -21,7 +21,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return shell.Agent(given).run()
     except (lineage.OccupiedError, UnfitError, LinkError, OSError) as problem:
-        sys.stderr.write(f"muster-agent {given.name}: {problem}\n")
+        why = str(problem)
+        if isinstance(problem, OSError) and problem.filename is not None:
+            why = f"{problem.filename}: {problem.strerror}"
+        sys.stderr.write(f"muster-agent {given.name}: {why}\n")
         return 1
 
 

@@ -319,5 +319,7 @@ def _draw(
             png.write_bytes(pictures.png(runs, prepared.title))
         if html is not None:
             html.write_text(pictures.page(runs, prepared.title), encoding="utf-8")
-    except (pictures.PicturesMissingError, OSError) as error:
+    except pictures.PicturesMissingError as error:
         terminal.fail(str(error))
+    except OSError as error:
+        terminal.fail(terminal.unusable(error) or str(error))

@@ -425,6 +425,8 @@ def settle(work: desk.Work, draft: drafts.JobDraft) -> None:
             if counts(_ENDED[state]):
                 work.set_job_state(draft, state, draft.message)
                 return
+        if draft.message.startswith(drafts.LATE):
+            draft.message = ""  # it was met after all, or nobody minds any more
         work.set_job_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
         work.set_job_state(draft, JobState.HELD)

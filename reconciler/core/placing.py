@@ -16,7 +16,6 @@ from reconciler.scheduling import decisions
 
 #: Ports at which the first rank of a gang meets the others; below the kernel's own range.
 RENDEZVOUS_PORTS = range(29_400, 32_700)
-_LATE = "its deadline can't be met any more:"
 
 
 def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
@@ -345,7 +344,9 @@ def _deadlines(
         if estimate is not None and estimate.certain and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        message = f"{_LATE} it would have to start by {times.format_time(latest)} at the latest"
+        message = (
+            f"{drafts.LATE} it would have to start by {times.format_time(latest)} at the latest"
+        )
         draft = work.draft(name)
         if draft is not None and draft.message != message:
             draft.message = message
@@ -354,5 +355,5 @@ def _deadlines(
         if claim.job in late:
             continue
         draft = work.draft(claim.job)
-        if draft is not None and draft.message.startswith(_LATE):
+        if draft is not None and draft.message.startswith(drafts.LATE):
             draft.message = ""
