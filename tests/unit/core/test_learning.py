@@ -144,3 +144,22 @@ def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
     world.end("first")
     world.settle()
     assert world.memory.jobs["late"].message == ""
+
+
+def test_a_deadline_that_was_met_after_all_is_not_told_to_be_out_of_reach() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(
+        job("first", time_limit_s=900, priority=90),
+        job("late", deadline=world.now + 1000, time_limit_s=600),
+    )
+    world.settle()
+    world.advance(500)
+    world.end("first")
+    world.settle()
+    assert world.states() == {"first": "Succeeded", "late": "Running"}
+    assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more")
+    world.advance(60)
+    world.end("late")
+    world.settle()
+    assert world.states()["late"] == "Succeeded"
+    assert world.memory.jobs["late"].message == ""
