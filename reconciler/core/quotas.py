@@ -58,7 +58,10 @@ class Accounts:
         for account in self.all:
             oldest = (work.now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
-            account.spent_gpu_s = sum(s for hour, s in hours.items() if hour >= oldest - 1)
+            account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
+        for one in work.ended:  # in this very cycle: it is not in the books of hours yet
+            for account in self.of(one.spec):
+                account.spent_gpu_s += one.gpu_s
         for (job, _), attempts in held.attempts.items():
             spec = holders.spec_of(work, job)
             if spec is not None:
@@ -191,7 +194,9 @@ class Accounts:
         return most, None
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
-        hours = self._work.observed.recollection.spent.get(quota.name, {})
+        hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
+        if any(one.gpu_s for one in self._work.ended):
+            hours.add(int(self._work.now // HOUR_S))
         if hours:
             back_at = (min(hours) + 1) * HOUR_S + quota.window_s
             if back_at > self._work.now:

@@ -132,6 +132,45 @@ def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     assert sum(world.memory.recollection.spent["b"].values()) == pytest.approx(1800)
 
 
+def test_what_ends_now_counts_for_the_starts_of_the_same_cycle() -> None:
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    world = World(nodes=1, cpu=4, gpu=2)
+    world.change_structure(quotas={"b": quota})
+    world.commit(*(job(name, gpu=1, time_limit_s=3600) for name in "ab"))
+    world.settle()
+    world.commit(job("long", gpu=1, time_limit_s=7200))
+    world.settle()
+    world.advance(1800)
+    world.end("a")
+    world.end("b")
+    world.settle()
+    assert world.states() == {"a": "Succeeded", "b": "Succeeded", "long": "Pending"}
+    reason = world.memory.reasons[world.memory.jobs["long"].reason_key][0]
+    assert "2 GPU-hours in 1d: 1 spent, 0 reserved by what runs, 2 asked" in reason.message
+
+
+def test_what_was_spent_comes_back_at_the_moment_that_is_woken_for() -> None:
+    """Hours count whole, until the last second of them is out of the window, and no longer."""
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    world = World(nodes=1, cpu=4, gpu=1)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("a", gpu=1, time_limit_s=3600))
+    world.settle()
+    world.advance(600)
+    world.end("a")
+    hour_ends = (world.now // 3600 + 1) * 3600
+    world.settle()
+    world.commit(job("long", gpu=1, time_limit_s=7200))
+    world.settle()
+    assert world.states()["long"] == "Pending"
+    world.advance(hour_ends + 86_400 - 1 - world.now)
+    world.settle()
+    assert world.states()["long"] == "Pending"
+    world.advance(1)
+    world.settle()
+    assert world.states()["long"] == "Running"
+
+
 def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
     world = World(nodes=1, cpu=1)
     world.commit(
