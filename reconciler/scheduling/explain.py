@@ -217,7 +217,7 @@ class Explainer:
         if shape.unreserved is not None and self.never(shape.unreserved) is None:
             return reasons.Reason(
                 reasons.ReasonCode.RESERVED,
-                f"{wording.shape_text(shape)} asked; it could still run when nodes that it needs "
+                f"{self._asked(shape)} asked; it could still run when nodes that it needs "
                 "are reserved for others",
                 empty.funnel(index),
                 "the reservations are over, or the time limit is shorter",
@@ -232,11 +232,11 @@ class Explainer:
                 break
         if short is None and not empty.is_certain(index):
             return None  # the search for several groups was cut short: it may fit all the same
-        asked = wording.shape_text(shape)
+        asked = self._asked(shape)
         code = reasons.ReasonCode.NEVER_FITS
         unblocks = "nodes that can hold it are added, or less is asked for"
         if short is not None and short[1] == 0:
-            task = wording.vector_text(short[0].amounts)
+            task = wording.task_text(self.situation, short[0])
             message = f"no node that has joined could ever hold a task of {task}"
         elif short is not None:
             message = (
@@ -258,9 +258,8 @@ class Explainer:
         bare = replace(self.situation, shapes=(wider,), lines=(), holdings=holdings, mix=())
         return Room.empty(replace(bare, line_columns=None)).fits(0)
 
-    @staticmethod
     def _volume_missing(
-        shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
+        self, shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
     ) -> reasons.Reason:
         names = wording.names_text(shape.missing)
         several = len(shape.missing) > 1
@@ -269,7 +268,7 @@ class Explainer:
         return reasons.Reason(
             reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
-            f"on the nodes that could hold {wording.shape_text(shape)}{why}",
+            f"on the nodes that could hold {self._asked(shape)}{why}",
             funnel,
             f"{names} {'are' if several else 'is'} mounted there as the Volume says",
         )
@@ -314,7 +313,7 @@ class Explainer:
         return reasons.Reason(
             reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
-            unblocks=f"{wording.shape_text(shape)} come free and nobody else goes first",
+            unblocks=f"{self._asked(shape)} come free and nobody else goes first",
         )
 
     def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
@@ -330,13 +329,17 @@ class Explainer:
             known = self._takers_on[id(eligible)] = tuple(first)
         return known
 
+    def _asked(self, shape: snapshots.Shape) -> str:
+        """What one element of a shape asks for."""
+        return wording.shape_text(self.situation, shape)
+
     def _insufficient(self, index: int) -> reasons.Reason:
         shape = self.situation.shapes[index]
         funnel = self.now.funnel(index)
         held, group = 0, shape.groups[0]
         if len(shape.groups) > 1 or group.least != 1 or self._has_domains(shape):
             held, group = self._scarcest(index)
-        asked = wording.shape_text(shape)
+        asked = self._asked(shape)
         count = len(self.situation.nodes.names)
         steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
         message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
@@ -345,18 +348,23 @@ class Explainer:
                 reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
                 f"{message}; not within one {self._level(shape)}",
                 funnel,
-                f"{wording.shape_text(shape)} come free within one {self._level(shape)}",
+                f"{self._asked(shape)} come free within one {self._level(shape)}",
             )
         one = len(shape.groups) == 1 and group.least == 1
         code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
         if self._is_fragmented(shape):
             code = reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
-        free = f"{wording.vector_text(group.amounts)} come free on one node"
-        if not one and held >= group.least:
+        free = f"{wording.task_text(self.situation, group)} come free on one node"
+        kept = [funnels.FREED[step.why] for step in funnel if step.why in funnels.FREED]
+        if kept and not any(step.why.startswith("lack ") for step in funnel):
+            free = ", or ".join(kept)
+        elif not one and held >= group.least:
             free = f"{asked} have room together"
         elif not one:
-            free = f"{wording.together(group)} at once; {held} of them have room now"
+            free = (
+                f"{wording.together(self.situation, group)} at once; {held} of them have room now"
+            )
         return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:

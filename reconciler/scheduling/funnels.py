@@ -23,6 +23,16 @@ Rows = NDArray[np.intp]
 #: The most different words for nodes that take no work; the others are counted together.
 CLOSED_MAX = 4
 
+EXCLUDED = "taken exclusively by other work"
+OCCUPIED = "in use (whole nodes asked)"
+RULED_OUT = "ruled out by affinity to other jobs"
+#: What has to happen where other work keeps a node from an ask, however much is free on it.
+FREED: dict[str, str] = {
+    EXCLUDED: "the work that has a node to itself ends",
+    OCCUPIED: "all work on one node ends",
+    RULED_OUT: "the work that it stays apart from ends, or what it has to be near to starts",
+}
+
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
     "spread": "the emptiest with room",
@@ -183,7 +193,7 @@ class _Steps:
                 self.drop(mask & ~situation.nodes.accepts, words)
             self.drop(~situation.nodes.accepts, "not accepting work")
         self.drop(~stock.opened_mask, "set aside for others")
-        self.drop(stock.columns().exclusive > 0, "taken exclusively by other work")
+        self.drop(stock.columns().exclusive > 0, EXCLUDED)
 
     def drop(self, mask: snapshots.Mask, words: str) -> None:
         """Take away nodes for one reason."""
@@ -248,10 +258,10 @@ class _Funnel(_Steps):
         planner = self.planner
         self.closed(planner.situation, planner.stock, idle=planner.idle)
         if self.asked.exclusive:
-            self.drop(self.columns.occupied > 0, "in use (whole nodes asked)")
+            self.drop(self.columns.occupied > 0, OCCUPIED)
         rules = planner.rules(self.shape)
         if rules.allowed is not None:
-            self.drop(~rules.allowed, "ruled out by affinity to other jobs")
+            self.drop(~rules.allowed, RULED_OUT)
         level = max(self.each.required_level, self.asked.required_level)
         if level >= 0:
             domains = planner.network.domains[:, level]

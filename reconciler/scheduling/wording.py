@@ -53,12 +53,30 @@ def names_text(names: tuple[str, ...]) -> str:
     return f"{listed} and others" if len(names) > NAMES_MAX else listed
 
 
-def shape_text(shape: snapshots.Shape) -> str:
+def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count: int = 1) -> str:
+    """What so many tasks of a group ask for: as they asked for it, not as it is charged.
+
+    ``8 GPUs, 16 CPUs``; ``3 1g.10gb instances, 1 CPU``; ``12Gi of one GPU``.
+    """
+    cpu, memory, gpu = (amount * count for amount in group.amounts)
+    devices = group.devices * count
+    if group.profile >= 0:
+        several = "s" if devices != 1 else ""
+        first = f"{devices} {situation.profiles[group.profile]} instance{several}"
+    elif group.share_bytes:
+        each = quantities.format_memory(group.share_bytes)
+        first = f"{each} of {'one GPU' if devices == 1 else f'each of {devices} GPUs'}"
+    else:
+        return vector_text((cpu, memory, gpu))
+    return f"{first}, {vector_text((cpu, memory, 0))}" if cpu or memory else first
+
+
+def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
     """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
     return " and ".join(
-        vector_text(group.amounts)
+        task_text(situation, group)
         if group.least == 1 and len(shape.groups) == 1
-        else f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
+        else f"{group.least} task{'s' if group.least > 1 else ''} of {task_text(situation, group)}"
         for group in shape.groups
     )
 
@@ -108,8 +126,8 @@ def _above(
     return ""
 
 
-def together(group: snapshots.GroupShape) -> str:
+def together(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
     """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
-    cpu, memory, gpu = (amount * group.least for amount in group.amounts)
-    tasks = f"{group.least} task{'s' if group.least > 1 else ''} of {vector_text(group.amounts)}"
-    return f"{vector_text((cpu, memory, gpu))} are free for {tasks}"
+    several = "s" if group.least > 1 else ""
+    tasks = f"{group.least} task{several} of {task_text(situation, group)}"
+    return f"{task_text(situation, group, group.least)} are free for {tasks}"

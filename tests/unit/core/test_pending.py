@@ -115,3 +115,25 @@ def test_the_form_of_a_shape_is_the_same_from_bytes() -> None:
     wanted_again, observed_again = msgspec.msgpack.decode(packed, type=kinds)
     first = reconcile.reconcile(wanted, observed, world.now)
     assert same(first, reconcile.reconcile(wanted_again, observed_again, world.now))
+
+
+@pytest.mark.parametrize(
+    ("there", "waits", "unblocks"),
+    [
+        (job("a", exclusive=True), job("b"), "the work that has a node to itself ends"),
+        (job("a"), job("b", exclusive=True), "all work on one node ends"),
+    ],
+)
+def test_who_has_a_node_to_itself_has_to_end_however_much_is_free(
+    there: desired.Job, waits: desired.Job, unblocks: str
+) -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(there)
+    world.settle()
+    world.commit(waits)
+    world.settle()
+    (reason,) = world.memory.reasons[world.memory.jobs["b"].reason_key]
+    assert reason.unblocks == unblocks
+    world.end("a")
+    world.settle()
+    assert world.states()["b"] == "Running"

@@ -1,8 +1,14 @@
 """Why work waits: true codes, counts that add up, texts that stay the same."""
 
+import dataclasses
+
+import pytest
+
 from reconciler.model.reasons import FunnelStep
+from reconciler.scheduling import wording
+from reconciler.scheduling.snapshot import WHOLE, GroupShape
 from tests.unit.scheduling import situations
-from tests.unit.scheduling.situations import Situation, amounts, code, message
+from tests.unit.scheduling.situations import GIB, Situation, amounts, code, message
 
 
 def test_the_funnel_counts_every_node_once() -> None:
@@ -86,3 +92,40 @@ def test_a_gang_is_told_what_it_needs_in_all() -> None:
         "5 GPUs, 5 CPUs, 5Gi memory are free for 5 tasks of 1 GPU, 1 CPU, 1Gi memory at once; "
         "2 of them have room now"
     )
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "together"),
+    [
+        (
+            GroupShape("g", 2, (1000, 0, 428), None, 3, WHOLE, 0, 0),
+            "3 1g.10gb instances, 1 CPU",
+            "6 1g.10gb instances, 2 CPUs are free for 2 tasks of 3 1g.10gb instances, 1 CPU",
+        ),
+        (
+            GroupShape("g", 1, (0, 0, 142), None, 1, WHOLE, 0, 0),
+            "1 1g.10gb instance",
+            "1 1g.10gb instance are free for 1 task of 1 1g.10gb instance",
+        ),
+        (
+            GroupShape("g", 2, (1000, GIB, 750), None, 1, WHOLE, 30 * GIB),
+            "30Gi of one GPU, 1 CPU, 1Gi memory",
+            (
+                "30Gi of each of 2 GPUs, 2 CPUs, 2Gi memory are free for 2 tasks of "
+                "30Gi of one GPU, 1 CPU, 1Gi memory"
+            ),
+        ),
+        (
+            GroupShape("g", 3, (1000, 0, 2000), None, 2),
+            "2 GPUs, 1 CPU",
+            "6 GPUs, 3 CPUs are free for 3 tasks of 2 GPUs, 1 CPU",
+        ),
+    ],
+)
+def test_what_is_told_to_be_lacking_is_what_was_asked_for(
+    group: GroupShape, text: str, together: str
+) -> None:
+    """Not what it is charged: nobody is helped by 0.428 GPUs who asked for three instances."""
+    situation = dataclasses.replace(Situation().node("n").snapshot(), profiles=("1g.10gb",))
+    assert wording.task_text(situation, group) == text
+    assert wording.together(situation, group) == together
