@@ -103,7 +103,7 @@ def findings(
     yield user(os.geteuid())
     yield from options(given)
     yield from folder(given.root)
-    yield from gpus(sample, top)
+    yield from gpus(sample, top, simulated=given.simulated_gpus)
     if sample is not None:
         yield from _unknown_gpus(sample, settings.chosen_gpus(given))
     yield from isolation(top)
@@ -202,8 +202,11 @@ def folder(root: Path | None) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def gpus(sample: samples.Sample | None, top: Path) -> Iterator[Finding]:
-    """The driver and each GPU."""
+def gpus(sample: samples.Sample | None, top: Path, *, simulated: int = 0) -> Iterator[Finding]:
+    """The driver and each GPU; of ``simulated`` ones how many there are to be."""
+    if simulated:
+        yield Finding("gpus", NOTE, f"{simulated} simulated, as asked for; they compute nothing")
+        return
     if sample is None:
         yield Finding("gpus", NOTE, "not looked at, as --gpus none says")
         return

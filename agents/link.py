@@ -195,9 +195,18 @@ class Connection:
         return b"".join(parts)
 
 
+def _message(answer: bytes) -> str:
+    """What an answer says in words: of the controller's errors, or of whatever else is there."""
+    try:
+        message = msgspec.json.decode(answer)["error"]["message"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        message = answer[:300].decode("utf-8", "replace")
+    return str(message)[:300]
+
+
 def explain(url: str, node: str, status: int, answer: bytes) -> str:
     """What an answer to a node's sync with another status than 200 means for the operator."""
-    said = answer[:300].decode("utf-8", "replace")
+    said = _message(answer)
     if status == 409:
         return (
             f"another agent holds the session of node {node} at {url}; stop that one, or give "

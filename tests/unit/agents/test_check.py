@@ -70,6 +70,11 @@ def test_gpus(
     assert says in found[name][1]
 
 
+def test_simulated_gpus_are_told_and_no_driver_is_looked_for(tmp_path: Path) -> None:
+    (found,) = check.gpus(ABSENT, tmp_path, simulated=2)
+    assert (found.name, found.found) == ("gpus", "2 simulated, as asked for; they compute nothing")
+
+
 def test_a_description_for_containers_is_found(tmp_path: Path) -> None:
     top = tree(tmp_path, {"etc/cdi/nvidia.yaml": "cdiVersion: 0.6.0"})
     level, found = levels(check.gpus(OK_SAMPLE, top))["cdi"]
