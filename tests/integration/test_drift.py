@@ -113,6 +113,11 @@ class Site(beds.Bed):
         except AssertionError as error:
             raise AssertionError(f"still there: {left}") from error
 
+    def remedies(self) -> list[str]:
+        """What is told of remedies that have ended."""
+        items = self.get("/v1/events")["items"]
+        return [one["message"] for one in items if one["kind"] == "RemedyEnded"]
+
     def measured(self) -> dict[str, int]:
         """``muster_drift`` by kind."""
         headers = {"Authorization": f"Bearer {self.cluster.endpoint.token()}"}
@@ -208,8 +213,7 @@ def test_a_process_on_a_device_that_no_task_owns(
     assert stranger.wait(60) == -signal.SIGTERM
     site.scene("virtual-1")
     site.clean()
-    ended = [e["message"] for e in site.get("/v1/events")["items"] if e["kind"] == "RemedyEnded"]
-    assert any("ended by SIGTERM" in message for message in ended), ended
+    site.until(lambda: any("ended by SIGTERM" in message for message in site.remedies()))
     site.declare()
 
 

@@ -199,10 +199,19 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
 def test_the_log_tells_what_happened_one_event_a_line(bed: beds.Bed) -> None:
     revision = bed.commit({"jobs/told.yaml": beds.job("told", "  command: ['true']")})
     bed.until_state("told", "Succeeded")
-    lines = (bed.cluster.state / "controller.log").read_text().splitlines()
-    told = [line for line in lines if " job=told " in line]
-    kinds = [re.search(r" event=(\w+) ", line) for line in told]
-    happened = bed.get("/v1/events", job="told")["items"]
-    assert [kind[1] for kind in kinds if kind] == [one["kind"] for one in happened]
-    assert all(f" revision={revision}" in line for line in told)
-    assert any(f"git is Synced: in force revision={revision}" in line for line in lines)
+    happened = [one["kind"] for one in bed.get("/v1/events", job="told")["items"]]
+
+    def told() -> list[str]:
+        return [line for line in _log(bed) if " job=told " in line]
+
+    # a line is written once what it tells is in the store, where the job was seen to succeed
+    bed.until(lambda: len([line for line in told() if " event=" in line]) >= len(happened))
+    kinds = [re.search(r" event=(\w+) ", line) for line in told()]
+    assert [kind[1] for kind in kinds if kind] == happened
+    assert all(f" revision={revision}" in line for line in told())
+    in_force = f"git is Synced: in force revision={revision}"
+    bed.until(lambda: any(in_force in line for line in _log(bed)))
+
+
+def _log(bed: beds.Bed) -> list[str]:
+    return (bed.cluster.state / "controller.log").read_text().splitlines()
