@@ -37,7 +37,7 @@ from reconciler import (
 from reconciler.changes import notes
 from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import addresses, loglines, outcome, records
+from reconciler.model import addresses, loglines, outcome, records, states
 from reconciler.notices import delivery, happenings
 from reconciler.operations import auditlog, logfiles
 from reconciler.provisioning import runner
@@ -238,6 +238,17 @@ def _records(store: stores.Store) -> records.Observed | None:
         return None
 
 
+def _begun(store: stores.Store, name: str) -> str:
+    """The key of a job's newest run, if that has begun or ended; empty also where none can tell."""
+    try:
+        found = store.job(name)
+    except store_errors.StoreError:
+        log.exception("the records can't be read to judge job %s", name)
+        return ""
+    waits = found is None or found.state in {states.JobState.PENDING, states.JobState.HELD}
+    return "" if found is None or waits else found.key
+
+
 def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
@@ -276,6 +287,7 @@ def _reading(
             before,
             accept_revision=options.accept_revision,
             gate=safety.Safety(lambda: _records(store), time.time),
+            begun=lambda name: _begun(store, name),
         ),
         inbox,
         watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),

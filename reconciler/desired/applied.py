@@ -54,6 +54,7 @@ class Applied:
         read_blob: Callable[[str], bytes],
         gate: judgement.Gate | None = None,
         first: firsts.Look | None = None,
+        begun: jobsinforce.Begun = jobsinforce.nothing_begun,
     ) -> None:
         self._gate = gate
         self._denied: dict[str, desired.Problem] = {}
@@ -67,7 +68,9 @@ class Applied:
         self._firsts = firsts.Firsts(incumbents.preferred, first)
         self.filed = filed.Filed(read_blob)
         self._interrupted = False
-        self._jobs = jobsinforce.JobsInForce(self.filed, self._firsts, self.basis, incumbents.jobs)
+        self._jobs = jobsinforce.JobsInForce(
+            self.filed, self._firsts, self.basis, incumbents.jobs, begun
+        )
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
         self._structure_waived_until = math.inf

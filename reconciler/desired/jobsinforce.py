@@ -6,7 +6,9 @@ nobody answers for it, the version in force stays. Only what a revision touches,
 that, and what was wrong before is judged again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
 
 from reconciler.desired import (
     checks,
@@ -23,6 +25,28 @@ from reconciler.desired.structure import Placed
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
+#: By a job's name, the key of its newest run if that has begun or ended; empty: none has.
+Begun = Callable[[str], str]
+#: How rules begin by which structure that came later can refuse a job as it was admitted.
+_OF_STRUCTURE = ("unknown-", "policy/")
+
+
+def nothing_begun(name: str) -> str:
+    """What is known of runs where no controller is asked."""
+    del name
+    return ""
+
+
+def _let_be(fault: Fault) -> Fault:
+    """A fault of a job whose run has begun: it is told, and changes nothing."""
+    told = f"{fault.message}; its run was admitted before and stays as it is"
+    return msgspec.structs.replace(fault, severity="warning", message=told)
+
+
+def _is_later(fault: Fault) -> bool:
+    """Whether it is structure that refuses a job, and not how the job itself is written."""
+    return fault.rule.startswith(_OF_STRUCTURE)
+
 
 class JobsInForce:
     """The jobs that apply, by name, and what is wrong with those that are written.
@@ -32,6 +56,7 @@ class JobsInForce:
         first: which of several files held a name first.
         basis: the structure that jobs are judged by.
         jobs: what was in force before a restart; all of it is judged again.
+        begun: tells which runs have begun: those were admitted by the structure of then.
     """
 
     def __init__(
@@ -40,8 +65,10 @@ class JobsInForce:
         first: firsts.Firsts,
         basis: normalise.Basis,
         jobs: Mapping[str, desired.Job],
+        begun: Begun = nothing_begun,
     ) -> None:
         self._filed = files
+        self._begun = begun
         self._firsts = first
         self._dependents = dependents.Dependents()
         self._left: dict[str, desired.Problem] = {}
@@ -182,6 +209,11 @@ class JobsInForce:
                 if not (faults or stays) and made != known:
                     proposed[name] = made
                 faults += undecidable
+            if faults and self._has_begun(name, winner):
+                # judged again for as long as it is so: what was in force stays known
+                wrong = True
+                noted.extend((winner, _let_be(one)) for one in faults if _is_later(one))
+                faults = [one for one in faults if not _is_later(one)]
             if faults:
                 wrong = True
                 noted.extend((winner, fault) for fault in faults)
@@ -190,6 +222,20 @@ class JobsInForce:
         if noted:
             notes[name] = noted
         return wrong
+
+    def _has_begun(self, name: str, winner: Placed) -> bool:
+        """Whether a job is in force as it is written, and that run has begun or ended."""
+        known, part = self.jobs.get(name), winner.document.part
+        if known is None or not isinstance(part, job_documents.Job):
+            return False
+        spec = part.spec
+        of_document = (spec.run, winner.document.hash, spec.queue or known.queue)
+        of_run = (known.run, known.hash, known.queue)
+        return (
+            of_document == of_run
+            and (spec.reservation or "") == known.reservation
+            and self._begun(name) == known.key
+        )
 
     def _judge_dependencies(
         self,

@@ -18,6 +18,7 @@ from reconciler.desired import (
     filed,
     gitobjects,
     holding,
+    jobsinforce,
     lineage,
     provenance,
     source,
@@ -60,6 +61,8 @@ class Loader:
         accept_revision: a revision to take although it does not follow the last one.
         gate: judges what a revision changes before it applies; None: all of it applies.
         clock: seconds since the epoch.
+        begun: by a job's name, the key of its newest run if that has begun or ended, else empty.
+            Structure that comes later makes no error of those.
     """
 
     def __init__(
@@ -70,14 +73,16 @@ class Loader:
         accept_revision: str | None = None,
         gate: judgement.Gate | None = None,
         clock: Callable[[], float] = time.time,
+        begun: jobsinforce.Begun = jobsinforce.nothing_begun,
     ) -> None:
         self._source = repository
+        self._begun = begun
         self._start = incumbents
         self._clock = clock
         self._head: str | None = None
         self._gate = gate
         self._lineage = lineage.Lineage(repository, accept_revision)
-        self._applied = applied.Applied(incumbents, self._blob, gate, self._lineage.first)
+        self._applied = self._applied_to(incumbents)
         self._undecided: _Undecided | None = None
         self._resting = undecided.Rests()
         self._approvals: tuple[str, ...] = incumbents.approvals
@@ -153,9 +158,14 @@ class Loader:
         self._resting.put(jobs, self._clock())
         self._begin_from(before)
 
+    def _applied_to(self, before: Incumbents) -> applied.Applied:
+        """The state that revisions are applied to from now on."""
+        look = self._lineage.first
+        return applied.Applied(before, self._blob, self._gate, look, self._begun)
+
     def _begin_from(self, before: Incumbents) -> None:
         self._start, self._head, self._half_way = before, None, False
-        self._applied = applied.Applied(before, self._blob, self._gate, self._lineage.first)
+        self._applied = self._applied_to(before)
         self._approvals = before.approvals
         self._trust = before.trust or trusting.Trust()
         self._suspended = before.suspended

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reconciler.desired import loader, source
+from reconciler.desired import incumbents, loader, source
 from tests.unit.desired.repositories import Repository, job, queue
 
 DAY_S = 86_400.0
@@ -35,12 +36,16 @@ class Reader:
     def __init__(self, repository: Path) -> None:
         self._repository = repository
         self.now = 0.0
+        #: Keys of runs that have begun, by the job's name.
+        self.begun: dict[str, str] = {}
         self.made: list[loader.Loader] = []
 
     def __call__(self, now: float) -> loader.Loader:
         self.now = now
         found = loader.Loader(
-            source.Source(str(self._repository), branch="main"), clock=lambda: self.now
+            source.Source(str(self._repository), branch="main"),
+            clock=lambda: self.now,
+            begun=lambda name: self.begun.get(name, ""),
         )
         self.made.append(found)
         return found
@@ -72,6 +77,68 @@ def test_a_new_policy_leaves_what_is_in_force_and_refuses_what_comes(
     assert rules(one) == [("policy/owned", "error")] * 2
     repository.commit({"b.yaml": job("b", owner="ada@example.org")})
     assert set(one.load().jobs) == {"a", "b"}
+
+
+POOL = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: p}
+spec: {hosts: n1, nodes: {cpu: 8, memory: 8Gi}}
+"""
+RESERVED = """\
+apiVersion: muster/v1
+kind: Reservation
+metadata: {name: paper}
+spec: {pools: [p], users: [ada@x.org], start: "2090-01-01T00:00:00Z", end: "2090-01-02T00:00:00Z"}
+"""
+
+
+def test_structure_that_comes_later_makes_no_error_of_a_run_that_has_begun(
+    tmp_path: Path, reader: Reader
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    reserved = job("a", reservation="paper", owner="ada@x.org")
+    repository.commit({"p.yaml": POOL, "r.yaml": RESERVED, "a.yaml": reserved, "b.yaml": job("b")})
+    one = reader(0.0)
+    jobs = one.load().jobs
+    assert one.last.status.sync == "Synced", one.last.status.problems
+    reader.begun = {name: jobs[name].key for name in ("a", "b")}
+    repository.commit({"policy.yaml": OWNED})
+    assert one.load().jobs == jobs
+    assert rules(one) == [("policy/owned", "warning")]
+    repository.commit({"policy.yaml": None, "r.yaml": None})
+    assert one.load().jobs == jobs
+    assert ("unknown-reservation", "warning") in rules(one)
+    assert one.last.status.sync == "Synced"
+    assert "its run was admitted before" in one.last.status.problems[0].message
+    kept = incumbents.decode(incumbents.encode(one.incumbents()))
+    again = loader.Loader(
+        source.Source(str(tmp_path / "state.git"), branch="main"),
+        kept,
+        begun=lambda name: reader.begun.get(name, ""),
+    )
+    reader.made.append(again)
+    assert again.load().jobs == jobs, "after a restart as well"
+    assert again.last.status.sync == "Synced"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"run": 2}, {"queue": "nowhere"}, {"command": "[other]"}],
+)
+def test_a_run_that_is_still_to_begin_is_judged(
+    tmp_path: Path, reader: Reader, changed: dict[str, Any]
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"a.yaml": job("a"), "b.yaml": job("b")})
+    one = reader(0.0)
+    jobs = one.load().jobs
+    reader.begun = {"a": jobs["a"].key}
+    repository.commit({"policy.yaml": OWNED, "a.yaml": job("a", **changed)})
+    one.load()
+    assert {severity for _, severity in rules(one)} == {"error"}, "b waits, and a is another one"
+    assert {one.object for one in one.last.status.problems} == {"Job/a", "Job/b"}
+    assert one.last.status.sync == "OutOfSync"
 
 
 def test_a_waiver_ends_by_itself_and_what_it_let_in_stays(tmp_path: Path, reader: Reader) -> None:
