@@ -39,7 +39,7 @@ Clone = Annotated[
     typer.Option(
         "--clone",
         help="Your clone of the repository, or a cluster's folder in it; else the one you stand "
-        "in, else the controller commits for you.",
+        "in, if the controller reads its repository; else the controller commits for you.",
         envvar="MUSTER_CLONE",
     ),
 ]
@@ -193,7 +193,8 @@ def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: b
             terminal.note(f"{done.name}: {done.message}")
         else:
             terminal.out.print(done.name, markup=False)
-            terminal.note(f"{done.message} ({(done.commit or '')[:12] or to.describe()})")
+            where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
+            terminal.note(f"{done.message} ({where})")
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
     leave_withheld(made)
@@ -241,10 +242,10 @@ def change_all(
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    _tell(carry_out(changes, to, dry_run=dry_run), verb, reason)
+    _tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason)
 
 
-def _tell(made: list[operations.Done], verb: str, reason: str) -> None:
+def _tell(made: list[operations.Done], to: operations.Target, verb: str, reason: str) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
         terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
@@ -254,6 +255,8 @@ def _tell(made: list[operations.Done], verb: str, reason: str) -> None:
     waits = [one.name for one in made if one.withheld]
     if waits and verb in overriding.DONE:
         terminal.note(overriding.hint(verb, waits, reason, "that applies"))
+    for commit in dict.fromkeys(one.commit for one in made if one.commit):
+        terminal.note(f"committed ({commit[:12]}, {to.way})")
     leave_refused(made)
 
 
@@ -364,7 +367,7 @@ def _change_nodes(
 ) -> None:
     to = target(*place)
     done = carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
-    _tell(done, verb, reason)
+    _tell(done, to, verb, reason)
 
 
 def approve(

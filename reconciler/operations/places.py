@@ -7,6 +7,7 @@ names, and else the whole repository, as long as that holds one cluster at most.
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,8 @@ from reconciler.operations import endpoints
 LOOK_S = 3.0
 #: How long a command waits to learn what becomes of what it pushed, and how often it asks.
 LEARN_S, LEARN_EVERY_S = 3.0, 0.1
+#: How long a clone's remote may take to say what is pushed.
+FETCH_S = 20.0
 #: A line that begins a Cluster, as git's regular expressions have it.
 _CLUSTER = r"""^ *['"]?kind['"]?: *['"]?Cluster['"]? *$"""
 
@@ -33,6 +36,31 @@ def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
     except (clients.ApiError, endpoints.EndpointError):
         return None
     return found
+
+
+def is_read(folder: Path, told: Mapping[str, Any] | None) -> bool:
+    """Whether the clone around a folder is one of the repository that a controller reads.
+
+    It is one where it has what the controller has read. A clone that is behind is brought to know
+    what is pushed (``git fetch``) before that is denied.
+
+    Args:
+        folder: in the clone. told: what the controller says; None: it can't be asked, and a change
+            can be made nowhere but here.
+
+    Raises:
+        CloneError: nothing can be committed in the clone.
+    """
+    parts = ("attemptedRevision", "structureRevision", "jobsRevision")
+    read = [one for part in parts if (one := (told or {}).get(part))]
+    if not read:
+        return True
+    clone = clones.Clone(folder)
+    if any(map(clone.has, read)):
+        return True
+    with contextlib.suppress(gitobjects.GitError):
+        gitobjects.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
+    return any(map(clone.has, read))
 
 
 def learned(

@@ -30,26 +30,36 @@ class Target:
         self.standing = standing
 
     def describe(self) -> str:
-        """The place, in words."""
+        """The place, in words: whose folder, or which controller."""
         if self.clone is not None:
             return f"clone {self.clone.root}"
         return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
 
+    @property
+    def way(self) -> str:
+        """Which way a change went, behind its commit."""
+        return "by the controller" if self.clone is None else f"in {self.clone.root.name}/"
+
 
 def find(*, clone: Path | None, server: str | None, token_file: str | None, here: Path) -> Target:
     """The clone that is named, the one around ``here``, or the controller.
+
+    Where a ``server`` is named the clone around ``here`` is taken as long as it is one of what
+    that controller reads, or the controller can't be asked.
 
     Raises:
         CloneError: there is no clone where one is named, or it can't be told what of it is meant.
         EndpointError: there is no controller either.
     """
     server = server or None  # of an empty variable
-    if clone is not None or (server is None and _is_desired_clone(here)):
+    if clone is not None or _is_desired_clone(here):
         endpoint = None
         with contextlib.suppress(endpoints.EndpointError):
             endpoint = endpoints.find(server, token_file, here)
         if clone is not None or endpoint is None or _has_identity(here):
             told = places.standing(endpoint)
+            if clone is None and server is not None and not places.is_read(here, told):
+                return Target(endpoint=endpoint)
             found = places.clone_of(clone or here, endpoint, told)
             return Target(clone=found, endpoint=endpoint, standing=told)
         return Target(endpoint=endpoint)  # who has no name in git has one at the controller

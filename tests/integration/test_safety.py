@@ -57,7 +57,10 @@ def nodes_of_pool(bed: beds.Bed) -> int:
     return int(pool["nodes"])
 
 
-def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
+def muster(
+    bed: beds.Bed, *arguments: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the clone, or in another folder."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")
     }
@@ -72,7 +75,7 @@ def muster(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [sys.executable, "-m", "reconciler.cli.main", *arguments],
-        cwd=bed.clone,
+        cwd=folder or bed.clone,
         env=environment,
         capture_output=True,
         text=True,
@@ -339,11 +342,11 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     back = muster(bed, "rollback", "HEAD~2", "--yes", "--no-forecast")
     assert back.returncode == 3, back
     assert "--accept-revision " in back.stderr
-    undrained = muster(bed, "undrain", "virtual-0")  # made by the controller
+    undrained = muster(bed, "undrain", "virtual-0", folder=bed.folder)  # made by the controller
     assert undrained.returncode == 3
     assert "virtual-0: committed, and not in force before the newest" in undrained.stdout
     assert undrained.stderr.startswith("not applied yet: ")
-    asked = muster(bed, "submit", "--name", "kept-too", "--", "true")  # likewise
+    asked = muster(bed, "submit", "--name", "kept-too", "--", "true", folder=bed.folder)
     assert (asked.returncode, asked.stdout) == (3, "kept-too\n")
     assert asked.stderr.startswith("committed, and not in force before the newest")
     assert "--accept-revision " in asked.stderr

@@ -103,6 +103,61 @@ def test_a_controller_of_another_repository_says_nothing_of_this_one(
     assert submitted(find(work / "clusters/prod")) == "clusters/prod/jobs/new.yaml"
 
 
+def named(here: Path, url: str) -> changing.Target:
+    return changing.find_target(clone=None, server=url, token_file=None, here=here)
+
+
+def test_the_clone_one_stands_in_is_taken_where_the_controller_reads_its_repository(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    told, url = reading
+    told["attemptedRevision"] = git(work, "rev-parse", "HEAD").strip()
+    target = named(work / "clusters/test", url)
+    assert target.way == "in work/"
+    assert submitted(target) == "clusters/test/jobs/new.yaml"
+
+
+def test_a_clone_that_is_behind_is_one_of_it_still(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    told, url = reading
+    other = work.parent / "other"
+    git(work.parent, "clone", "--quiet", str(work.parent / "state.git"), "other")
+    git(other, "commit", "--quiet", "--allow-empty", "--message", "by somebody else")
+    git(other, "push", "--quiet")
+    told["attemptedRevision"] = git(other, "rev-parse", "HEAD").strip()
+    assert submitted(named(work / "clusters/test", url)) == "clusters/test/jobs/new.yaml"
+
+
+def test_another_repository_than_the_controllers_is_left_alone(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    told, url = reading
+    told["attemptedRevision"] = "1" * 40
+    before = git(work, "rev-parse", "HEAD")
+    target = named(work / "clusters/test", url)
+    assert (target.clone, target.way) == (None, "by the controller")
+    assert git(work, "rev-parse", "HEAD") == before
+
+
+def test_where_no_controller_can_be_asked_the_commit_is_made_here(work: Path) -> None:
+    target = named(work / "clusters/test", "http://127.0.0.1:1")
+    assert submitted(target) == "clusters/test/jobs/new.yaml"
+
+
+def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    told, url = reading
+    told["attemptedRevision"] = git(work, "rev-parse", "HEAD").strip()
+    file = work / "clusters/test/new.yaml"
+    file.write_text(job("new"))
+    target = named(file.parent, url)
+    changing.carry_out([changing.Submit(job("new"), place=str(file))], target)
+    named_in = git(work, "show", "--name-only", "--format=", "HEAD").strip()
+    assert named_in == "clusters/test/new.yaml"
+
+
 def test_without_a_controller_it_is_where_one_stands(work: Path) -> None:
     assert submitted(find(work / "clusters/prod/jobs")) == "clusters/prod/jobs/new.yaml"
     assert find(work, work / "clusters/test").clone is not None
