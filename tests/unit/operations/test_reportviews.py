@@ -4,7 +4,7 @@ import pytest
 
 from reconciler.operations import reports, reportviews
 
-HOURS = (reports.Column("guaranteed", "GPU-hours"), reports.Column("allocated", "GPU-hours"))
+HOURS = (reports.Column("guaranteed", "GPU-hours"), reports.Column("counted", "GPU-hours"))
 PARTS = (reports.Column("allocated", "GPU-hours"), reports.Column("share", "ratio"))
 NOTHING = "nothing in this span"
 UNIT = "<!-- GPU-hours -->"
