@@ -34,6 +34,7 @@ Form = Annotated[
 ]
 #: A time of day; a span of so many hours is written ``5h8m``.
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?")
+_LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?")
 
 
 @contextmanager
@@ -70,6 +71,12 @@ def moment(option: str, text: str, now: float) -> float:
     of_day = clock_time(text, now)
     if of_day is not None:
         return of_day
+    if _LIKE_A_CLOCK.fullmatch(text):
+        terminal.fail(
+            f"{option}: found {text!r}, which no clock shows: a time of day is 00:00:00 to "
+            "23:59:59, and a span is written as in 25h30m",
+            terminal.USAGE,
+        )
     try:
         return now - ago(text)
     except quantities.QuantityError:

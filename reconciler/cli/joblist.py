@@ -72,7 +72,7 @@ def jobs(
             page = api.get("/v1/jobs", limit=1)
             page["items"] = items
             terminal.document(page, output)
-        else:
+        elif items or not unknown:  # which is said below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
         terminal.fail(f"{_list(unknown)} not known")

@@ -327,6 +327,18 @@ DRIFT_ASKED = [
 ]
 
 
+def test_a_job_that_is_not_known_is_told_once(filled: parts.Served) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "reconciler.cli.main", "jobs", "nosuch", "--server", filled.address],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=parts.PATIENCE_S * 3,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "muster: job nosuch is not known\n"
+
+
 def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:
     for arguments, code, told in DRIFT_ASKED:
         command = [sys.executable, "-m", "reconciler.cli.main", "drift", *arguments.split()]

@@ -78,3 +78,13 @@ def test_what_is_no_time_is_told_which_forms_are(
     assert code == terminal.USAGE
     for form in (written, "2026-11-20T23:30:00Z", "05:08:00", "10m"):
         assert form in told
+
+
+@pytest.mark.parametrize("written", ["25:00:00", "12:60"])
+def test_a_time_that_no_clock_shows_is_no_span(
+    written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        context.moment("--from", written, 1e9)
+    assert left.value.exit_code == terminal.USAGE
+    assert f"--from: found '{written}', which no clock shows" in capsys.readouterr().err
