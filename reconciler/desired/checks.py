@@ -5,7 +5,9 @@ that don't add up, jobs that no pool could ever hold. They return faults; who ca
 what a fault refuses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
 
 from reconciler.desired import storage
 from reconciler.desired.faults import Fault
@@ -201,12 +203,14 @@ def names(
             )
 
 
-def unknown(what: str, found: str, place: tuple[str | int, ...], known: Iterable[str]) -> Fault:
-    """Something is named that is not there."""
+def unknown(
+    what: str, found: str, place: tuple[str | int, ...], known: Iterable[str], rule: str = ""
+) -> Fault:
+    """Something is named that is not there; ``rule`` where it is not ``unknown-WHAT``."""
     names = sorted(known)
     listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
     return Fault(
-        f"unknown-{what}",
+        rule or f"unknown-{what}",
         f"there is no such {what}: add it or name another",
         place,
         found=found,
@@ -294,6 +298,26 @@ def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
     return None
 
 
+def missing_dependency(name: str, index: int, what: str = "is not there") -> Fault:
+    """A job waits for one that is not there: a warning, since it may come."""
+    return Fault(
+        "unknown-dependency",
+        f"the job {name} {what}: this one waits until it is",
+        ("spec", "dependsOn", index, "job"),
+        found=name,
+        severity="warning",
+    )
+
+
+def missing_pools(names: Sequence[str], known: Collection[str]) -> Fault | None:
+    """Of the pools that a job names none is there: a warning, since one may come."""
+    if not names or any(name in known for name in names):
+        return None
+    fault = unknown("NodePool", names[0], ("spec", "pools", 0), known, "unknown-pool")
+    message = "no NodePool that the job names is there: it waits until one is"
+    return msgspec.structs.replace(fault, message=message, severity="warning")
+
+
 def dependencies(
     job: desired.Job, find: Callable[[str], desired.Job | None], refused: Callable[[str], bool]
 ) -> Iterator[Fault]:
@@ -302,13 +326,7 @@ def dependencies(
         other = find(dependency.job)
         if other is None:
             what = "is refused as it stands" if refused(dependency.job) else "is not there"
-            yield Fault(
-                "unknown-dependency",
-                f"the job {dependency.job} {what}: this one waits until it is",
-                ("spec", "dependsOn", index, "job"),
-                found=dependency.job,
-                severity="warning",
-            )
+            yield missing_dependency(dependency.job, index, what)
         elif dependency.per_element and other.array_count != job.array_count:
             have = "no array" if other.array_count is None else f"{other.array_count} elements"
             yield Fault(

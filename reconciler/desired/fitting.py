@@ -7,6 +7,7 @@ fault with the arithmetic goes out where it will wait in vain.
 import functools
 from collections.abc import Callable, Mapping
 
+from reconciler.desired import checks
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, quantities, resources
 
@@ -52,8 +53,9 @@ class Fitting:
 
     def warning(self, job: desired.Job) -> Fault | None:
         """A warning where no pool could hold a task of some group of the job."""
-        if not self._pools:
-            return None
+        missing = checks.missing_pools(job.pools, self._pools)
+        if missing is not None or not self._pools:
+            return missing
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
         elsewhere = self._barred(job) if job.storage or self._tainted else ()
         for group in job.groups:

@@ -13,11 +13,13 @@ from reconciler.desired import checks, documents, yamlreader
 from reconciler.desired.faults import Fault
 from reconciler.model import desired
 
-#: What jobs name: what it is called, the kind, and the field that names one of it or a list.
+#: What a job must not name where it isn't there: what it is called, the kind, and the field that
+#: names one of it or a list. What it may wait for is told as a warning, by :func:`_awaited`.
 _NAMED = (
     ("queue", "Queue", "queue"),
     ("volume", "Volume", "volumes"),
     ("reservation", "Reservation", "reservation"),
+    ("PriorityClass", "PriorityClass", "priorityClass"),
 )
 #: The queue that is there though nobody writes it.
 _ALWAYS = {"Queue": frozenset({"default"})}
@@ -27,6 +29,10 @@ _OF_KIND = {
     "unknown-reservation": "Reservation",
     "unknown-priority-class": "PriorityClass",
 }
+
+
+#: The rule of each kind.
+_RULES = {kind: rule for rule, kind in _OF_KIND.items()}
 
 
 def complete(
@@ -79,4 +85,23 @@ def _unknown(value: Any, written: Mapping[str, set[str]]) -> Iterator[Fault]:
         for index, name in enumerate(names if isinstance(names, list) else [names]):
             if isinstance(name, str) and name and name not in known:
                 place: tuple[str | int, ...] = ("spec", field)
-                yield checks.unknown(what, name, (*place, index) if several else place, known)
+                place = (*place, index) if several else place
+                yield checks.unknown(what, name, place, known, _RULES[kind])
+    yield from _awaited(spec, written)
+
+
+def _awaited(spec: Mapping[str, Any], written: Mapping[str, set[str]]) -> Iterator[Fault]:
+    """Jobs and pools that are not there, for which a job would wait."""
+    pools = [one for one in _listed(spec, "pools") if isinstance(one, str)]
+    missing = checks.missing_pools(pools, written.get("NodePool", set()))
+    if missing is not None:
+        yield missing
+    for index, one in enumerate(_listed(spec, "dependsOn")):
+        name = one.get("job") if isinstance(one, dict) else None
+        if isinstance(name, str) and name and name not in written.get("Job", ()):
+            yield checks.missing_dependency(name, index)
+
+
+def _listed(spec: Mapping[str, Any], field: str) -> list[Any]:
+    found = spec.get(field)
+    return found if isinstance(found, list) else []
