@@ -143,10 +143,13 @@ def give_verdict(
 ) -> None:
     """Decide that a try comes to its end, and tell the tasks that are left to leave.
 
-    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere.
+    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere. A try that is over
+    keeps the verdict that it had: the next one would be judged by this.
     """
     note = draft.note(element)
     attempts = work.attempts_of_element(draft.spec.name, element)
+    if all(attempt.concluded for attempt in attempts):
+        return
     if note.verdict is None:
         draft.set_note(element, msgspec.structs.replace(note, verdict=reason))
     for attempt in attempts:

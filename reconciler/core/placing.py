@@ -127,6 +127,8 @@ def _place(
     grows = parts[0].action == "grow"
     present = work.attempts_of_element(spec.name, element) if grows else []
     note = draft.note(element)
+    if not grows and note.verdict is not None:  # as older versions could leave one behind
+        draft.set_note(element, msgspec.structs.replace(note, verdict=None))
     number = 1 + max(note.tries, desk.try_number_of(present, note) if present else 0)
     ranks = _ranks(work, spec, tasks, names, given)
     for task, rank in zip(tasks, ranks, strict=True):

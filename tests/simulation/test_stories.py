@@ -44,6 +44,11 @@ def test_work_that_left_for_another_does_not_come_back_for_ever(seed: int) -> No
     telling.tell(stories.plain(stories.draw(seed, sizes.LARGE)))
 
 
+def test_what_was_held_and_released_is_judged_like_any_other() -> None:
+    """In this story the verdict of a hold stayed with an element that had left by it already."""
+    telling.tell(stories.draw(600_241))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_story_has_a_crash_and_a_partition(seed: int) -> None:
     plan = stories.draw(seed)
