@@ -49,10 +49,18 @@ def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone
 
 
 def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
-    """The pool of each node, in order; raises where one is in none."""
-    found = validate.check(clone.structural_files())  # as they are committed
+    """The pool of each node, in order; raises where one is in none.
+
+    A mistake in a file refuses all structure, and says nothing of pools that stand in others.
+    """
+    files = clone.structural_files()  # as they are committed
+    found = validate.check(files)
     pools = found.structure.pool_of_node()
     errors = [problem for problem in found.status.problems if problem.severity == "error"]
+    if not pools and errors:
+        wrong = {problem.path for problem in errors}
+        whole = {path: data for path, data in files.items() if path not in wrong}
+        pools = validate.check(whole).structure.pool_of_node()
     if not pools and errors:
         raise requests.ConflictError(
             f"no pool in {clone.state} can be read, so nothing is known of "

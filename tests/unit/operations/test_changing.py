@@ -130,6 +130,25 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
     assert smoking.pushed
 
 
+@pytest.mark.parametrize("where", ["queues.yaml", "pools.yaml"])
+def test_a_mistake_in_another_file_keeps_nobody_from_a_drain(work: Path, where: str) -> None:
+    wrong = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: q}\nspec: {guarantee: {gpu: 1}}\n"
+    files = {"pools.yaml": POOLS}
+    files[where] = f"{files.get(where, '')}\n---\n{wrong}" if where in files else wrong
+    for name, text in files.items():
+        (work / name).write_text(text)
+    git(work, "add", *files)
+    git(work, "commit", "--quiet", "--message", "pools, and a queue")
+    drain = changing.Drain("drain", ("a1",), "smokes")
+    if where == "pools.yaml":
+        with pytest.raises(changing.ChangeError, match=r"mend this first: pools\.yaml"):
+            changing.carry_out([drain], find(work))
+    else:
+        (done,) = changing.carry_out([drain], find(work))
+        assert done.pushed
+        assert "smokes" in written(work, "pools.yaml")
+
+
 def head(work: Path) -> str:
     return git(work, "rev-parse", "HEAD")
 
