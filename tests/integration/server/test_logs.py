@@ -3,13 +3,22 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from reconciler.model import wire
-from reconciler.model.states import AttemptState, JobState
+from reconciler.model.states import AttemptState, JobState, NodeState
 from tests.integration.server import parts
 from tests.unit.store import samples
 
 TRAIN = samples.job(state=JobState.RUNNING)
+#: How often a node looks, 10 s at the most each time, before it is not asked any more.
+ASKED_MAX = 12
+
+
+@pytest.fixture(autouse=True)
+def nodes(served: parts.Served) -> None:
+    """Two nodes that are there and heard of."""
+    served.commit(nodes=(samples.node("n1"), samples.node("n2")))
 
 
 def read(served: parts.Served, **query: str | int) -> str:
@@ -20,10 +29,11 @@ def read(served: parts.Served, **query: str | int) -> str:
 
 def asked(served: parts.Served, node: str = "n1", **fields: Any) -> wire.LogRequest:
     """The next log request that a node is told of."""
-    while True:
+    for _ in range(ASKED_MAX):
         found = parts.answer(served.sync(node, wait_s=10, **fields)).log_requests
         if found:
             return found[0]
+    raise AssertionError(f"{node} was not asked for any output")
 
 
 def post(
@@ -147,3 +157,22 @@ def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
     assert nothing == "muster: no attempt at this task of job train ran in that time\n"
     assert served.client.get("/v1/jobs/train/logs?since=noon").status_code == 400
     assert served.client.get("/v1/jobs/train/logs?run=7").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (NodeState.UNKNOWN, "muster: node n1 is Unknown, was last heard at "),
+        (NodeState.GONE, "muster: node n1 is Gone, was last heard at "),
+        (None, "muster: node n1 is not known any more, and has the output of this try\n"),
+    ],
+)
+def test_a_node_that_nobody_can_ask_is_told_at_once(
+    served: parts.Served, state: NodeState | None, told: str
+) -> None:
+    served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
+    if state is None:
+        served.commit(left_nodes=("n1",))
+    else:
+        served.commit(nodes=(samples.node("n1", state=state),))
+    assert told in read(served)
