@@ -1,5 +1,6 @@
 """``muster report``: what was used, waited for, wasted and shared over a span of time."""
 
+import contextlib
 import sys
 import time
 from enum import StrEnum
@@ -124,7 +125,7 @@ def _table(made: "reports.Report", file: Path | None) -> None:
         terminal.note(reportviews.units(made))
         terminal.table(heads, cells, right=numbers)
         return
-    with file.open("w", encoding="utf-8") as stream, terminal.into(stream):
+    with file.open("w", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
         terminal.line(reportviews.title(made))
         terminal.line(reportviews.units(made))
         terminal.table(heads, cells, right=numbers, cut=False)

@@ -1,15 +1,14 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
-import contextlib
 import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import msgspec
 import rich.console
@@ -145,16 +144,6 @@ def line(text: str, hang: int = 4) -> None:
         paragraph(text.strip(), indent, hang)
     else:
         out.print(text, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def into(stream: TextIO) -> Iterator[None]:
-    """Print what the block prints there, without colours."""
-    before, out.file = out.file, stream
-    try:
-        yield
-    finally:
-        out.file = before
 
 
 def note(message: str) -> None:
