@@ -124,7 +124,7 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
     # as the controller tells that it has read it within the time that is waited for that, or not
     which = "(the controller reads|pushes nowhere)"
-    told = rf"submitted; committed in this clone, which {which} \([0-9a-f]{{12}}\)"
+    told = rf"submitted; committed in this clone, which {which} \([0-9a-f]{{12}}, in cluster/\)"
     assert re.fullmatch(told, done.stderr.splitlines()[0])
     # what was committed a moment ago is waited for
     waited = muster(up.folder, "wait", "here")
