@@ -12,6 +12,21 @@ from reconciler.desired import gitobjects, source
 CHAIN_MAX = 1_000
 
 
+def public_key(key: Path) -> str:
+    """The public key of a file with an SSH key, its kind and itself; empty where it can't be told.
+
+    A key with a passphrase, or of a hardware token, has it in the file beside it.
+    """
+    try:
+        said = gitobjects.run_program(("ssh-keygen", "-y", "-P", "", "-f", str(key)), check=True)
+    except gitobjects.GitError:
+        try:
+            said = key.with_name(f"{key.name}.pub").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    return " ".join(said.split()[:2])
+
+
 def sign(repository: source.Source, base: str, head: str, key: Path) -> str:
     """Sign the commits from ``base`` to ``head``; the id of the last one as signed.
 

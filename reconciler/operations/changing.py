@@ -105,14 +105,15 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     branch = to.clone.pushes_to if to.clone else ""
     made = next(one.commit for one in reversed(done) if one.commit)
     learned = told
-    if to.clone is not None and told and not withheld.elsewhere(told, branch):
+    if told and not withheld.elsewhere(told, branch):
         learned = places.learned(to.endpoint, to.clone, made, told)
+    is_read = learned is not told or (told or {}).get("attemptedRevision") == made
 
     def judged(one: Done) -> Done:
         one = msgspec.structs.replace(one, message=asked.placed(one.message, made, learned))
         why = withheld.elsewhere(told, branch)
         why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
-        if not why and learned is not told and not verbs & STRUCTURAL:
+        if not why and is_read and not verbs & STRUCTURAL:
             why = withheld.job(learned, one.name)
         if not why and verbs & STRUCTURAL:
             why = withheld.structure(learned)

@@ -64,16 +64,22 @@ def is_read(folder: Path, told: Mapping[str, Any] | None) -> bool:
 
 
 def learned(
-    endpoint: endpoints.Endpoint | None, clone: clones.Clone, commit: str, before: dict[str, Any]
+    endpoint: endpoints.Endpoint | None,
+    clone: clones.Clone | None,
+    commit: str,
+    before: dict[str, Any],
 ) -> dict[str, Any]:
     """What the controller says once it has read a commit; ``before`` where it has not in time.
 
     It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
     reads what the clone does not know, or that has come to another commit meanwhile, is not waited
-    for.
+    for. Of a commit that it has made itself (``clone``: None) it is asked the same: what comes to
+    another one first may have come past it, and tells of it too.
     """
     read = before.get("attemptedRevision")
-    if endpoint is None or not read or before.get("sync") == "Unknown" or not clone.has(read):
+    if endpoint is None or not read or before.get("sync") == "Unknown":
+        return before
+    if read == commit or (clone is not None and not clone.has(read)):
         return before
     ends_at = time.monotonic() + LEARN_S
     with (
@@ -87,7 +93,7 @@ def learned(
             if told.get("attemptedRevision") == commit:
                 return told
             if told.get("attemptedRevision") != read:
-                break
+                return before if clone is not None else told
             time.sleep(LEARN_EVERY_S)
     return before
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 import uvicorn
 
 from reconciler import logs
+from reconciler.changes import signing
 from reconciler.desired import source
 from reconciler.model import addresses, loglines
 from reconciler.operations import pusher, submission, views
@@ -144,7 +145,8 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
             signing_key=options.signing_key,
         )
     )
-    service.signs = options.signing_key is not None
+    if options.signing_key is not None:
+        service.signing_key = signing.public_key(options.signing_key)
     service.folder = repository.sub_path
     service.branch = repository.branch or ""
     service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")

@@ -152,7 +152,11 @@ class Housekeeping:
         ]
         caller = tokens.Identity(said.identity, "user")
         refused = permissions.uncommittable(
-            reader, changes, signs=self._service.signs, jobs_folder=self._service.jobs_folder
+            reader,
+            changes,
+            key=self._service.signing_key,
+            jobs_folder=self._service.jobs_folder,
+            now=now,
         ) | permissions.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
         wanted = permissions.confined(reader, wanted, jobs_folder=self._service.jobs_folder)

@@ -97,8 +97,9 @@ async def put_overrides(
         permissions.uncommittable,
         service.reader,
         asked_for,
-        signs=service.signs,
+        key=service.signing_key,
         jobs_folder=service.jobs_folder,
+        now=time.time(),
     )
     # what no commit of the controller's could do is an override until a person commits it
     commits = {} if in_vain else await _commit(service, data, owner)

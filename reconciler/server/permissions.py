@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.changes import requests
 from reconciler.model import access as rules
-from reconciler.model import desired, records
+from reconciler.model import desired, records, times
 from reconciler.operations import submission, suspending, views
 from reconciler.server import failures, tokens
 from reconciler.store import Reader
@@ -64,8 +64,9 @@ def uncommittable(
     reader: Known,
     changes: Sequence[submission.SubmittedDocument],
     *,
-    signs: bool,
+    key: str | None,
     jobs_folder: str,
+    now: float,
 ) -> dict[int, str]:
     """Positions of the changes that count for nothing when the controller commits them, and why.
 
@@ -74,8 +75,10 @@ def uncommittable(
     Args:
         reader: what is known.
         changes: what is asked for.
-        signs: whether the controller has a key.
+        key: the public key of the one that the controller signs with; empty: it can't be told;
+            None: there is none.
         jobs_folder: below which its key counts, with a slash at the end.
+        now: seconds since the epoch: keys expire.
 
     Raises:
         StoreError: it can't be told.
@@ -84,8 +87,9 @@ def uncommittable(
     if structure is None or structure.settings.verification != "required":
         return {}
     yourself = "commit it yourself, signed, in a clone (--clone)"
-    if not signs:
-        why = f"commits have to be signed, and this controller has no --signing-key: {yourself}"
+    wrong = _wrong_key(structure.access, key, now)
+    if wrong:
+        why = f"commits have to be signed, and {wrong}: {yourself}"
         return dict.fromkeys(range(len(changes)), why)
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
@@ -98,6 +102,30 @@ def uncommittable(
             if why:
                 found[position] = why
     return found
+
+
+def _wrong_key(known: rules.Access, key: str | None, now: float) -> str:
+    """Why nothing that the controller signs counts; empty where its key is somebody's."""
+    if key is None:
+        return "this controller has no --signing-key"
+    if not key:
+        return ""
+    found = [
+        one for identity in known.identities.values() for one in identity.keys if one.text == key
+    ]
+    if not found:
+        return (
+            f"the --signing-key of this controller, {key}, is nobody's in the Access in force "
+            "(list it there, with acts: submitter)"
+        )
+    ends = [one.valid_before for one in found]
+    until = max((one for one in ends if one is not None), default=now)
+    if None in ends or now < until:
+        return ""
+    return (
+        f"the --signing-key of this controller was valid until {times.format_time(until)} by the "
+        "Access in force"
+    )
 
 
 def confined(

@@ -49,8 +49,9 @@ class Services:
         self._asked: dict[str, asyncio.Future[str]] = {}
         #: The repository in force, where it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
-        #: Whether commits for users are signed, and the folder below which such commits count.
-        self.signs = False
+        #: The public key of what signs commits for users (None: nothing does; empty: it can't be
+        #: told), and the folder below which such commits count.
+        self.signing_key: str | None = None
         self.jobs_folder = "jobs/"
         #: The folder of the repository that is read; empty: all of it.
         self.folder = ""

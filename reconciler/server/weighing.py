@@ -101,7 +101,11 @@ class Weighing:
             changes = asked.changes or self._read(asked, known)
             service = self._service
             refused = permissions.uncommittable(
-                known, changes, signs=service.signs, jobs_folder=service.jobs_folder
+                known,
+                changes,
+                key=service.signing_key,
+                jobs_folder=service.jobs_folder,
+                now=time.time(),
             ) | permissions.refusals(known, asked.caller, changes)
             left = [one for position, one in enumerate(changes) if position not in refused]
             wanted = permissions.confined(known, left, jobs_folder=service.jobs_folder)

@@ -155,7 +155,10 @@ def test_what_does_not_count_says_why(
     signed.bed.until_state(after, "Succeeded")
 
 
-def test_who_submits_what_does_not_count_is_told_at_once(signed: Signed) -> None:
+def test_who_submits_what_does_not_count_is_told_at_once(
+    signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "LEARN_S", 60.0)
     bed = signed.bed
     bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
     bed.git("branch", "--quiet", "--set-upstream-to=origin/main", folder=bed.clone)
@@ -214,6 +217,44 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
         )
     with pytest.raises(clients.ApiError, match="allows approve"):
         signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
+
+
+def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
+    signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key is somebody's, who may not: that is known once the commit has been looked at."""
+    monkeypatch.setattr(places, "LEARN_S", 60.0)
+    as_submitter = "email: muster@x.org, acts: submitter"
+    alone = signed.access().replace(as_submitter, "email: muster@x.org")
+    unlisted = "\n".join(line for line in signed.access().splitlines() if as_submitter not in line)
+
+    def in_force(access: str) -> None:
+        revision = signed.commit("ada", {"access.yaml": access})
+        signed.bed.until(
+            lambda: signed.bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None
+        )
+
+    def submitted(name: str) -> changing.Done:
+        text = beds.job(name, TRUE.format(queue="research"))
+        target = changing.Target(endpoint=signed.mine)
+        (done,) = changing.carry_out([changing.Submit(text)], target)
+        return done
+
+    in_force(alone)
+    done = submitted("in-vain")
+    assert done.message == "submit not applied yet"
+    assert f"commit {(done.commit or '')[:12]} changes it, and no role of muster@x.org" in (
+        done.withheld
+    )
+    assert done.refused
+    in_force(unlisted)
+    with pytest.raises(changing.ChangeError, match="is nobody's in the Access in force") as refused:
+        submitted("never")
+    assert refused.value.refused, "before it is committed, where that is known"
+    in_force(signed.access())
+    signed.commit("bob", {"jobs/in-vain.yaml": None})
+    assert submitted("after-all").withheld == ""
+    signed.bed.until_state("after-all", "Succeeded")
 
 
 def test_a_job_through_the_api_is_of_whom_the_token_stands_for(signed: Signed) -> None:

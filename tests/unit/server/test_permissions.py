@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from reconciler.desired import validate
+from reconciler.model import access, desired, records
 from reconciler.operations import submission, suspending, views
 from reconciler.server import failures, permissions, tokens
 from reconciler.store import Reader, Store
@@ -144,3 +145,54 @@ def test_no_verb_is_for_who_has_no_role(reader: Reader, verb: submission.Verb) -
     """Whatever nobody can tell the owner of is not for everybody."""
     for name in ("n1", "left", "queue/research", "cluster", "train", ""):
         assert why_not(reader, "none", verb, name), (verb, name)
+
+
+KEYS = {
+    None: "this controller has no --signing-key",
+    "": "",
+    "ssh-ed25519 ours": "",
+    "ssh-ed25519 old": "was valid until 2026-01-01T00:00:00.000Z by the Access in force",
+    "ssh-ed25519 renewed": "",
+    "ssh-ed25519 other": "ssh-ed25519 other, is nobody's in the Access in force",
+}
+
+
+@pytest.mark.parametrize(("key", "said"), KEYS.items())
+def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
+    key: str | None, said: str
+) -> None:
+    def listed(text: str, until: float | None = None) -> access.Key:
+        return access.Key("ssh", f"ssh-ed25519 {text}", until)
+
+    old, soon = 1767225600.0, 1798761600.0  # the beginning of 2026, and its end
+    people = {
+        "muster": access.Identity("muster", (), (listed("ours"), listed("old", old)), "submitter"),
+        "other": access.Identity("other", (), (listed("renewed", soon),), "submitter"),
+    }
+    structure = desired.Structure(
+        access=access.Access(people), settings=desired.Settings(verification="required")
+    )
+    bodies = {views.STRUCTURE: msgspec.msgpack.encode(structure)}
+    change = submission.SubmittedDocument("submit", "a@x.org", "train")
+    found = permissions.uncommittable(
+        Views(bodies), [change], key=key, jobs_folder="jobs/", now=1780000000.0
+    )
+    assert list(found) == ([0] if said else [])
+    assert said in found.get(0, "")
+    assert not said or found[0].endswith("commit it yourself, signed, in a clone (--clone)")
+
+
+class Views:
+    """A store that has nothing but views."""
+
+    def __init__(self, bodies: dict[str, bytes]) -> None:
+        self._bodies = bodies
+
+    def view(self, name: str) -> bytes | None:
+        return self._bodies.get(name)
+
+    def job(self, name: str) -> records.JobRecord | None:
+        raise AssertionError(name)
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        raise AssertionError(name)
