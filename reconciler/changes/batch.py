@@ -129,8 +129,13 @@ class Batch:
         self.results.append(result)
 
     def _approve(self, request: requests.Approve) -> Result:
+        made = self._index.approval(request.digest, request.author.address, request.held_at)
+        if made is not None:
+            return Result("unchanged", commit=made, message=requests.approved_already(made))
         subject = requests.approval_subject(request.digest, request.reason)
         trailers = ((requests.APPROVE_TRAILER, request.digest),)
+        if any(one.author == request.author and one.trailers == trailers for one in self.steps):
+            return Result("accepted")
         self.steps.append(Step(request.author, subject, {}, trailers))
         return Result("accepted")
 

@@ -18,7 +18,17 @@ from typing import Literal
 import git
 import msgspec
 
-from reconciler.changes import commits, edit, hidden, requests, treefiles, turns, uptake
+from reconciler.changes import (
+    approvals,
+    commits,
+    edit,
+    hidden,
+    requests,
+    restacking,
+    treefiles,
+    turns,
+    uptake,
+)
 from reconciler.desired import documents, gitobjects, yamlreader
 from reconciler.desired.gitobjects import GitError
 
@@ -320,16 +330,28 @@ class Clone(treefiles.Files):
         status: Literal["local", "pushed"] = "local" if self._upstream is None else "pushed"
         return Outcome(status, made.path, made.commit)
 
-    def approve(self, subject: str, digest: str) -> Outcome:
+    def approve(
+        self, subject: str, digest: str, *, held_at: str = "", dry_run: bool = False
+    ) -> Outcome:
         """Commit, without any file, that a held change is approved, and push.
+
+        Where this person's approval stands it is that: ``unchanged``, and pushed where it was not.
+        ``held_at`` is as of ``approvals.standing``.
 
         Raises:
             CloneError: git refused, or the push failed.
         """
-        if self._together is None:
+        if self._together is None and not dry_run:
             with self.together() as push:
-                outcome = self.approve(subject, digest)
+                outcome = self.approve(subject, digest, held_at=held_at)
             return _moved(outcome, push)
+        made = self._approval(digest, held_at)
+        if made is not None:
+            if not dry_run and not self._is_pushed(made):
+                return self.push_again(made, "")
+            return Outcome("unchanged", "", made)
+        if dry_run:
+            return Outcome("rehearsed", "")
         trailer = f"{requests.APPROVE_TRAILER}: {digest}"
         try:
             commit = commits.make(
@@ -338,6 +360,29 @@ class Clone(treefiles.Files):
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
         return self._noted(commits.Made(commit))
+
+    def _approval(self, digest: str, held_at: str) -> str | None:
+        """The commit by which this person has approved a change already.
+
+        Raises:
+            CloneError: git can't tell.
+        """
+        try:
+            who = gitobjects.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
+            email = who.rpartition("<")[2].partition(">")[0]
+            signed = bool(restacking.signing(self.root))
+            return approvals.standing(
+                self.root, self._reference(), digest, email, held_at=held_at, signed=signed
+            )
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+
+    def _is_pushed(self, commit: str) -> bool:
+        """Whether the remote branch, as it was seen last, has a commit; so where there is none."""
+        if self._upstream is None:
+            return True
+        asked = ("merge-base", "--is-ancestor", commit, f"refs/remotes/{self._upstream}")
+        return not gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode
 
     def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
         """Write, stage and commit one file; as it was where git refuses.

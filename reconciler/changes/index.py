@@ -6,6 +6,7 @@ repository for that once, and then only what changed, is what makes submissions 
 
 from collections.abc import Mapping
 
+from reconciler.changes import approvals
 from reconciler.desired import documents, source
 
 #: Files at or below which nothing but jobs submitted through Muster stands.
@@ -100,6 +101,15 @@ class Index:
     def has_file(self, path: str) -> bool:
         """Whether there is such a file."""
         return path in self._files
+
+    def approval(self, digest: str, email: str, held_at: str) -> str | None:
+        """The commit by which somebody's approval of a change stands; see ``approvals``.
+
+        Raises:
+            GitError: it can't be told.
+        """
+        folder, head = self._source.folder, self.head or ""
+        return approvals.standing(folder, head, digest, email, held_at=held_at)
 
     def read(self, path: str) -> bytes:
         """The bytes of a file of the revision.

@@ -103,11 +103,16 @@ class RemoveObject(msgspec.Struct, frozen=True):
 
 
 class Approve(msgspec.Struct, frozen=True):
-    """Approve a held change by its digest: a commit that changes no file and says so."""
+    """Approve a held change by its digest: a commit that changes no file and says so.
+
+    Where the same person's approval stands, it is named instead (``approvals``); ``held_at`` is
+    the revision with which the change is still held, where that is known.
+    """
 
     digest: str
     author: Person
     reason: str = ""
+    held_at: str = ""
 
 
 Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
@@ -130,6 +135,7 @@ APPROVE_TRAILER = "Muster-Approve"
 SUBMITTER_TRAILER = "Muster-Submitter"
 
 
+_APPROVED_ALREADY = "approved already by "
 #: The most files that a message names.
 _PLACES_MAX = 8
 
@@ -137,6 +143,16 @@ _PLACES_MAX = 8
 def approval_subject(digest: str, reason: str) -> str:
     """The first line of a commit that approves a change."""
     return f"Approve {digest}" + (f": {reason}" if reason else "")
+
+
+def approved_already(commit: str) -> str:
+    """What is said of an approval that stands."""
+    return f"{_APPROVED_ALREADY}{commit[:12]}"
+
+
+def is_approved_already(message: str) -> bool:
+    """Whether that is what is said."""
+    return message.startswith(_APPROVED_ALREADY)
 
 
 def several(kind: str, name: str, paths: Sequence[str]) -> str:

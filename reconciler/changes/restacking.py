@@ -63,7 +63,7 @@ def merge(root: Path, base: str, head: str) -> str:
     message = f"Merge {head[:12]} into what others pushed\n".encode()
     parents = ("-p", base, "-p", head)
     made = gitobjects.run(
-        root, "commit-tree", *_sign(root), *parents, "-F", "-", tree, data=message
+        root, "commit-tree", *signing(root), *parents, "-F", "-", tree, data=message
     )
     return _text(made.stdout)
 
@@ -153,14 +153,14 @@ def _again(root: Path, commit: str, parent: str, tree: str) -> str:
     }
     made = gitobjects.run(
         root,
-        *("commit-tree", *_sign(root), "-p", parent, "-F", "-", tree),
+        *("commit-tree", *signing(root), "-p", parent, "-F", "-", tree),
         data=message.strip() + b"\n",
         extra=author,
     )
     return _text(made.stdout)
 
 
-def _sign(root: Path) -> tuple[str, ...]:
+def signing(root: Path) -> tuple[str, ...]:
     """The option of ``commit-tree`` that signs, where this person signs."""
     signs = gitobjects.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
     return ("-S",) if _text(signs.stdout) == "true" else ()

@@ -388,11 +388,11 @@ def approve(
     Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --reason "two racks less"
     """
     to = target(clone, server, token_file)
-    figure = _figure_of(digest, server, token_file)
     act = operations.Act(verb="approve", name=digest, reason=reason)
+    figure = _figure_of(act, to, server, token_file)
     for done in carry_out([act], to, dry_run=dry_run):
         where = "; committed and pushed" if done.pushed else ""
-        if to.clone is None and done.commit:
+        if to.clone is None and done.commit and not operations.is_there(done):
             where = "; committed by the controller"
         terminal.out.print(f"{done.name}: {done.message}{where}", markup=False)
         for warning in done.warnings:
@@ -401,12 +401,15 @@ def approve(
         terminal.note(figure)
 
 
-def _figure_of(digest: str, server: str | None, token_file: str | None) -> str:
+def _figure_of(
+    act: operations.Act, to: operations.Target, server: str | None, token_file: str | None
+) -> str:
     """What a held change does, by its digest; empty where no controller can be asked.
 
     Leaves the command where nothing that is held now has the digest: an approval of it would be a
     commit that lets nothing apply.
     """
+    digest = act.name
     of_plan = digest.startswith(PLAN)
     if not of_plan and not operations.is_digest(digest):
         return ""  # who makes the change says what is wrong with it
@@ -429,6 +432,10 @@ def _figure_of(digest: str, server: str | None, token_file: str | None) -> str:
         if one["digest"] and _change_of(one["digest"]) == _change_of(digest)
     ]
     if not figures:
+        for done in carry_out([act], to, dry_run=True):
+            if operations.is_there(done):
+                terminal.out.print(f"{done.name}: {done.message}", markup=False)
+                raise typer.Exit
         nothing = (
             "nothing is held now; what was pushed a moment ago is held once the controller has "
             "looked at it: `muster status`"

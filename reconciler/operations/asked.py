@@ -141,7 +141,9 @@ READ_HERE = "; committed in this clone, which the controller reads"
 def said(name: str, outcome: clones.Outcome, message: str) -> Done:
     """What is said of a change that was made in a clone."""
     if outcome.status == "unchanged":
-        return Done(name, UNCHANGED, outcome.commit)
+        is_approval = outcome.commit is not None and not outcome.path
+        told = requests.approved_already(outcome.commit or "") if is_approval else UNCHANGED
+        return Done(name, told, outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
     told = message + (LOCAL if outcome.status == "local" else "")
@@ -150,7 +152,8 @@ def said(name: str, outcome: clones.Outcome, message: str) -> Done:
 
 def is_there(one: Done) -> bool:
     """Whether the very same was there before, so that nothing was done."""
-    return one.message in {UNCHANGED, requests.IS_THERE}
+    there = one.message in {UNCHANGED, requests.IS_THERE}
+    return there or requests.is_approved_already(one.message)
 
 
 def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:

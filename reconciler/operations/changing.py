@@ -6,7 +6,7 @@ it is sent to the controller, which commits in the person's name. Both end in gi
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,9 @@ def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: b
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
         told = _told(change.verb, dry_run=dry_run)
-        return [asked.said(change.name, _act(change, clone, dry_run=dry_run), told)]
+        held_at = _held_at(change.name, target.standing)
+        outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
+        return [asked.said(change.name, outcome, told)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         told = str(error)
@@ -314,14 +316,20 @@ def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endp
         raise ChangeError(f"{name}: {pusher.finished(last)}")
 
 
-def _act(change: Act, clone: clones.Clone, *, dry_run: bool) -> clones.Outcome:
+def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
+    """The revision with which a controller says that a change is held; empty where it says none."""
+    told = told or {}
+    is_held = any(one.get("digest") == digest for one in told.get("held") or ())
+    return str(told.get("attemptedRevision") or "") if is_held else ""
+
+
+def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) -> clones.Outcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
     if change.verb == "approve":
         pusher.require_digest(name)
-        if dry_run:
-            return clones.Outcome("rehearsed", "")
-        return clone.approve(requests.approval_subject(name, change.reason), name)
+        subject = requests.approval_subject(name, change.reason)
+        return clone.approve(subject, name, held_at=held_at, dry_run=dry_run)
     if change.verb == "cancel":
         message = f"Cancel Job/{name}{because}"
         try:

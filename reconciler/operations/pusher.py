@@ -37,6 +37,8 @@ class LastRun(msgspec.Struct, frozen=True):
 
 #: Gives a job's name to its newest run, None where none is known.
 LastRuns = Callable[[str], LastRun | None]
+#: Gives a digest to the revision with which that change is still held; empty where none is known.
+HeldAt = Callable[[str], str]
 _Document = Mapping[str, Any]
 
 
@@ -47,6 +49,7 @@ class GitPusher:
         repository: where to push.
         pools: called when a node's pool has to be known.
         last_runs: called when it has to be known whether a job can still be held.
+        held_at: called when a held change is approved.
         signing_key: file with the SSH key that signs the commits; None: they are not signed.
     """
 
@@ -55,12 +58,14 @@ class GitPusher:
         repository: source.Source,
         pools: PoolNames,
         last_runs: LastRuns = lambda _: None,
+        held_at: HeldAt = lambda _: "",
         *,
         signing_key: Path | None = None,
     ) -> None:
         self._writer = writer.Writer(repository, signing_key=signing_key)
         self._pools = pools
         self._last_runs = last_runs
+        self._held_at = held_at
 
     def close(self) -> None:
         """End git's processes."""
@@ -128,7 +133,7 @@ class GitPusher:
             return requests.AddJob(change.text, name, author)
         if change.verb == "approve":
             require_digest(name)
-            return requests.Approve(name, author, reason)
+            return requests.Approve(name, author, reason, self._held_at(name))
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
         if change.verb == "prune":

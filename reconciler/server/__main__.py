@@ -142,6 +142,7 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
             repository,
             lambda: _pool_names(service),
             lambda name: _last_run(service, name),
+            lambda digest: _held_at(service, digest),
             signing_key=options.signing_key,
         )
     )
@@ -172,6 +173,16 @@ def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
     if found is None:
         return None
     return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+
+def _held_at(service: services.Services, digest: str) -> str:
+    """The revision with which a change is still held, as far as the store tells."""
+    try:
+        sync = views.stored_sync(service.reader.view(views.SYNC))
+    except StoreError:
+        return ""
+    is_held = any(one.digest == digest for one in sync.held)
+    return (sync.attempted_revision or "") if is_held else ""
 
 
 class Server(uvicorn.Server):

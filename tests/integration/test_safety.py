@@ -176,7 +176,12 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
     assert approved.stdout == f"{found['digest']}: approved; committed and pushed\n"
     assert "4 of 8 GPUs (50%) leave service" in approved.stderr
     assert "held" not in approved.stderr
-    in_force(bed, bed.git("rev-parse", "HEAD", folder=bed.clone))
+    approval = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    in_force(bed, approval)
+    again = muster(bed, "approve", found["digest"], "--clone", ".")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == f"{found['digest']}: approved already by {approval[:12]}\n"
+    assert bed.git("rev-parse", "HEAD", folder=bed.clone) == approval
 
 
 def _plan_beside_what_is_held(bed: beds.Bed, waiting: beds.Json) -> None:
@@ -218,13 +223,17 @@ def test_removing_many_jobs(bed: beds.Bed) -> None:
     assert {bed.job(name)["state"] for name in names} == {"Running"}
     # Approved through the controller, which commits it.
     assert bed.api is not None
-    bed.api.post("/v1/changes", {"verb": "approve", "names": [found["digest"]], "reason": "done"})
+    body = {"verb": "approve", "names": [found["digest"]], "reason": "done"}
+    (approved,) = bed.api.post("/v1/changes", body)["items"]
     for name in names:
         bed.until_state(name, "Cancelled")
     bed.until(lambda: sync(bed)["sync"] == "Synced")
     bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
     message = bed.git("log", "-1", "--format=%B", folder=bed.clone)
     assert f"Muster-Approve: {found['digest']}\nMuster-Submitter: tester@example.org" in message
+    (again,) = bed.api.post("/v1/changes", body)["items"]
+    assert again["commit"] == approved["commit"] == bed.git("rev-parse", "HEAD", folder=bed.clone)
+    assert again["message"] == f"approved already by {approved['commit'][:12]}"
 
 
 def test_a_hold_outlives_the_controller(bed: beds.Bed) -> None:
