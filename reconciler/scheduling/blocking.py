@@ -94,7 +94,15 @@ class Prospects:
         self.evictable = np.zeros(len(ledger.paths), dtype=np.bool_)
         for queue in np.flatnonzero(self.lowest < NOBODY).tolist():
             self.evictable[list(ledger.paths[queue])] = True
+        self._free: Mask = ~np.logical_or.reduce(self.rationed, axis=1)
+        self._leaves: Mask = self.lowest < NOBODY
+        #: Guarantees where they are measured; nobody has more than the others.
+        self._bounds = np.where(self.rationed, self.guaranteed, np.iinfo(np.int64).max)
+        #: Each with the version of the ledger that it is of.
         self._over: tuple[int, Mask] | None = None
+        #: The last flags that were asked for, as what they were made of is mostly the same.
+        self._over_last: tuple[bytes, Mask] | None = None
+        self._above_at: tuple[int, Mask] | None = None
 
     def lower(self, queue: int, priority: int) -> bool:
         """Whether a queue may have something of a lower priority that could be evicted."""
@@ -103,24 +111,34 @@ class Prospects:
     def losers(self) -> Mask:
         """(q,) queues for each of which another may be above its guarantee and lose something."""
         if self._over is None or self._over[0] != self.ledger.version:
-            amounts = self.ledger.columns()
-            used = amounts.charged - amounts.going
-            over = ((used > self.guaranteed) & self.rationed).any(axis=1) & self.evictable
-            rows = np.flatnonzero(over)
-            # What is on the way from a queue to its root does not lose to it.
-            own = np.zeros(len(over), dtype=np.int64)
-            for row in rows.tolist():
-                own += (self.paths == row).any(axis=1)
-            self._over = (self.ledger.version, own < len(rows))
+            over: Mask = self._above() & self.evictable
+            key = over.tobytes()
+            if self._over_last is None or self._over_last[0] != key:
+                self._over_last = (key, self._others_of(over))
+            self._over = (self.ledger.version, self._over_last[1])
         return self._over[1]
+
+    def _others_of(self, over: Mask) -> Mask:
+        """(q,) queues for each of which some of those ``over`` is not on its way to its root."""
+        rows = np.flatnonzero(over)
+        own = np.zeros(len(over), dtype=np.int64)
+        for row in rows.tolist():
+            own += (self.paths == row).any(axis=1)
+        found: Mask = own < len(rows)
+        return found
+
+    def _above(self) -> Mask:
+        """(q,) queues above their guarantees."""
+        if self._above_at is None or self._above_at[0] != self.ledger.version:
+            amounts = self.ledger.columns()
+            beyond = amounts.charged - amounts.going > self._bounds
+            found: Mask = np.logical_or.reduce(beyond, axis=1)
+            self._above_at = (self.ledger.version, found)
+        return self._above_at[1]
 
     def leaves_above(self) -> list[int]:
         """Queues of which something could be evicted, above their guarantees or without any."""
-        amounts = self.ledger.columns()
-        used = amounts.charged - amounts.going
-        above = ((used > self.guaranteed) & self.rationed).any(axis=1)
-        above |= ~self.rationed.any(axis=1)
-        found: list[int] = np.flatnonzero(above & (self.lowest < NOBODY)).tolist()
+        found: list[int] = np.flatnonzero((self._above() | self._free) & self._leaves).tolist()
         return found
 
     def reclaiming(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:

@@ -43,6 +43,8 @@ class Attempt:
         self.chosen: dict[tuple[int, int], pools.Unit] = {}
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
+        #: Whether it has no room for certain where nobody leaves.
+        self._needs_some = not ask.missing and evictor.later.is_full_for(ask.shape)
         #: What units of the ask's own queue had.
         self.freed = evictor.ledger.nothing
 
@@ -123,6 +125,8 @@ class Attempt:
         )
 
     def _would_start(self) -> bool:
+        if not self.chosen and self._needs_some:
+            return False
         losing = +self.losing
         own = set(losing) == {self.ask.queue}
         freed = self.freed if own else self.evictor.ledger.nothing
@@ -132,6 +136,9 @@ class Attempt:
 
     def _spare(self) -> None:
         """Let go whoever is not needed: first all beside the plan at once, then one by one."""
+        if len(self.chosen) == 1:  # there is nobody beside it
+            self._let_go(self._would_start)
+            return
         later = self.evictor.later
         mark = later.mark()
         placed = self.ask.place(later)

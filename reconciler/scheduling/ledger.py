@@ -344,11 +344,11 @@ class Ledger:
 
         ``resources``: only of these.
         """
-        rationed = self.rationed[queue]
-        return any(
-            rationed[resource] and self.used(queue, resource) > bounds[resource]
-            for resource in (self.resources if resources is None else resources)
-        )
+        rationed, row, going = self.rationed[queue], self.charged[queue], self.going[queue]
+        for resource in self.resources if resources is None else resources:
+            if rationed[resource] and row[resource] - going[resource] > bounds[resource]:
+                return True
+        return False
 
     def is_kept(self, queue: int, resources: tuple[int, ...]) -> bool:
         """Whether what a queue has in a pool is no more than it is guaranteed there.

@@ -161,7 +161,7 @@ class Room:
             shape: index into ``Snapshot.shapes``.
             within: (n,) nodes that may be used; None: all.
         """
-        if shape in self._unfit or self._is_too_much(shape):
+        if self.is_full_for(shape):
             return None
         if self._fixed.singly[shape]:
             plan = self._plan_single(shape, within)
@@ -175,6 +175,10 @@ class Room:
         if plan is None and within is None and not self.needs_company(shape):
             self._has_none(shape)
         return plan
+
+    def is_full_for(self, shape: int) -> bool:
+        """Whether it is known already that one element has no room; False tells nothing."""
+        return shape in self._unfit or self._is_too_much(shape)
 
     def _is_too_much(self, shape: int) -> bool:
         """Whether something had no room that takes no more than this."""
@@ -258,7 +262,7 @@ class Room:
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""
-        if shape in self._unfit or self._is_too_much(shape):
+        if self.is_full_for(shape):
             return False
         stock = self.stock
         nodes: Iterable[int] = range(len(stock.rows))

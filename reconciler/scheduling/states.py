@@ -167,7 +167,7 @@ class StateIndex(statecosts.StateCosts):
                 if not there:
                     self.vacant[before] = EMPTY
                     if self._shelf is not None:
-                        self._shelf.drop(before, int(self._left[before]))
+                        self._shelf.drop(before)
             if state >= 0:
                 there = members[state]
                 if not there:
@@ -179,6 +179,9 @@ class StateIndex(statecosts.StateCosts):
             self._code_of[node] = code
 
     def _put_on(self, shelf: tightest.Shelf, state: int) -> None:
+        if shelf.knows(state):
+            shelf.again(state)
+            return
         left = tightest.Left(
             int(self._class[state]),
             int(self._cpu[state]),

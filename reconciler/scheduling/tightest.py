@@ -36,17 +36,27 @@ class Shelf:
         self._scale = scale
         self._cpu_step, self._memory_step = steps
         self._entries: list[tuple[float, int]] = []
+        #: By state, also of those that have no node at the moment: a state stays what it is.
+        self._known: dict[int, tuple[float, int]] = {}
         self._left: dict[int, Left] = {}
+
+    def knows(self, state: int) -> bool:
+        """Whether a state was put here once."""
+        return state in self._known
 
     def put(self, state: int, gpu: int, left: Left) -> None:
         """A state has its first node; ``gpu``: milli-GPUs left."""
         self._left[state] = left
-        insort(self._entries, (self._tightness(gpu, left), state))
+        self._known[state] = (self._tightness(gpu, left), state)
+        self.again(state)
 
-    def drop(self, state: int, gpu: int) -> None:
+    def again(self, state: int) -> None:
+        """A state that was put here once has a node again."""
+        insort(self._entries, self._known[state])
+
+    def drop(self, state: int) -> None:
         """A state has no node any more."""
-        entry = (self._tightness(gpu, self._left.pop(state)), state)
-        del self._entries[bisect_left(self._entries, entry)]
+        del self._entries[bisect_left(self._entries, self._known[state])]
 
     def _tightness(self, gpu: int, left: Left) -> float:
         """What ``StateIndex`` takes for a cost where nothing is lost but what is left."""

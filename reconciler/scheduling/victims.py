@@ -79,7 +79,7 @@ class Units:
 
     Attributes:
         row, cost, priority, order, node: as of the holding; ``node`` is -1 where there are several.
-        total: (u, w) what each frees in all.
+        total: (u, w) what each frees in all; ``largest``: the most of each resource.
         spares: how many of them are spare; these come first.
         there: which were not taken yet.
     """
@@ -111,6 +111,7 @@ class Units:
         if situation.pools is not None:  # gangs count in the pools where their tasks are
             for place in np.flatnonzero(running.tasks[self.row] > 1).tolist():
                 self.total[place] = self.unit(place).total
+        self.largest: Charge = tuple(self.total.max(axis=0, initial=0).tolist())
 
     def _spare(self, rows: Rows) -> list[Unit]:
         """Tasks that elastic gangs can spare, the last of each first."""
@@ -212,7 +213,7 @@ class Pool:
 
     def is_empty(self, queue: int) -> bool:
         """Whether a queue has nothing that could leave."""
-        return not self.units(queue).there.any()
+        return not np.count_nonzero(self.units(queue).there)
 
     def ordered(self, ledger: ledgers.Ledger, queue: int) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
@@ -237,7 +238,7 @@ class Pool:
         units = self.units(queue)
         places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
         given: set[int] = set()
-        for place in places.tolist():
+        for place in _few_by_few(places):
             if ledger.version != version:
                 version = ledger.version
                 if _used(ledger, queue) != used:
@@ -342,12 +343,20 @@ def _by_node(unit: Unit) -> list[tuple[int, Vector]]:
     return sorted(freed.items())
 
 
+def _few_by_few(places: Places) -> Iterator[int]:
+    """Places as plain numbers; mostly but the first are looked at, of thousands."""
+    for begin in range(0, len(places), LOOK_MAX):
+        yield from places[begin : begin + LOOK_MAX].tolist()
+
+
 def _least_undercut(units: Units, spared: Spared) -> Places:
     """Places of units that are left in their order, of those alike the least undercut first.
 
     The same order as that of ``_fitting`` while the ledger stays as it is.
     """
     places = np.flatnonzero(units.there)
+    if all(units.largest[resource] <= amount or not waits for resource, amount, waits in spared):
+        return places  # none of them is undercut
     total = units.total[places]
     short = np.zeros(len(places), dtype=np.int64)
     for resource, amount, waiting in spared:
