@@ -117,6 +117,10 @@ class Batch:
             result = Result("conflict", message=str(error))
         except requests.ElsewhereError as error:
             result = Result("elsewhere", message=str(error))
+        except requests.ForbiddenError as error:
+            result = Result("forbidden", message=str(error))
+        except requests.UndecidedError as error:
+            result = Result("undecided", message=str(error))
         except (edit.EditError, UnicodeError) as error:
             result = Result("refused", message=str(error))
         except Exception as error:
@@ -128,7 +132,20 @@ class Batch:
             result = Result("defect", message=told)
         self.results.append(result)
 
+    def _require_permit(
+        self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
+    ) -> None:
+        """Raise ForbiddenError where who asks may not do it to an object as it stands there."""
+        if permit is None:
+            return
+        texts = [self._text(path).encode() for path in dict.fromkeys(paths)]
+        found = [one for text in texts for one in documents.read(text).documents]
+        why = permit(tuple(one for one in found if one.label == label))
+        if why:
+            raise requests.ForbiddenError(why)
+
     def _approve(self, request: requests.Approve) -> Result:
+        self._require_permit(request.permit)
         made = self._index.approval(request.digest, request.author.address, request.held_at)
         if made is not None:
             return Result("unchanged", commit=made, message=requests.approved_already(made))
@@ -145,6 +162,7 @@ class Batch:
         return Result("accepted", next(iter(files)))
 
     def _add(self, request: AddJob) -> Result:
+        self._require_permit(request.permit)
         data = request.text.encode()
         file = documents.read(data)
         path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
@@ -191,6 +209,8 @@ class Batch:
                 )
             request = msgspec.structs.replace(request, name=names[0])
         path = self._only_path_of(request.kind, request.name)
+        label = f"{request.kind}/{request.name}"
+        self._require_permit(request.permit, label, (path,))
         _require_below((path,), request.below)
         before = self._text(path)
         if isinstance(request, ReviseObject):
@@ -201,7 +221,6 @@ class Batch:
         if after == before:
             return Result("unchanged", path, self._index.head, "it is so already")
         problems = documents.validate(path, after.encode())
-        label = f"{request.kind}/{request.name}"
         mine = [problem for problem in problems if problem.object == label]
         if mine:
             return Result("refused", path, message="\n".join(p.text() for p in mine))
@@ -223,6 +242,7 @@ class Batch:
             request.several == "alike" and self._differ(paths, kind, name)
         ):
             paths = (self._only_path_of(kind, name),)
+        self._require_permit(request.permit, f"{kind}/{name}", paths)
         _require_below(paths, request.below)
         files: dict[str, bytes | None] = {}
         for path in paths:

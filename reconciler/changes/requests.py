@@ -6,8 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from reconciler.desired import altered
 from reconciler.desired.yamlreader import Path
 
+#: Why something may not be done, by the documents of the object that it acts upon, as they stand
+#: below what is committed in the end; empty: it may.
+Permit = Callable[[altered.Documents], str]
 #: Where in a document, and what is to stand there; ``edit.REMOVED`` takes a field away.
 Fields = tuple[tuple[Path, Any], ...]
 
@@ -39,6 +43,7 @@ class AddJob(msgspec.Struct, frozen=True):
     text: str
     name: str
     author: Person
+    permit: Permit | None = None
 
 
 class EditObject(msgspec.Struct, frozen=True):
@@ -55,6 +60,7 @@ class EditObject(msgspec.Struct, frozen=True):
     reason: str = ""
     subject: str = ""
     below: str = ""
+    permit: Permit | None = None
 
 
 class MissingError(LookupError):
@@ -63,6 +69,14 @@ class MissingError(LookupError):
 
 class ConflictError(ValueError):
     """A revision makes no sense as things are; says why."""
+
+
+class ForbiddenError(ValueError):
+    """Who asks may not do it; says which rule says no."""
+
+
+class UndecidedError(RuntimeError):
+    """What decides whether it may be done can't be read now."""
 
 
 class ElsewhereError(ValueError):
@@ -84,6 +98,7 @@ class ReviseObject(msgspec.Struct, frozen=True):
     reason: str = ""
     subject: str = ""
     below: str = ""
+    permit: Permit | None = None
 
 
 class RemoveObject(msgspec.Struct, frozen=True):
@@ -100,6 +115,7 @@ class RemoveObject(msgspec.Struct, frozen=True):
     subject: str = ""
     below: str = ""
     several: Literal["all", "alike", "conflict"] = "conflict"
+    permit: Permit | None = None
 
 
 class Approve(msgspec.Struct, frozen=True):
@@ -113,6 +129,7 @@ class Approve(msgspec.Struct, frozen=True):
     author: Person
     reason: str = ""
     held_at: str = ""
+    permit: Permit | None = None
 
 
 Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
@@ -127,7 +144,7 @@ class Together(msgspec.Struct, frozen=True):
 #: What is said of a job whose very document is in the repository.
 IS_THERE = "it is there already"
 #: What keeps requests that go together with one from being done.
-BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "defect"})
+BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "forbidden", "undecided", "defect"})
 
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
@@ -179,8 +196,9 @@ class Result(msgspec.Struct, frozen=True):
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
     ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
-    because of how it stands; ``elsewhere``: because of where. ``failed``: nothing was changed, try
-    again later. ``withdrawn``: it could be done, and was not, since another that goes together with
+    because of how it stands; ``elsewhere``: because of where; ``forbidden``: because of who asks.
+    ``failed``: nothing was changed, try again later; ``undecided``: so too, since it can't be told
+    who may. ``withdrawn``: it could be done, and was not, since another that goes together with
     it can't be. ``defect``: Muster failed over it, and over it alone.
     """
 
@@ -191,6 +209,8 @@ class Result(msgspec.Struct, frozen=True):
         "missing",
         "conflict",
         "elsewhere",
+        "forbidden",
+        "undecided",
         "failed",
         "withdrawn",
         "defect",

@@ -17,7 +17,7 @@ import msgspec
 
 from reconciler.changes import edit, requests, writer
 from reconciler.core import digests
-from reconciler.desired import explain, source
+from reconciler.desired import altered, explain, source
 from reconciler.model import hostlists, nearest
 from reconciler.operations import submission, suspending
 from reconciler.operations.submission import Result, SubmittedDocument
@@ -39,7 +39,14 @@ class LastRun(msgspec.Struct, frozen=True):
 LastRuns = Callable[[str], LastRun | None]
 #: Gives a digest to the revision with which that change is still held; empty where none is known.
 HeldAt = Callable[[str], str]
+#: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
+#: asked for at each push, so that what it goes by is what holds then.
+Judge = Callable[[SubmittedDocument, altered.Documents], str]
 _Document = Mapping[str, Any]
+
+
+def _allow(_change: SubmittedDocument, _documents: altered.Documents) -> str:
+    return ""
 
 
 class GitPusher:
@@ -50,6 +57,7 @@ class GitPusher:
         pools: called when a node's pool has to be known.
         last_runs: called when it has to be known whether a job can still be held.
         held_at: called when a held change is approved.
+        judge: called at each push, for what judges its changes; without it all may do all.
         signing_key: file with the SSH key that signs the commits; None: they are not signed.
     """
 
@@ -59,6 +67,7 @@ class GitPusher:
         pools: PoolNames,
         last_runs: LastRuns = lambda _: None,
         held_at: HeldAt = lambda _: "",
+        judge: Callable[[], Judge] = lambda: _allow,
         *,
         signing_key: Path | None = None,
     ) -> None:
@@ -66,6 +75,7 @@ class GitPusher:
         self._pools = pools
         self._last_runs = last_runs
         self._held_at = held_at
+        self._judge = judge
 
     def close(self) -> None:
         """End git's processes."""
@@ -74,12 +84,13 @@ class GitPusher:
     def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
         """One result for each change, in order; of each group all are pushed or none."""
         results: list[list[Result]] = [[] for _ in groups]
+        judge = self._judge()
         for dry_run in (False, True):
             asked: list[tuple[int, list[requests.Request]]] = []
             for position, group in enumerate(groups):
                 if any(change.dry_run is not dry_run for change in group):
                     continue
-                made, results[position] = self._requests(group)
+                made, results[position] = self._requests(group, judge)
                 if made:
                     asked.append((position, made))
             wanted = [
@@ -92,13 +103,13 @@ class GitPusher:
         return results
 
     def _requests(
-        self, group: Sequence[SubmittedDocument]
+        self, group: Sequence[SubmittedDocument], judge: Judge
     ) -> tuple[list[requests.Request], list[Result]]:
         """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
         made: list[requests.Request] = []
         bad: dict[int, Result] = {}
         for position, change in enumerate(group):
-            found = self._understood(change)
+            found = self._understood(change, judge)
             if isinstance(found, Result):
                 bad[position] = found
             else:
@@ -110,10 +121,17 @@ class GitPusher:
             for position, change in enumerate(group)
         ]
 
-    def _understood(self, change: SubmittedDocument) -> requests.Request | Result:
+    def _understood(self, change: SubmittedDocument, judge: Judge) -> requests.Request | Result:
         """What is asked of the writer, or why nothing: no change costs the others theirs."""
+
+        def permit(found: altered.Documents) -> str:
+            try:
+                return judge(change, found)
+            except submission.UnavailableError as error:
+                raise requests.UndecidedError(str(error)) from error
+
         try:
-            return self._request(change)
+            return msgspec.structs.replace(self._request(change), permit=permit)
         except requests.MissingError as error:
             return Result(change.name, 404, str(error))
         except requests.ConflictError as error:
@@ -334,6 +352,8 @@ _STATUS = {
     "missing": 404,
     "conflict": 409,
     "elsewhere": 403,
+    "forbidden": 403,
+    "undecided": 503,
     "refused": 400,
     "defect": 500,
     "withdrawn": submission.WITHDRAWN,
@@ -347,6 +367,8 @@ def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
         return Result(change.name, 200, "its file has left already")
     if answer.status in {"conflict", "elsewhere"} and change.verb == "prune":
         return Result(change.name, 200, f"its file stays: {answer.message}")
+    if answer.status == "forbidden" and change.verb == "prune":
+        return Result(change.name, 403, f"its file stays: {answer.message}")
     if answer.status == "failed":
         return Result(change.name, 503, f"git can't be reached: {answer.message}")
     if answer.status == "refused" and change.verb == "submit":

@@ -61,6 +61,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         dry_run: only tell what would become of it.
         below: only files there may be changed, since elsewhere it would count for nothing.
         queue, owner: of the job, for ``submit``, as its document says them.
+        above: who asks is above the rules of Access, as an administrator's token is.
         warnings: what is wrong with the document and doesn't keep it out, a sentence each.
     """
 
@@ -74,6 +75,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     below: str = ""
     queue: str = ""
     owner: str = ""
+    above: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ import uvicorn
 
 from reconciler import logs
 from reconciler.changes import signing
-from reconciler.desired import source
+from reconciler.desired import altered, source
 from reconciler.model import addresses, loglines
 from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, services, tokens
+from reconciler.server import access, app, permissions, services, tokens
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
@@ -143,6 +143,7 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
             lambda: _pool_names(service),
             lambda name: _last_run(service, name),
             lambda digest: _held_at(service, digest),
+            lambda: _judge(service),
             signing_key=options.signing_key,
         )
     )
@@ -183,6 +184,26 @@ def _held_at(service: services.Services, digest: str) -> str:
         return ""
     is_held = any(one.digest == digest for one in sync.held)
     return (sync.attempted_revision or "") if is_held else ""
+
+
+def _judge(service: services.Services) -> pusher.Judge:
+    """What judges the changes of one push, by what holds now.
+
+    Raises:
+        UnavailableError: that can't be told.
+    """
+    try:
+        known = permissions.Once(service.reader)
+    except StoreError as error:
+        raise submission.UnavailableError(str(error)) from error
+
+    def judge(change: submission.SubmittedDocument, written: altered.Documents) -> str:
+        try:
+            return permissions.at_commit(known, change, written)
+        except StoreError as error:
+            raise submission.UnavailableError(str(error)) from error
+
+    return judge
 
 
 class Server(uvicorn.Server):

@@ -151,13 +151,11 @@ class Housekeeping:
             submission.SubmittedDocument("prune", said.identity, name, reason=why) for name in names
         ]
         caller = tokens.Identity(said.identity, "user")
-        refused = permissions.uncommittable(
-            reader,
-            changes,
-            key=self._service.signing_key,
-            jobs_folder=self._service.jobs_folder,
-            now=now,
+        folder = self._service.jobs_folder
+        refused = permissions.elsewhere(reader, changes, jobs_folder=folder)
+        refused |= permissions.uncommittable(
+            reader, changes, key=self._service.signing_key, now=now
         ) | permissions.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
-        wanted = permissions.confined(reader, wanted, jobs_folder=self._service.jobs_folder)
+        wanted = permissions.confined(reader, wanted, jobs_folder=folder)
         return wanted, {changes[position].name: told for position, told in refused.items()}

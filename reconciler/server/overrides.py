@@ -17,7 +17,7 @@ from litestar.params import FromPath, JSONBody, Parameter
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model import records
 from reconciler.operations import submission, views, viewtypes
-from reconciler.server import access, api, failures, lists, permissions, services
+from reconciler.server import access, api, failures, lists, permissions, services, tokens
 
 #: How long an override lasts where nothing is said, and at the most.
 FOR_S_DEFAULT = 4 * 3600
@@ -98,11 +98,10 @@ async def put_overrides(
         service.reader,
         asked_for,
         key=service.signing_key,
-        jobs_folder=service.jobs_folder,
         now=time.time(),
     )
     # what no commit of the controller's could do is an override until a person commits it
-    commits = {} if in_vain else await _commit(service, data, owner)
+    commits = {} if in_vain else await _commit(service, data, caller)
     # all but a cancel is structure: committed, it waits with all of that until it is mended
     pending = data.verb != "cancel" and await asyncio.to_thread(api.is_structure_refused, service)
     now = time.time()
@@ -182,7 +181,7 @@ def _check(data: OverrideRequest) -> None:
 
 
 async def _commit(
-    service: services.Services, data: OverrideRequest, owner: str
+    service: services.Services, data: OverrideRequest, caller: tokens.Identity
 ) -> dict[str, str | None]:
     """Names that git took, with their commits; those that it could not take are left out.
 
@@ -192,7 +191,13 @@ async def _commit(
     if service.submitter is None:
         return {}
     documents = [
-        submission.SubmittedDocument(data.verb, owner, name, reason=data.reason)
+        submission.SubmittedDocument(
+            data.verb,
+            caller.name,
+            name,
+            reason=data.reason,
+            above=caller.role == permissions.ADMIN,
+        )
         for name in data.names
     ]
     documents = await asyncio.to_thread(

@@ -4,12 +4,13 @@ The same rules decide on signed commits (``desired.provenance``). A token with t
 above them, as is everybody where there is no token file: it is for who runs the controller.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from reconciler.changes import requests
+from reconciler.desired import altered
 from reconciler.model import access as rules
 from reconciler.model import desired, records, times
 from reconciler.operations import submission, suspending, views
@@ -17,6 +18,8 @@ from reconciler.server import failures, tokens
 from reconciler.store import Reader
 
 ADMIN = "admin"
+#: Verbs that act upon the document of a job, which says whose it is.
+_OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
 
 
 class Known(Protocol):
@@ -65,19 +68,17 @@ def uncommittable(
     changes: Sequence[submission.SubmittedDocument],
     *,
     key: str | None,
-    jobs_folder: str,
     now: float,
 ) -> dict[int, str]:
     """Positions of the changes that count for nothing when the controller commits them, and why.
 
-    Where signatures are required, its key counts for jobs below one folder only.
+    Where signatures are required, its key counts for jobs and approvals only.
 
     Args:
         reader: what is known.
         changes: what is asked for.
         key: the public key of the one that the controller signs with; empty: it can't be told;
             None: there is none.
-        jobs_folder: below which its key counts, with a slash at the end.
         now: seconds since the epoch: keys expire.
 
     Raises:
@@ -96,11 +97,28 @@ def uncommittable(
         if change.verb in {"drain", "undrain", "suspend", "resume"}:
             what = "pools" if change.verb.endswith("drain") else "queues and the cluster"
             found[position] = f"commits have to be signed, and {what} are for people: {yourself}"
-        elif change.verb not in {"submit", "approve"}:
-            record = reader.job(change.name)
-            why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
-            if why:
-                found[position] = why
+    return found
+
+
+def elsewhere(
+    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+) -> dict[int, str]:
+    """Positions of the jobs whose newest run is written where no commit of the controller's counts.
+
+    Where a document stands when it is changed, git alone knows (``confined``): this saves asking.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return {}
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        record = reader.job(change.name)
+        why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
+        if why:
+            found[position] = why
     return found
 
 
@@ -167,9 +185,19 @@ def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
 
 
 def refusals(
-    reader: Known, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
+    reader: Known,
+    caller: tokens.Identity,
+    changes: Sequence[submission.SubmittedDocument],
+    written: Mapping[str, altered.Documents] | None = None,
 ) -> dict[int, str]:
     """Positions of the changes that the caller may not make, and the rule that says so.
+
+    Args:
+        reader: what is known.
+        caller: who asks.
+        changes: what for.
+        written: the documents of jobs, by name, that are acted upon; of others it is the newest run
+            that is known.
 
     Raises:
         StoreError: it can't be told.
@@ -184,10 +212,43 @@ def refusals(
         return {}
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
-        decision = _decision(reader, structure, caller.name, change)
+        found_there = (written or {}).get(change.name, ())
+        decision = _decision(reader, structure, caller.name, change, found_there)
         if not decision.allowed:
             found[position] = decision.why
     return found
+
+
+def early_refusals(
+    reader: Known, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
+) -> dict[int, str]:
+    """As ``refusals``, of those changes that can be judged before git is asked.
+
+    Whose a document is that leaves or is edited, and in which queue, it says itself: ``at_commit``.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    at = [position for position, one in enumerate(changes) if one.verb not in _OF_DOCUMENTS]
+    found = refusals(reader, caller, [changes[position] for position in at])
+    return {at[position]: why for position, why in found.items()}
+
+
+def at_commit(
+    reader: Known, change: submission.SubmittedDocument, written: altered.Documents
+) -> str:
+    """Why a change may not be made, by what holds when it is committed; empty: it may.
+
+    Args:
+        reader: what is known.
+        change: what was asked for, and of whom.
+        written: the documents of the job that it acts upon.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    caller = tokens.Identity(change.identity, ADMIN if change.above else "user")
+    return refusals(reader, caller, [change], {change.name: written}).get(0, "")
 
 
 def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
@@ -211,7 +272,11 @@ def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
 
 
 def _decision(
-    reader: Known, structure: desired.Structure, who: str, change: submission.SubmittedDocument
+    reader: Known,
+    structure: desired.Structure,
+    who: str,
+    change: submission.SubmittedDocument,
+    written: altered.Documents,
 ) -> rules.Decision:
     """Whether somebody may make a change; of what nobody can tell whose it is: no."""
     known = structure.access
@@ -229,19 +294,21 @@ def _decision(
         if pool is None:
             return _of_node_without_pool(reader, known, who, change.name)
         return rules.of_object(known, who, "drain", f"NodePool/{pool}")
-    if change.verb == "submit":
-        queue, owner = change.queue, change.owner
-    else:
-        record = reader.job(change.name)
-        if record is None:
-            told = (
-                f"no run of job {change.name} is known here, so it can't be told who may change "
-                "it: try again when `muster jobs` lists it, or change it by a commit"
-            )
-            return rules.Decision(allowed=False, why=told)
-        queue, owner = record.spec.queue, record.spec.owner
+    holders = [(change.queue, change.owner)]
+    if change.verb != "submit":
+        holders = altered.jobs_of(written)
+        record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
+        if record is not None:  # what can't be read where it is written is still somebody's
+            holders.append((record.spec.queue, record.spec.owner))
+    if not holders:
+        told = (
+            f"no run of job {change.name} is known here, and no document of it can be read, so it "
+            "can't be told who may change it: mend the document, or change it by a commit"
+        )
+        return rules.Decision(allowed=False, why=told)
+    queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
-    return rules.of_job(known, who, [queue], [owner], parents)
+    return rules.of_job(known, who, queues, owners, parents)
 
 
 def _of_node_without_pool(

@@ -104,10 +104,14 @@ class Weighing:
                 known,
                 changes,
                 key=service.signing_key,
-                jobs_folder=service.jobs_folder,
                 now=time.time(),
-            ) | permissions.refusals(known, asked.caller, changes)
-            left = [one for position, one in enumerate(changes) if position not in refused]
+            ) | permissions.early_refusals(known, asked.caller, changes)
+            above = asked.caller.role == permissions.ADMIN
+            left = [
+                msgspec.structs.replace(one, above=above)
+                for position, one in enumerate(changes)
+                if position not in refused
+            ]
             wanted = permissions.confined(known, left, jobs_folder=service.jobs_folder)
         except Exception as error:  # it is one person's, and costs the others nothing
             return error

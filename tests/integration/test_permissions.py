@@ -252,7 +252,11 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
         submitted("never")
     assert refused.value.refused, "before it is committed, where that is known"
     in_force(signed.access())
-    signed.commit("bob", {"jobs/in-vain.yaml": None})
+    # no run of it is known, and yet its document says whose it is
+    with pytest.raises(clients.ApiError, match=r"there is no Job/in-vein .*; did you mean in-vain"):
+        signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["in-vein"]})
+    (cancelled,) = signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["in-vain"]})["items"]
+    assert cancelled["commit"]
     assert submitted("after-all").withheld == ""
     signed.bed.until_state("after-all", "Succeeded")
 

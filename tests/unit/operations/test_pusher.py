@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.desired import source
+from reconciler.desired import altered, source
 from reconciler.operations import pusher, submission
-from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
+from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 Make = Callable[..., pusher.GitPusher]
 
@@ -130,3 +130,46 @@ def test_nothing_is_changed_where_the_controllers_key_does_not_count(
     mine = msgspec.structs.replace(change(verb, "a"), below="jobs/")
     ((found,),) = one.push([[mine]])
     assert found.status == 200
+
+
+def test_who_may_is_asked_again_of_what_stands_where_it_is_committed(
+    repository: Repository,
+) -> None:
+    """By the very documents that are acted upon; of what goes together nothing is done then."""
+    texts = (job("a", owner="ada"), job("b", owner="bob"), job("d", owner="dan"))
+    repository.commit({"jobs/all.yaml": documents(*texts), "copy/a.yaml": job("a", owner="eve")})
+    seen: list[tuple[str, list[tuple[str, str]]]] = []
+    may: dict[str, str | Exception] = {}
+
+    def judge(asked: submission.SubmittedDocument, written: altered.Documents) -> str:
+        seen.append((f"{asked.verb} {asked.name}", altered.jobs_of(written)))
+        answer = may.get(asked.name, "")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    ended = pusher.LastRun(1, "Succeeded")
+    place = source.Source(str(repository.path))
+    one = pusher.GitPusher(place, nodes, lambda _: ended, judge=lambda: judge)
+    before = git(repository.path, "rev-parse", "main")
+    try:
+        may |= {"a": "a is ada's", "d": "d is dan's"}
+        may |= {"b": submission.UnavailableError("the store is away")}
+        together = [change("cancel", "a"), change("submit", "c", job("c"))]
+        first, (late,), (pruned,) = one.push(
+            [together, [change("rerun", "b")], [change("prune", "d")]]
+        )
+        assert (first[0].status, first[0].message) == (403, "a is ada's")
+        assert first[1].status == submission.WITHDRAWN
+        assert (late.status, late.message) == (503, "the store is away")
+        assert (pruned.status, pruned.message) == (403, "its file stays: d is dan's")
+        assert git(repository.path, "rev-parse", "main") == before
+        assert ("cancel a", [("", "eve"), ("", "ada")]) in [
+            (what, [(queue.replace("default", ""), owner) for queue, owner in whose])
+            for what, whose in seen
+        ]
+        may.clear()
+        (found,) = one.push([together])
+        assert [result.status for result in found] == [200, 200]
+    finally:
+        one.close()

@@ -1,16 +1,17 @@
 """Who may do what over the API: what the right is asked for is what is acted upon."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
 import msgspec
 import pytest
 
-from reconciler.desired import validate
+from reconciler.desired import documents, validate
 from reconciler.model import access, desired, records
 from reconciler.operations import submission, suspending, views
 from reconciler.server import failures, permissions, tokens
 from reconciler.store import Reader, Store
+from tests.unit.desired.repositories import job
 from tests.unit.store import samples
 
 ACCESS = """\
@@ -174,25 +175,104 @@ def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
     )
     bodies = {views.STRUCTURE: msgspec.msgpack.encode(structure)}
     change = submission.SubmittedDocument("submit", "a@x.org", "train")
-    found = permissions.uncommittable(
-        Views(bodies), [change], key=key, jobs_folder="jobs/", now=1780000000.0
-    )
+    found = permissions.uncommittable(Views(bodies), [change], key=key, now=1780000000.0)
     assert list(found) == ([0] if said else [])
     assert said in found.get(0, "")
     assert not said or found[0].endswith("commit it yourself, signed, in a clone (--clone)")
 
 
-class Views:
-    """A store that has nothing but views."""
+PEOPLE = access.Access(
+    {f"{who}@x.org": access.Identity(f"{who}@x.org") for who in ("ada", "bob", "eve")},
+    (
+        access.Role("own", ("bob@x.org",), (access.Rule(("submit",), ("research",)),)),
+        access.Role("all", ("ada@x.org",), (access.Rule(("manage",), ("*",)),)),
+    ),
+)
+BOBS, ADAS = ("research", "bob@x.org"), ("ops", "ada@x.org")
 
-    def __init__(self, bodies: dict[str, bytes]) -> None:
+
+def document(queue: str, owner: str) -> str:
+    return job("train", queue=queue, owner=owner)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "rerun", "prune"])
+@pytest.mark.parametrize(
+    ("record", "written", "allowed"),
+    [
+        (None, [document(*BOBS)], True),
+        (ADAS, [document(*BOBS)], True),  # of her run the record tells, and of no document
+        (BOBS, [document(*ADAS)], False),
+        (BOBS, [document("ops", "bob@x.org")], False),
+        (BOBS, [document("research", "ada@x.org")], False),
+        (BOBS, [document(*BOBS), document(*ADAS)], False),
+        # what can't be read is whose it was
+        (BOBS, [document(*BOBS).replace("command", "comand")], True),
+        (ADAS, [document(*BOBS).replace("command", "comand")], False),
+        (ADAS, [document(*BOBS), document(*BOBS).replace("command", "comand")], False),
+        (None, [document(*BOBS).replace("command", "comand")], False),
+        (BOBS, [], True),
+        (None, [], False),
+    ],
+)
+def test_a_job_is_whose_its_documents_say_at_the_commit(
+    verb: submission.ChangeVerb,
+    record: tuple[str, str] | None,
+    written: list[str],
+    *,
+    allowed: bool,
+) -> None:
+    queues = {name: desired.Queue(name) for name in ("research", "ops")}
+    reader = Views(
+        views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE))),
+        None if record is None else samples.job(queue=record[0], owner=record[1]),
+    )
+    found = tuple(one for text in written for one in documents.read(text.encode()).documents)
+    asked = {who: submission.SubmittedDocument(verb, f"{who}@x.org", "train") for who in WHO}
+    told = {who: permissions.at_commit(reader, one, found) for who, one in asked.items()}
+    assert (told["bob"] == "") is allowed, told["bob"]
+    assert told["eve"]
+    assert bool(told["ada"]) is (record is None and not any("command:" in one for one in written))
+    above = msgspec.structs.replace(asked["eve"], above=True)
+    assert permissions.at_commit(reader, above, found) == ""
+
+
+WHO = ("ada", "bob", "eve")
+
+
+def in_force(structure: desired.Structure) -> desired.Desired:
+    status = desired.SyncStatus(structure_revision="abc")
+    return desired.Desired(structure=structure, status=status)
+
+
+def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> None:
+    """Somebody's role may have gone while the change waited for its commit."""
+    queues = {"research": desired.Queue("research")}
+    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    reader = Views(dict(bodies))
+    caller = tokens.Identity("bob@x.org", "user")
+    asked = submission.SubmittedDocument(
+        "submit", caller.name, "train", queue="research", owner=caller.name
+    )
+    assert permissions.early_refusals(reader, caller, [asked]) == {}
+    assert permissions.at_commit(reader, asked, ()) == ""
+    later = access.Access(PEOPLE.identities, PEOPLE.roles[1:])
+    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=later)))
+    told = permissions.at_commit(Views(dict(bodies)), asked, ())
+    assert "no role of bob@x.org allows submit on Queue/research" in told
+
+
+class Views:
+    """A store that has nothing but views, and one job."""
+
+    def __init__(self, bodies: Mapping[str, bytes], job: records.JobRecord | None = None) -> None:
         self._bodies = bodies
+        self._job = job
 
     def view(self, name: str) -> bytes | None:
         return self._bodies.get(name)
 
     def job(self, name: str) -> records.JobRecord | None:
-        raise AssertionError(name)
+        return self._job
 
     def node(self, name: str) -> records.NodeRecord | None:
         raise AssertionError(name)
