@@ -278,12 +278,14 @@ class Clone(treefiles.Files):
 
     def _found(self, path: str) -> commits.Before:
         """A file as it is now."""
-        said = turns.git(self.root, "ls-files", "--stage", "-z", "--", path).stdout
+        said = turns.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
         fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
-        merged = len(fields) == 3 and fields[2] == "0"
-        staged = ",".join(fields[:2]) if merged else ""
+        merged = len(fields) == 4 and fields[3] == "0"
+        staged = ",".join(fields[1:3]) if merged else ""
+        flags = _flags(fields[0]) if merged else ()
         file, data = self.root / path, self.data(path)
-        return commits.Before(data, None if data is None else file.stat().st_mode & 0o777, staged)
+        mode = None if data is None else file.stat().st_mode & 0o777
+        return commits.Before(data, mode, staged, flags)
 
     def _put_back(self, path: str, before: commits.Before, after: bytes | None) -> None:
         """A file as it was before it became ``after``, also in the index."""
@@ -295,6 +297,8 @@ class Clone(treefiles.Files):
         gone = ("--force-remove", "--", path)
         with contextlib.suppress(GitError):
             turns.git(self.root, "update-index", *(entry if before.staged else gone))
+            for flag in before.flags:  # beside an entry that is put in git takes none
+                turns.git(self.root, "update-index", flag, "--", path)
 
     def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
         """Change one file, commit it alone and push.
@@ -411,6 +415,12 @@ class Clone(treefiles.Files):
 def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
     """What was done, with the commit as it was pushed."""
     return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
+
+
+def _flags(tag: str) -> tuple[str, ...]:
+    """What somebody has told git of an entry of the index, by its tag in ``git ls-files -v``."""
+    flags = {"--assume-unchanged": tag.islower(), "--skip-worktree": tag.upper() == "S"}
+    return tuple(flag for flag, is_set in flags.items() if is_set)
 
 
 def _write(file: Path, data: bytes | None) -> None:

@@ -22,12 +22,14 @@ class Before(msgspec.Struct, frozen=True):
     """A file as a command found it, in the work tree and in the index.
 
     ``data``: None where there was none. ``mode``: its permissions. ``staged``: its entry in the
-    index, ``MODE,ID``; empty for none.
+    index, ``MODE,ID``; empty for none. ``flags``: what somebody has told git of that entry, as
+    options of ``git update-index``.
     """
 
     data: bytes | None = None
     mode: int | None = None
     staged: str = ""
+    flags: tuple[str, ...] = ()
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -295,3 +295,21 @@ def test_a_turn_is_waited_for_with_a_bound_and_says_for_whom(work: Path) -> None
         pass
     with turns.taken(folder, wait_s=0):
         pass
+
+
+@pytest.mark.parametrize("flags", [["--assume-unchanged"], ["--skip-worktree"], []])
+def test_what_somebody_has_told_git_of_a_file_outlives_a_refusal(
+    work: Path, flags: list[str]
+) -> None:
+    hook = work / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    for flag in flags:
+        git(work, "update-index", flag, "jobs/a.yaml")
+    before = git(work, "ls-files", "-v", "--stage")
+    mine = clone.Clone(work)
+    with pytest.raises(clone.CloneError, match="nothing was changed"):
+        mine.set_fields("Job", "a", ((("spec", "suspend"), True),), message="hold")
+    assert git(work, "ls-files", "-v", "--stage") == before
+    assert git(work, "status", "--porcelain") == ""
