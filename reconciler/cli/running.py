@@ -129,8 +129,8 @@ def _carry_through(
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
         said = _begun(made, options.name, server, token_file)
-        leaving.submitted()
         terminal.note(said)
+        leaving.submitted()
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
         changing.tell_withheld(made)
@@ -140,9 +140,7 @@ def _carry_through(
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
     except operations.ChangeError as error:
-        if leaving.is_before:  # Ctrl-C ends git as well
-            return leaving.at_once(options.name)
-        terminal.fail(str(error), MUSTER_FAILED, error.problems)
+        return leaving.without_a_job(options.name, error)
     except waiting.VanishedError as refusal:
         terminal.note(str(refusal))
         return leaving.status(MUSTER_FAILED)
@@ -289,6 +287,18 @@ class _Leaving:
             return code
         self._cancelled.wait(END_S_MAX)
         return MUSTER_FAILED if self._failed else 128 + self._signal
+
+    def without_a_job(self, name: str, error: operations.ChangeError) -> int:
+        """What to leave with where submitting failed, or by chance only looks so.
+
+        Raises:
+            Exit: it did, and nobody asked this command to end.
+        """
+        if not self._signal:
+            terminal.fail(str(error), MUSTER_FAILED, error.problems)
+        if not self.is_before:  # what ended git as well: of a push nobody knows how far it came
+            terminal.note(f"muster: {error}")
+        return self.at_once(name)
 
     def at_once(self, name: str) -> int:
         """What to leave with where nobody waits for the end of the job."""

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from reconciler.desired import programs
+
 #: How long a git command on local files may take.
 LOCAL_TIMEOUT_S = 60.0
 #: How long a fetch or push may take.
@@ -19,6 +21,8 @@ REMOTE_TIMEOUT_S = 120.0
 #: Of a larger object only so much is kept; YAML is refused long before.
 OBJECT_BYTES_MAX = 8 * 2**20
 _MESSAGE_CHARACTERS_MAX = 400
+#: Commands that sign where a person's configuration says so, with a key that has a passphrase.
+_SIGNING = ("commit", "commit-tree", "merge", "rebase", "cherry-pick", "revert", "tag")
 #: What git tells a hook, or ``rebase --exec``, of the repository it was started in. Whoever runs
 #: git here says itself which repository is meant, and that is another one as often as not.
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
@@ -63,14 +67,7 @@ def run(
     """
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            command,
-            input=data,
-            capture_output=True,
-            timeout=timeout_s,
-            env=environment(extra),
-            check=False,
-        )
+        done = programs.run(command, environment=environment(extra), timeout_s=timeout_s, data=data)
     except subprocess.TimeoutExpired:
         raise GitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
     except OSError as error:
@@ -94,14 +91,7 @@ def run_program(
         GitError: there is no such program, it took too long, or, with ``check``, it failed.
     """
     try:
-        done = subprocess.run(
-            command,
-            input=data,
-            capture_output=True,
-            timeout=timeout_s,
-            env=environment(),
-            check=False,
-        )
+        done = programs.run(command, environment=environment(), timeout_s=timeout_s, data=data)
     except subprocess.TimeoutExpired:
         raise GitError(f"`{command[0]}` took longer than {timeout_s:g} s") from None
     except OSError as error:
@@ -190,14 +180,16 @@ class Objects:
         if self._process is None or self._process.poll() is not None:
             self._stop()
             try:
-                self._process = subprocess.Popen(
-                    ["git", "-C", str(self._folder), "cat-file", "--batch"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=environment(),
-                    bufsize=0,
-                )
+                with programs.undisturbed():
+                    self._process = subprocess.Popen(
+                        ["git", "-C", str(self._folder), "cat-file", "--batch"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        env=environment(),
+                        bufsize=0,
+                        process_group=0,
+                    )
             except OSError as error:
                 raise GitError(f"git can't be run: {error}") from error
         return self._process
@@ -260,8 +252,9 @@ class Objects:
 
     @staticmethod
     def _receive(file: int, deadline: float) -> bytes:
-        ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        look = select.poll()  # which knows no highest descriptor, as select(2) does
+        look.register(file, select.POLLIN)
+        if not look.poll(1000 * max(0.0, deadline - time.monotonic())):
             raise GitError("git did not answer in time")
         chunk = os.read(file, 1 << 20)
         if not chunk:

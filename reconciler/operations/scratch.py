@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reconciler.desired import programs
+
 GIT_TIMEOUT_S = 120.0
-
-
 #: The most files in conflict that are named.
 _FILES_MAX = 5
 
@@ -42,22 +42,22 @@ def git(
     if work_tree is not None:
         environment["GIT_WORK_TREE"] = str(work_tree)
     try:
-        done = subprocess.run(
+        done = programs.run(
             ["git", *arguments],
-            env=environment,
-            cwd=work_tree or folder,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",  # names of files are bytes
-            timeout=GIT_TIMEOUT_S,
-            check=False,
+            environment=environment,
+            timeout_s=GIT_TIMEOUT_S,
+            folder=work_tree or folder,
         )
     except subprocess.TimeoutExpired:
         raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
     if done.returncode not in good:
-        told = done.stderr.strip() or done.stdout.strip()
+        told = _text(done.stderr) or _text(done.stdout)
         raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
-    return done.stdout.strip() if good == (0,) else str(done.returncode)
+    return _text(done.stdout) if good == (0,) else str(done.returncode)
+
+
+def _text(printed: bytes) -> str:
+    return printed.decode("utf-8", "surrogateescape").strip()  # names of files are bytes
 
 
 @contextmanager
@@ -129,18 +129,17 @@ def git_in(folder: Path, *arguments: str) -> str:
             environment[name] = str(Path(environment[name]).absolute())
     if "GIT_DIR" in environment and "GIT_WORK_TREE" not in environment:
         environment["GIT_WORK_TREE"] = str(Path.cwd())
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        timeout=GIT_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = programs.run(
+            ["git", "-C", str(folder), *arguments],
+            environment=environment,
+            timeout_s=GIT_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
     if done.returncode:
-        raise RevisionError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout.strip()
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {_text(done.stderr)}")
+    return _text(done.stdout)
 
 
 def git_folder(repository: Path) -> str:

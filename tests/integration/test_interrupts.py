@@ -76,6 +76,47 @@ def test_a_run_that_is_interrupted_leaves_no_job(bed: beds.Bed, by: str) -> None
             bed.until_state(name, "Cancelled", timeout_s=120)
 
 
+#: A hook that presses Ctrl-C, once, where a test asks for it, and does not hear of it itself.
+HOOK = """\
+#!/bin/sh
+[ -n "$INTERRUPT_ONCE" ] && [ -e "$INTERRUPT_ONCE" ] || exit 0
+rm "$INTERRUPT_ONCE"
+trap '' INT
+kill -s INT -- "-$INTERRUPT_GROUP"
+"""
+
+
+@pytest.mark.parametrize("hook", ["pre-commit", "pre-push", "pre-receive", "post-receive"])
+def test_ctrl_c_while_git_is_at_work_ends_nothing_half_way(
+    bed: beds.Bed, hook: str, tmp_path: Path
+) -> None:
+    place = bed.folder / "repository.git" if "receive" in hook else bed.clone / ".git"
+    (place / "hooks").mkdir(exist_ok=True)
+    (place / "hooks" / hook).write_text(HOOK)
+    (place / "hooks" / hook).chmod(0o755)
+    once = tmp_path / "once"
+    once.touch()
+    name = f"at-{hook}"
+    words = [PROGRAM, "run", "--name", name, "--cpus", "1", "--memory", "16Mi"]
+    done = subprocess.run(
+        ["sh", "-c", 'INTERRUPT_GROUP=$$ exec "$@"', "sh", *words, "--", "sleep", "3600"],
+        cwd=bed.clone,
+        env={**bed.environment, "INTERRUPT_ONCE": str(once)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        process_group=0,
+    )
+    assert not once.exists(), done.stderr
+    assert (done.returncode, done.stderr.splitlines()[:2]) == (
+        130,
+        [f"submitted {name}", f"cancelling {name}"],
+    ), done.stderr
+    bed.until_state(name, "Cancelled", timeout_s=120)
+    assert not (bed.clone / ".git" / "index.lock").exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [
