@@ -106,8 +106,8 @@ class Port:
             elif key.fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            else:
-                with self._contained(selector, self._callers[key.data]) as caller:
+            elif (caller := self._callers.get(key.data)) is not None:  # not let go of just now
+                with self._contained(selector, caller):
                     self._go_on(selector, caller)
         now = time.monotonic()
         for caller in list(self._callers.values()):
@@ -116,10 +116,10 @@ class Port:
         self._mind_listener(selector)
 
     @contextlib.contextmanager
-    def _contained(self, selector: selectors.BaseSelector, caller: _Caller) -> Iterator[_Caller]:
+    def _contained(self, selector: selectors.BaseSelector, caller: _Caller) -> Iterator[None]:
         """A connection that breaks is nobody else's matter."""
         try:
-            yield caller
+            yield
         except OSError:
             self._let_go(selector, caller)
 

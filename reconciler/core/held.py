@@ -5,6 +5,7 @@ looked at again when its job or one of its attempts is another record than befor
 """
 
 import bisect
+from collections.abc import Iterator
 
 import msgspec
 
@@ -26,17 +27,22 @@ class Entry:
     Attributes:
         record: of its job, as of which this was found.
         attempts: that have not ended, in order of group and index.
+        used_gpu_s: GPU-seconds of its tasks that have ended while others go on, which no account of
+            a try that is over has yet.
         total, firm: amounts; those of work that is not preemptible, beyond the minimum of its
             gangs not counted.
         holdings: made of it (``holdings``).
     """
 
-    __slots__ = ("attempts", "element", "firm", "holdings", "record", "total")
+    __slots__ = ("attempts", "element", "firm", "holdings", "record", "total", "used_gpu_s")
 
-    def __init__(self, record: records.JobRecord, element: int, attempts: Attempts) -> None:
+    def __init__(
+        self, record: records.JobRecord, element: int, attempts: Attempts, used_gpu_s: float = 0.0
+    ) -> None:
         self.record = record
         self.element = element
         self.attempts = attempts
+        self.used_gpu_s = used_gpu_s
         self.total = _sum(attempts)
         self.firm = _NOTHING
         if not record.spec.preemptible:
@@ -73,6 +79,10 @@ class Held(recalls.Part):
         self.made_at = 0.0
         self._of_job: dict[str, tuple[int, ...]] = {}
 
+    def items(self) -> Iterator[tuple[tuple[str, int], Entry]]:
+        """(job, element) with what it holds, in order of name and element."""
+        return zip(self._ordered, self._in_order, strict=True)
+
     @property
     def attempts(self) -> dict[tuple[str, int], Attempts]:
         """(job, element) to attempts that have not ended, in order of name and element."""
@@ -96,14 +106,11 @@ class Held(recalls.Part):
                 continue
             elements = []
             for element in work.elements_with_attempts(job):
-                attempts = [
-                    attempt
-                    for attempt in work.attempts_of_element(job, element)
-                    if attempt.state is not AttemptState.ENDED
-                ]
+                attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
                 if attempts:
                     elements.append(element)
-                    entry = self.entries[job, element] = Entry(record, element, attempts)
+                    entry = Entry(record, element, attempts, used_gpu_s)
+                    self.entries[job, element] = entry
                     at = bisect.bisect_left(self._ordered, (job, element))
                     self._ordered.insert(at, (job, element))
                     self._in_order.insert(at, entry)
@@ -135,6 +142,18 @@ def gather(work: desk.Work) -> Held:
 
 
 _NOTHING = (0, 0, 0)
+
+
+def _parted(attempts: Attempts) -> tuple[Attempts, float]:
+    """Those of a try that have not ended, and the GPU-seconds of those that have, but for what a
+    node lost and what is in an account already."""
+    going, used_gpu_s = [], 0.0
+    for attempt in attempts:
+        if attempt.state is not AttemptState.ENDED:
+            going.append(attempt)
+        elif not attempt.concluded and attempt.end_reason not in resizing.LOSSES:
+            used_gpu_s += resizing.gpu_seconds(attempt)
+    return going, used_gpu_s
 
 
 def _sum(attempts: Attempts) -> columns.Vector:

@@ -7,27 +7,17 @@ Nothing is decided here and nothing is simulated: what the scheduler makes of th
 in it.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
-from reconciler.core import digests, losses, structural
-from reconciler.model import desired, provisioning, records
-from reconciler.model.states import AttemptState, NodeState
-
-#: How work meets its end, or what else becomes of it. ``drained``: its node leaves service, and
-#: it goes on there until it ends by itself.
-How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"]
-#: Which part of the change does it: the structure, the removal of documents of jobs, or another
-#: change of a job by whoever may change it.
-Part = Literal["structure", "removal", "job"]
+from reconciler.core import digests, fates, inservice, structural
+from reconciler.model import desired, records
 
 #: What there is of a queue that needs no document: it is there, and nothing is said of it.
 _NO_DOCUMENT = ("Queue/default", msgspec.to_builtins(desired.Queue("default")))
-_SILENT = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 class PoolImpact(msgspec.Struct, frozen=True):
@@ -90,36 +80,6 @@ class Above(msgspec.Struct, frozen=True):
     pool: str = ""
 
 
-class JobImpact(msgspec.Struct, frozen=True):
-    """What happens to a job that has tasks on nodes now.
-
-    Attributes:
-        job: its name. queue, owner: as it runs.
-        how: what becomes of it. part: by which part of the change.
-        gpus: GPUs (shares of them) of the tasks concerned.
-        gpu_hours_lost: what they have put in since the newest checkpoint that is known, or since
-            they started; 0 for work that goes on, and where none is known of work that is asked
-            to save.
-        nodes: where those tasks are.
-        leaves_in_s: of what is drained, after how long it is told to leave; None: never.
-    """
-
-    job: str
-    queue: str
-    owner: str
-    how: How
-    part: Part
-    gpus: float
-    gpu_hours_lost: float
-    nodes: tuple[str, ...] = ()
-    leaves_in_s: float | None = None
-
-    @property
-    def ends(self) -> bool:
-        """Whether tasks of it are stopped because of the change."""
-        return self.how != "drained"
-
-
 class Impact(msgspec.Struct, frozen=True):
     """What a change does, measured at one moment.
 
@@ -141,18 +101,18 @@ class Impact(msgspec.Struct, frozen=True):
     queues_removed: tuple[str, ...] = ()
     queues_added: tuple[str, ...] = ()
     amounts: tuple[AmountChange, ...] = ()
-    jobs: tuple[JobImpact, ...] = ()
+    jobs: tuple[fates.JobImpact, ...] = ()
     jobs_removed: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     approval: tuple[str, ...] = ()
     digest: str = ""
 
-    def jobs_ended(self, *parts: Part) -> int:
+    def jobs_ended(self, *parts: fates.Part) -> int:
         """How many running jobs are stopped, by ``parts`` of the change or by all of it."""
         return sum(job.ends for job in self.jobs if not parts or job.part in parts)
 
-    def gpu_hours_lost(self, *parts: Part) -> float:
+    def gpu_hours_lost(self, *parts: fates.Part) -> float:
         """GPU-hours of work that are lost, by ``parts`` of the change or by all of it."""
         return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
 
@@ -169,8 +129,8 @@ def find(
         now: seconds since the epoch, for work that is lost and deadlines.
     """
     total, pools = _pools(before.structure, after.structure, observed)
-    jobs = tuple(_jobs(before, after, observed, now))
-    removed = tuple(sorted(name for name in before.jobs if _is_removed(name, after)))
+    jobs = tuple(fates.find(before, after, observed, now))
+    removed = tuple(sorted(name for name in before.jobs if fates.is_removed(name, after)))
     differing = dict(structural.differences(before.structure, after.structure))
     labels = tuple(differing)
     ended = [job for job in jobs if job.ends and job.part != "job"]
@@ -204,48 +164,15 @@ def find(
     )
 
 
-def _is_removed(name: str, after: desired.Desired) -> bool:
-    return name not in after.jobs and name not in after.refused
-
-
 # --- capacity ---------------------------------------------------------------------------------
-
-
-def in_service(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
-    """Nodes of a pool that may be given work, with the GPUs that each declares."""
-    if pool.observe_only:
-        return {}
-    gpus = pool.node_resources.gpu_milli // 1000
-    return {node: gpus for node in _machines(pool, observed) if node not in pool.drains}
-
-
-def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:
-    """Names of nodes behind which there is a machine, or has to be."""
-    if pool.provisioning is None:
-        return pool.nodes
-    provision = observed.provisions.get(pool.name)
-    if provision is None:  # it is about to come and go: what reports is taken over
-        taken = {
-            name
-            for name in pool.nodes
-            if (node := observed.nodes.get(name)) is not None and node.state not in _SILENT
-        }
-        there = taken
-    else:
-        taken = set(provision.instances)
-        there = {n for n, one in provision.instances.items() if one.state in provisioning.STAYING}
-    found = [name for name in pool.nodes if name in there]
-    free = (name for name in pool.nodes if name not in taken)
-    lacking = max(0, pool.provisioning.minimum - len(found))
-    return [*found, *itertools.islice(free, lacking)]
 
 
 def _pools(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
     """All pools together, and each that is touched."""
-    old = {name: in_service(pool, observed) for name, pool in before.pools.items()}
-    new = {name: in_service(pool, observed) for name, pool in after.pools.items()}
+    old = {name: inservice.gpus(pool, observed) for name, pool in before.pools.items()}
+    new = {name: inservice.gpus(pool, observed) for name, pool in after.pools.items()}
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
     touched = []
     for name in sorted(old.keys() | new.keys()):
@@ -344,7 +271,7 @@ def above_limits(
     pool_of = before.pool_of_node()
     used: dict[tuple[str, str], list[int]] = {}
     holders: dict[tuple[str, str], set[str]] = {}
-    for job, attempts in _live(observed).items():
+    for job, attempts in fates.live(observed).items():
         record = observed.jobs.get(job)
         at = record.spec.queue if record is not None else None
         while at is not None and at in after.queues:
@@ -371,103 +298,3 @@ def _limit(structure: desired.Structure, queue: str, pool: str, position: int) -
     found = structure.queues.get(queue)
     limit = _limits(found).get(pool) if found is not None else None
     return limit.as_vector()[position] if limit is not None else None
-
-
-# --- running work -----------------------------------------------------------------------------
-
-
-def _jobs(
-    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
-) -> Iterator[JobImpact]:
-    """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
-    leaving = _leaving(before.structure, after.structure, observed)
-    for name, live in sorted(_live(observed).items()):
-        record = observed.jobs.get(name)
-        if record is None or record.removed:
-            continue
-        attempts = live
-        leaves_in_s: float | None = None
-        how, part = _fate(record, live, before, after, now)
-        if how is None:
-            attempts = [attempt for attempt in live if attempt.node in leaving]
-            if not attempts:
-                continue
-            leaves_in_s = _leaves_in_s(record.spec, [leaving[one.node] for one in attempts])
-            how, part = ("evicted" if leaves_in_s == 0 else "drained"), "structure"
-        yield JobImpact(
-            job=name,
-            queue=record.spec.queue,
-            owner=record.spec.owner,
-            how=how,
-            part=part,
-            gpus=sum(attempt.resources.gpu_milli for attempt in attempts) / 1000,
-            gpu_hours_lost=_lost(record.spec, how, attempts, now),
-            nodes=tuple(sorted({attempt.node for attempt in attempts})),
-            leaves_in_s=leaves_in_s,
-        )
-
-
-def _leaves_in_s(spec: desired.Job, policies: Iterable[desired.Leaving | None]) -> float | None:
-    """After how long a job leaves nodes that are drained by policies; None: when it ends."""
-    moments = [one.leaves_at(spec, 0.0) for one in policies if one is not None]
-    return min((one for one in moments if one is not None), default=None)
-
-
-def _leaving(
-    before: desired.Structure, after: desired.Structure, observed: records.Observed
-) -> dict[str, desired.Leaving | None]:
-    """Nodes in service before the change and in no pool's after it, and how each leaves."""
-    old = {n: pool for pool in before.pools.values() for n in in_service(pool, observed)}
-    new = {node for pool in after.pools.values() for node in in_service(pool, observed)}
-    still = after.pool_of_node()
-    return {
-        node: (after.pools[still[node]] if node in still else pool).leaving
-        for node, pool in old.items()
-        if node not in new
-    }
-
-
-def _live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
-    """Attempts that have not ended nor been told to, by job."""
-    found: dict[str, list[records.AttemptRecord]] = {}
-    for attempt in observed.attempts.values():
-        if attempt.state is not AttemptState.ENDED and attempt.stop is None:
-            found.setdefault(attempt.job, []).append(attempt)
-    return found
-
-
-def _fate(
-    record: records.JobRecord,
-    attempts: list[records.AttemptRecord],
-    before: desired.Desired,
-    after: desired.Desired,
-    now: float,
-) -> tuple[How | None, Part]:
-    """How the change ends a running job, None where it does not."""
-    name, old = record.name, record.spec
-    new = after.jobs.get(name)
-    if new is None:
-        gone = name in before.jobs and _is_removed(name, after)
-        return ("cancelled" if gone else None), "removal"
-    if new == before.jobs.get(name):
-        return None, "job"
-    if new.key != old.key:
-        # Another execution under the same run number is ignored while the run is alive.
-        return ("replaced" if new.run != old.run else None), "job"
-    if new.suspend and not old.suspend:
-        return "held", "job"
-    if new.deadline is not None and new.deadline <= now:
-        return "timed-out", "job"
-    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
-    limit_s = new.time_limit_s
-    if limit_s is not None and started and min(started) + limit_s <= now:
-        return "timed-out", "job"
-    return None, "job"
-
-
-def _lost(spec: desired.Job, how: How, attempts: list[records.AttemptRecord], now: float) -> float:
-    """GPU-hours put in since the newest checkpoint, that would have to be done again."""
-    if how == "drained":
-        return 0.0
-    is_told = how in {"evicted", "held"}
-    return losses.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600

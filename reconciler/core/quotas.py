@@ -62,10 +62,12 @@ class Accounts:
         for one in work.ended:  # in this very cycle: it is not in the books of hours yet
             for account in self.of(one.spec):
                 account.spent_gpu_s += one.gpu_s
-        for (job, _), attempts in held.attempts.items():
+        for (job, _), entry in held.items():
             spec = holders.spec_of(work, job)
             if spec is not None:
-                self._count(spec, attempts)
+                self._count(spec, entry.attempts)
+                for account in self.of(spec):
+                    account.spent_gpu_s += entry.used_gpu_s
 
     def _count(self, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:
         for account in self.of(spec):
@@ -197,10 +199,11 @@ class Accounts:
         hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
         if any(one.gpu_s for one in self._work.ended):
             hours.add(int(self._work.now // HOUR_S))
-        if hours:
-            back_at = (min(hours) + 1) * HOUR_S + quota.window_s
-            if back_at > self._work.now:
-                self._work.wake_schedule(back_at)
+        # those that have left the window are in the books until the end of this cycle
+        back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
+        back_at = min((at for at in back if at > self._work.now), default=None)
+        if back_at is not None:
+            self._work.wake_schedule(back_at)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:

@@ -181,6 +181,39 @@ def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.Mon
             caller.close()
 
 
+def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(metricsport, "SPARE_S", 0.0)
+    leaving = threading.Event()
+    page = nodepage.Page(now, leaving)
+    port = metricsport.Port(ports.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    host, _, number = port.address.rpartition(":")
+
+    def come() -> socket.socket:
+        return socket.create_connection((host, int(number)), PATIENCE_S)
+
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        stack.callback(port.close)
+        selector.register(port._wake, selectors.EVENT_READ)
+        selector.register(port._listener, selectors.EVENT_READ)
+        silent = [stack.enter_context(come()) for _ in range(2)]
+        while len(port._callers) < 2:
+            port._turn(selector)
+        held = next(iter(port._callers))
+        stack.enter_context(come())
+        silent[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        with selectors.DefaultSelector() as both:  # both are there before the port looks
+            both.register(port._listener, selectors.EVENT_READ)
+            both.register(held, selectors.EVENT_READ)
+            while len(both.select(PATIENCE_S)) < 2:
+                pass
+        port._turn(selector)
+        assert held not in port._callers
+        assert len(port._callers) == 2
+        for caller in list(port._callers):
+            caller.close()
+
+
 def test_a_page_that_is_not_made_is_not_waited_for_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,57 @@ def test_what_becomes_of_a_running_job(
     assert what.jobs_ended("structure", "removal") == (how == "cancelled")
 
 
+def structured(place: world.World, **parts: Any) -> tuple[desired.Desired, desired.Desired]:
+    """What is in force in a world, and the same with another structure."""
+    before, _ = wanted(place)
+    structure = msgspec.structs.replace(place.structure, **parts)
+    return before, msgspec.structs.replace(before, structure=structure)
+
+
+@pytest.mark.parametrize(
+    ("old_s", "own_s", "new_s", "now_s", "expected"),
+    [
+        (86_400, 86_400, 600, 600, [("timed-out", "structure")]),
+        (86_400, 86_400, 3600, 3600, []),  # it has not run so long
+        (86_400, 86_400, 86_400, 600, [("timed-out", "job")]),  # its own document says less
+        (86_400, 6000, 3600, 600, [("timed-out", "job")]),
+        (None, None, 600, 600, [("timed-out", "structure")]),
+    ],
+)
+def test_a_queue_that_ends_work_by_its_time_limit_is_structure(
+    old_s: int | None, own_s: int | None, new_s: int, now_s: int, expected: list[tuple[str, str]]
+) -> None:
+    queue = desired.Queue("default", default_time_limit_s=old_s)
+    one = msgspec.structs.replace(J, time_limit_s=own_s)
+    place = running(one)
+    place.change_structure(queues={"default": queue})
+    place.settle()
+    after = msgspec.structs.replace(queue, default_time_limit_s=new_s)
+    before, changed = structured(place, queues={"default": after})
+    jobs = {"j": msgspec.structs.replace(one, time_limit_s=now_s)}
+    what = told(place, before, msgspec.structs.replace(changed, jobs=jobs))
+    assert [(job.how, job.part) for job in what.jobs] == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "spent_before", "how"),
+    [(True, 1e9, ["evicted"]), (False, 1e9, []), (True, 3600.0, [])],
+)
+def test_a_budget_that_ends_work_is_structure(
+    *, ends: bool, spent_before: float, how: list[str]
+) -> None:
+    place = running(J)
+    quota = desired.Quota(
+        "b", queue="default", budget_gpu_s=spent_before, window_s=86_400, ends=ends
+    )
+    place.change_structure(quotas={"b": quota})
+    less = msgspec.structs.replace(quota, budget_gpu_s=3600.0)
+    what = told(place, *structured(place, quotas={"b": less}))
+    assert [job.how for job in what.jobs] == how
+    assert what.jobs_ended("structure") == len(how)
+    assert bool(what.digest) == (quota != less)
+
+
 def test_work_with_a_checkpoint_that_is_held_is_not_lost() -> None:
     saving = msgspec.structs.replace(J, checkpoint=desired.Checkpoint())
     place = running(saving)

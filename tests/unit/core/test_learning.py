@@ -171,6 +171,47 @@ def test_what_was_spent_comes_back_at_the_moment_that_is_woken_for() -> None:
     assert world.states()["long"] == "Running"
 
 
+def test_of_several_hours_each_is_woken_for_as_it_comes_back() -> None:
+    """One that has just left the window is in the books until the cycle that it woke has ended."""
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=36_000)
+    world = World(nodes=1, cpu=4, gpu=1)
+    world.change_structure(quotas={"b": quota})
+    backs = []
+    for name, pause_s in (("a", 0), ("c", 5 * 3600)):
+        world.advance(pause_s)
+        world.commit(job(name, gpu=1, time_limit_s=3600))
+        world.settle()
+        world.advance(600)
+        world.end(name)
+        world.settle()
+        backs.append((world.now // 3600 + 1) * 3600 + 36_000)
+    world.commit(job("long", gpu=1, time_limit_s=7200))
+    world.settle()
+    world.advance(backs[0] - world.now)
+    standing = world.cycle().standing
+    assert world.states()["long"] == "Pending"
+    assert standing is not None
+    assert standing.wake_at == backs[1]
+
+
+def test_a_task_that_ends_before_its_siblings_has_spent_what_it_used() -> None:
+    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    world = World(nodes=1, cpu=8, gpu=4)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("gang", gpu=1, count=2, time_limit_s=3600))
+    world.settle()
+    world.commit(job("late", gpu=1, time_limit_s=3600))
+    world.advance(1800)
+    world.end("gang", index=0)
+    world.settle()
+    assert world.states() == {"gang": "Running", "late": "Pending"}
+    reason = world.memory.reasons[world.memory.jobs["late"].reason_key][0]
+    assert "0.5 spent, 1 reserved by what runs, 1 asked" in reason.message
+    world.end("gang", index=1)
+    world.settle()
+    assert world.states() == {"gang": "Succeeded", "late": "Running"}  # 1 spent of 2
+
+
 def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
     world = World(nodes=1, cpu=1)
     world.commit(
