@@ -125,6 +125,9 @@ def _carry_through(
                 clone=clone, server=server, token_file=token_file, here=Path.cwd()
             )
             context.endpoint(server, token_file)  # whom nobody can ask, nobody could wait for
+            if to.clone is not None and to.standing is None:
+                with context.controller(server, token_file) as api:
+                    api.get("/v1/sync")  # before a commit that could only be left behind
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)

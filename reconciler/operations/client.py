@@ -268,7 +268,8 @@ class Client:
         if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
             told = "it left in the middle of its answer"
         else:
-            told = str(error) or type(error).__name__
+            plain = error.strerror if isinstance(error, OSError) else None  # without its number
+            told = plain or str(error) or type(error).__name__
         return ApiError(
             f"the controller at {self.url} can't be reached ({told}); is it running?",
             unreachable=True,

@@ -129,15 +129,30 @@ def test_more_nodes_than_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -
     assert "at least a task for each node" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [
+        (None, "no controller is known here"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 can't be reached (Connection refused)"),
+    ],
+)
 def test_nobody_runs_what_nobody_could_wait_for(
-    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: str | None,
+    told: str,
+    clone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("MUSTER_SERVER", raising=False)
+    if server is not None:
+        monkeypatch.setenv("MUSTER_SERVER", server)
     code = main.application("run").main(
-        ["run", "--name", "unasked", "--", "hostname"], prog_name="muster", standalone_mode=False
+        ["run", "--name", "unasked", "--clone", ".", "--", "hostname"],
+        prog_name="muster",
+        standalone_mode=False,
     )
     assert code == running.MUSTER_FAILED
     said = capsys.readouterr().err
-    assert "no controller is known here" in " ".join(said.split())
+    assert told in " ".join(said.split())
     assert "may still run" not in said
     assert not [one for one in clone.rglob("*.yaml") if "unasked" in one.read_text()]
