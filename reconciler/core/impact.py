@@ -88,6 +88,7 @@ class Impact(msgspec.Struct, frozen=True):
         queues_removed, queues_added: names.
         amounts: guarantees and limits that change.
         jobs: work with tasks on nodes that is touched, in order of name.
+        jobs_running: how many jobs have tasks on nodes, touched or not.
         jobs_removed: every job that the change itself takes out of the desired state, running
             or not.
         objects: labels (``Kind/name``) of structural objects that differ, in order.
@@ -102,6 +103,7 @@ class Impact(msgspec.Struct, frozen=True):
     queues_added: tuple[str, ...] = ()
     amounts: tuple[AmountChange, ...] = ()
     jobs: tuple[fates.JobImpact, ...] = ()
+    jobs_running: int = 0
     jobs_removed: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ def find(
         queues_added=tuple(sorted(queues[1] - queues[0])),
         amounts=tuple(_amounts(before.structure, after.structure)),
         jobs=jobs,
+        jobs_running=len(fates.live(observed)),
         jobs_removed=removed,
         objects=labels,
         removed=tuple(

@@ -42,6 +42,7 @@ class Safety:
         """Whether ``before`` may become ``after``."""
         safety = before.structure.settings.safety
         counts_work = safety.jobs is not None or safety.gpu_hours is not None
+        counts_work = counts_work or _may_exceed_share(before, after)
         now = self._clock()
         observed: records.Observed | None = records.Observed()
         if counts_work or safety.windows or _counts_machines(before, after):
@@ -55,6 +56,14 @@ class Safety:
             seen = self._observe() or records.Observed()
             found = judge(before, impact.find(before, after, seen, now), now, approvals)
         return found
+
+
+def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
+    """Whether so many documents of jobs leave that it may be too large a part of what runs."""
+    safety = before.structure.settings.safety
+    if safety.job_share is None:
+        return False
+    return len(before.jobs.keys() - after.jobs.keys()) > safety.job_share * safety.job_floor
 
 
 def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
@@ -145,6 +154,7 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.F
             f"{safety.jobs} may be",
             "jobs",
         )
+    yield from _share_of_jobs(safety, what)
     for part in _parts_over(safety.gpu_hours, what.gpu_hours_lost):
         lost = what.gpu_hours_lost("structure", "removal")
         yield over(
@@ -152,6 +162,22 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.F
             f"{lost:.1f} GPU-hours of running work are lost, and at most "
             f"{safety.gpu_hours:g} may be",
             "gpuHours",
+        )
+
+
+def _share_of_jobs(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """A removal of documents that ends more of what runs than somebody is likely to have meant."""
+    running, ended = what.jobs_running, what.jobs_ended("removal")
+    if safety.job_share is None or running < max(1, safety.job_floor):
+        return
+    if ended > safety.job_share * running:
+        names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
+        yield judgement.Finding(
+            "removal",
+            "over-limit",
+            f"{ended} of {running} running jobs ({ended / running:.0%}) are ended by removing "
+            f"their documents ({_some(names)}), and at most {safety.job_share:.0%} may be without "
+            f"approval (limits.jobShare in {_WHERE})",
         )
 
 

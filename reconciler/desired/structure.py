@@ -355,6 +355,8 @@ def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
         gpu_floor=limits.gpu_floor,
         queues=limits.queues,
         jobs=limits.jobs,
+        job_share=limits.job_share,
+        job_floor=limits.job_floor,
         gpu_hours=limits.gpu_hours,
         approval=tuple(spec.approval),
         prune={str(kind): policy for kind, policy in spec.prune.items()},

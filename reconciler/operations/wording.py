@@ -202,6 +202,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Safety, "gpu_floor"): ("limits.gpuFloor", None),
     (desired.Safety, "queues"): ("limits.queues", None),
     (desired.Safety, "jobs"): ("limits.jobs", None),
+    (desired.Safety, "job_share"): ("limits.jobShare", None),
+    (desired.Safety, "job_floor"): ("limits.jobFloor", None),
     (desired.Safety, "gpu_hours"): ("limits.gpuHours", None),
     (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),
     (desired.Settings, "retain_journal_s"): ("retention.journal", quantities.format_duration),

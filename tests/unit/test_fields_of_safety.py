@@ -55,6 +55,10 @@ TABLE: dict[str, Case] = {
     "Cluster.spec.sync.limits.gpus": Case((3, 4), held(less=True), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.queues": Case((0, 1), held("Queue/q"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.jobs": Case((0, 1), held("Job/j"), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.jobShare": Case(
+        (0.5, 1), held("Job/j"), (OVER, []), safe(limits={"jobFloor": 1})
+    ),
+    "Cluster.spec.sync.limits.jobFloor": Case((1, 2), held("Job/j"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.gpuHours": Case((0.5, 2), held("Job/j"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.approval": Case(
         (["Queue"], ["NodePool/p"]), held("Queue/q"), (["needs-approval"], []), EIGHT_GPUS

@@ -82,6 +82,8 @@ class Safety(msgspec.Struct, frozen=True):
         gpu_floor: ``gpu_share`` holds only where at least so many GPUs are in service.
         queues: queues removed.
         jobs: running jobs ended, by the structure or by removing their documents.
+        job_share: running jobs ended by removing their documents, as a part of those that run.
+        job_floor: ``job_share`` holds only where at least so many jobs run.
         gpu_hours: GPU-hours of their work that are lost.
         approval: patterns of labels of structural objects whose every change needs approval.
         prune: by kind, what becomes of objects whose document leaves; ``auto`` where not named.
@@ -93,6 +95,8 @@ class Safety(msgspec.Struct, frozen=True):
     gpu_floor: int = 16
     queues: int | None = None
     jobs: int | None = None
+    job_share: float | None = 0.5
+    job_floor: int = 16
     gpu_hours: float | None = None
     approval: tuple[str, ...] = ()
     prune: dict[str, Prune] = {}

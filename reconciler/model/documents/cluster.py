@@ -247,6 +247,21 @@ class SyncLimitsSpec(Part, frozen=True):
             example=20,
         ),
     ] = None
+    job_share: Annotated[
+        Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
+        doc(
+            "Which part of the running jobs may be ended at once by removing their documents: a "
+            "folder that is deleted is more than anybody cancels.",
+            example=0.25,
+        ),
+    ] = 0.5
+    job_floor: Annotated[
+        LimitCount,
+        doc(
+            "`jobShare` holds only where at least so many jobs run: of a few, one is a large part.",
+            example=50,
+        ),
+    ] = 16
     gpu_hours: Annotated[
         Annotated[float, msgspec.Meta(ge=0)] | None,
         doc("How much work of running jobs may be lost.", example=100, unit="GPU-hours"),

@@ -151,6 +151,53 @@ def test_running_jobs_and_their_work() -> None:
     assert at_work(place, j=None) == ["removal over-limit"]
 
 
+@pytest.mark.parametrize(
+    ("running_now", "removed", "values", "held"),
+    [
+        (16, 9, {}, True),
+        (16, 16, {}, True),
+        (16, 8, {}, False),
+        (15, 15, {}, False),  # of a few, one is a large part
+        (16, 16, {"job_share": None}, False),
+        (16, 16, {"job_share": 1}, False),
+        (16, 5, {"job_share": 0.25}, True),
+        (16, 4, {"job_share": 0.25}, False),
+        (4, 4, {"job_floor": 4}, True),
+        (4, 4, {"job_floor": 5}, False),
+    ],
+)
+def test_most_of_what_runs_is_not_ended_by_a_folder_that_is_deleted(
+    running_now: int, removed: int, values: dict[str, Any], *, held: bool
+) -> None:
+    names = [f"j{number:02}" for number in range(running_now)]
+    place = running(*(world.job(name, gpu=1) for name in names))
+    with_limits(place, **values)
+    before, after = wanted(place, **dict.fromkeys(names[:removed]))
+    gate = safety.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    found = gate.judge(before, after, NONE)
+    assert [one.rule for one in found.findings] == (["over-limit"] if held else [])
+    assert {one.part for one in found.findings} <= {"removal"}
+    if held:
+        assert f"{removed} of {running_now} running jobs" in found.findings[0].message
+        assert gate.judge(before, after, frozenset({found.digest})).findings == ()
+
+
+def test_files_of_what_has_ended_leave_at_once_and_few_cost_no_look_at_the_records() -> None:
+    over = tuple(world.job(f"j{number:02}") for number in range(20))
+    before, after = state(jobs=over), state(jobs=over[:8])
+    asked: list[float] = []
+
+    def observe() -> records.Observed:
+        asked.append(NOW)
+        return records.Observed()
+
+    gate = safety.Safety(observe, lambda: NOW)
+    assert gate.judge(before, after, NONE).findings == ()
+    assert len(asked) == 1
+    assert gate.judge(before, state(jobs=over[:12]), NONE).findings == ()
+    assert len(asked) == 1
+
+
 def test_work_that_owners_end_themselves_is_not_counted() -> None:
     place = running(world.job("j", gpu=4))
     with_limits(place, jobs=0, gpu_hours=0)
