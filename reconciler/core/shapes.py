@@ -206,6 +206,7 @@ class Shapes:
             filtered=found.steps,
             mountable=found.mountable(),
             missing=found.missing,
+            mends=found.mends(),
             scores=self._scores(spec),
             required_level=level(spec.topology.required),
             preferred_level=level(spec.topology.preferred),
@@ -264,7 +265,8 @@ class Shapes:
         found.keep(self._nodes.pool_of >= 0, "in no pool")
         if spec.pools:
             why = f"not in pool {' or '.join(spec.pools)}"
-            found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why)
+            mend = "another pool is named too"
+            found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why, mend)
         observed = self._in_pools(lambda pool: pool.observe_only)
         found.keep(~observed, "only observed (mode: observe)")
         for name in spec.storage:
@@ -278,7 +280,11 @@ class Shapes:
                 for why, lacking in self._lacking(name):
                     found.lack(~lacking, why, name)
         for label, value in sorted(spec.node_selector.items()):
-            found.keep(self._having(label, value), f"without label {label}={value}")
+            found.keep(
+                self._having(label, value),
+                f"without label {label}={value}",
+                f"a node gets label {label}={value}, or spec.nodeSelector asks for another",
+            )
         minded = sorted(
             {
                 taint.text()
@@ -291,7 +297,8 @@ class Shapes:
             tainted = self._in_pools(
                 lambda pool, t=text: any(one.hard and one.text() == t for one in pool.taints)  # type: ignore[misc]
             )
-            found.keep(~tainted, f"taint {text} is not tolerated")
+            mend = f"spec.tolerations name taint {text}"
+            found.keep(~tainted, f"taint {text} is not tolerated", mend)
         if spec.owner not in self._structure.unix_users:
             before = int(found.mask.sum())
             found.keep(~self._needs_user(), _NO_USER)
@@ -342,21 +349,35 @@ class _Eligible:
         self.mask: columns.Mask = np.ones(count, dtype=np.bool_)
         self.steps: tuple[FunnelStep, ...] = ()
         self.without_user = 0
+        #: By what would mend it: nodes that only it rules out so far.
+        self._alone: dict[str, columns.Mask] = {}
         #: Volumes that are not there now on nodes that are well otherwise.
         self.missing: tuple[str, ...] = ()
         #: What would be left if those were there.
         self._mounted = self.mask.copy()
 
-    def keep(self, mask: columns.Mask, why: str) -> None:
-        """Only nodes in ``mask`` are left; the others are counted."""
+    def keep(self, mask: columns.Mask, why: str, mend: str = "") -> None:
+        """Only nodes in ``mask`` are left; the others are counted.
+
+        ``mend``: what would make them eligible after all, as far as it goes in a sentence.
+        """
+        alone = self.mask & ~mask
         self._drop(mask, why)
         self._mounted &= mask
+        self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
+        if mend and alone.any():
+            self._alone[mend] = alone
+
+    def mends(self) -> tuple[tuple[str, columns.Mask], ...]:
+        """What would make nodes eligible that nothing else rules out, and which."""
+        return tuple((mend, nodes) for mend, nodes in self._alone.items() if nodes.any())
 
     def lack(self, mask: columns.Mask, why: str, volume: str) -> None:
         """The same where the others lack a volume now that may be there in a moment."""
         if volume not in self.missing and bool((self._mounted & ~mask).any()):
             self.missing += (volume,)
         self._drop(mask, why)
+        self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
 
     def mountable(self) -> columns.Mask | None:
         """Nodes that are out for nothing but volumes that are not there now, if any."""

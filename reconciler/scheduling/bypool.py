@@ -168,6 +168,7 @@ class _Split:
             eligible=old.eligible & here,
             filtered=(*old.filtered, *((reasons.FunnelStep(outside, why),) if outside else ())),
             mountable=mountable if mountable is not None and mountable.any() else None,
+            mends=tuple([(words, nodes & here) for words, nodes in old.mends]),
             form=f"{old.form}@{name}" if old.form else "",
             pool=pool,
         )

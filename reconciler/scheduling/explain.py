@@ -234,10 +234,12 @@ class Explainer:
             return None  # the search for several groups was cut short: it may fit all the same
         asked = self._asked(shape)
         code = reasons.ReasonCode.NEVER_FITS
-        unblocks = "nodes that can hold it are added, or less is asked for"
+        unblocks = self._mended(shape)
         if short is not None and short[1] == 0:
             task = wording.task_text(self.situation, short[0])
             message = f"no node that has joined could ever hold a task of {task}"
+            if len(shape.eligible) and not shape.eligible.any():
+                message = f"it may use no node that has joined; a task asks for {task}"
         elif short is not None:
             message = (
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
@@ -250,6 +252,24 @@ class Explainer:
         else:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    @staticmethod
+    def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
+        """(n,) nodes that have enough of everything for a task of each group, were they idle."""
+        found: snapshots.Mask = np.ones(len(nodes.names), dtype=np.bool_)
+        for group in shape.groups:
+            found &= (nodes.capacity >= group.amounts).all(axis=1)
+        return found
+
+    def _mended(self, shape: snapshots.Shape) -> str:
+        """What would let something start that no node can hold that it may use."""
+        able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
+        found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
+        found = found[: wording.NAMES_MAX]
+        some = bool(shape.eligible.any())
+        found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
+        found += ["less is asked for"] if some else []
+        return ", or ".join(found)
 
     def _fits_on(self, shape: snapshots.Shape, more: snapshots.Mask) -> bool:
         """Whether it would fit on idle nodes if it might go to some more of them."""
@@ -355,7 +375,7 @@ class Explainer:
         if self._is_fragmented(shape):
             code = reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
-        free = f"{wording.task_text(self.situation, group)} come free on one node"
+        free = f"{wording.freed_text(self.situation, group)} come free on one node"
         kept = [funnels.FREED[step.why] for step in funnel if step.why in funnels.FREED]
         if kept and not any(step.why.startswith("lack ") for step in funnel):
             free = ", or ".join(kept)

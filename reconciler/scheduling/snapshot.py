@@ -176,6 +176,8 @@ class Shape:
         mountable: (n,) nodes that are not eligible only because ``missing`` is not there now;
             None: there are none.
         missing: names of the volumes that it asks for and that nodes say are not there.
+        mends: what would make nodes eligible that one thing alone rules out, in words, and (n,)
+            which nodes.
         form: what identifies it from cycle to cycle; empty: its index does.
         pools: names of the pools that it may use, in the order in which it wants them; none: any.
         pool: index into ``Snapshot.pools`` of the only one that it uses, -1 for none of them.
@@ -195,6 +197,7 @@ class Shape:
     unreserved: int | None = None
     mountable: Mask | None = None
     missing: tuple[str, ...] = ()
+    mends: tuple[tuple[str, Mask], ...] = ()
     form: str = ""
     pools: tuple[str, ...] = ()
     pool: int = -1

@@ -71,6 +71,20 @@ def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count:
     return f"{first}, {vector_text((cpu, memory, 0))}" if cpu or memory else first
 
 
+def freed_text(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
+    """What has to come free for one task: ``0.6 of one GPU, 2 CPUs``, where a share is asked for.
+
+    A share is of one device: as much in all on several is of no use.
+    """
+    shares = group.devices > 0 and group.share < snapshots.WHOLE
+    if not shares or group.share_bytes or group.profile >= 0:
+        return task_text(situation, group)
+    which = "one GPU" if group.devices == 1 else f"each of {group.devices} GPUs"
+    first = f"{quantities.format_gpu(group.share)} of {which}"
+    cpu, memory, _ = group.amounts
+    return f"{first}, {vector_text((cpu, memory, 0))}" if cpu or memory else first
+
+
 def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
     """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
     return " and ".join(

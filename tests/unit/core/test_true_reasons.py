@@ -1,7 +1,13 @@
 """Reasons that stories of faults found to be untrue."""
 
+from typing import Any
+
+import msgspec
+import pytest
+
 from reconciler.model import desired
-from tests.unit.core.world import World, job
+from reconciler.model.resources import Resources
+from tests.unit.core.world import VirtualNode, World, job
 
 
 def test_a_window_to_come_does_not_make_work_impossible() -> None:
@@ -37,3 +43,48 @@ def test_elements_that_a_quota_holds_back_say_so() -> None:
     assert world.reason("narrow") == "ArrayLimit"
     world.settle()
     assert world.reason("wide") == "OverLimit"
+
+
+LESS = "less is asked for"
+ADDED = "nodes that can hold it are added"
+USABLE = "nodes that it may use are added"
+LABEL = "a node gets label disk=fast, or spec.nodeSelector asks for another"
+TAINT = "spec.tolerations name taint kept=x"
+
+
+@pytest.mark.parametrize(
+    ("asked", "unblocks"),
+    [
+        pytest.param({"cpu": 99}, (ADDED, LESS), id="too large for all"),
+        pytest.param({"node_selector": {"disk": "fast"}}, (LABEL, USABLE), id="a label"),
+        pytest.param(
+            {"node_selector": {"disk": "fast"}, "cpu": 99}, (USABLE,), id="too large, and a label"
+        ),
+        pytest.param({"cpu": 8}, (TAINT, ADDED, LESS), id="the large node is tainted"),
+        pytest.param(
+            {"pools": ("tainted",)}, ("another pool is named too", TAINT, USABLE), id="its pool is"
+        ),
+        pytest.param(
+            {"pools": ("tainted",), "node_selector": {"disk": "fast"}}, (USABLE,), id="two of them"
+        ),
+    ],
+)
+def test_what_never_fits_says_what_alone_would_mend_it(
+    asked: dict[str, Any], unblocks: tuple[str, ...]
+) -> None:
+    """``pool`` has nodes of 4 CPUs; ``tainted`` one of 16."""
+    world = World(nodes=2)
+    tainted = msgspec.structs.replace(
+        world.pool,
+        name="tainted",
+        nodes=("t0",),
+        node_resources=Resources(16_000, world.pool.node_resources.memory_bytes, 0),
+        taints=(desired.Taint("kept", "x"),),
+    )
+    world.change_structure(pools={**world.structure.pools, "tainted": tainted})
+    world.nodes["t0"] = VirtualNode("t0", tainted)
+    world.commit(job("j", **asked))
+    world.settle()
+    (reason,) = world.memory.reasons[world.memory.jobs["j"].reason_key]
+    assert reason.code == "NeverFits"
+    assert reason.unblocks == ", or ".join(unblocks)

@@ -129,3 +129,16 @@ def test_what_is_told_to_be_lacking_is_what_was_asked_for(
     situation = dataclasses.replace(Situation().node("n").snapshot(), profiles=("1g.10gb",))
     assert wording.task_text(situation, group) == text
     assert wording.together(situation, group) == together
+
+
+def test_a_share_waits_for_one_gpu_and_not_for_as_much_on_several() -> None:
+    s = Situation().node("n", gpu=1, cpu=64).queue("main")
+    s.job("half", gpu=0.5, cpu=1, memory=1, on=("n",)).job("more", gpu=0.6, cpu=2, memory=0)
+    (reason,) = situations.reasons_of(s, s.decide(), "more")
+    assert reason.unblocks == "0.6 of one GPU, 2 CPUs come free on one node"
+
+
+def test_shares_of_several_gpus_wait_for_each() -> None:
+    s = Situation()
+    group = GroupShape("main", 1, (0, 0, 1000), devices=2, share=500)
+    assert wording.freed_text(s.snapshot(), group) == "0.5 of each of 2 GPUs"
